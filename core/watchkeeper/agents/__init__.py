@@ -1,0 +1,1 @@
+"""One agent's loop, roles, tools, the planner's plan, handoffs."""

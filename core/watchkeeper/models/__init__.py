@@ -1,0 +1,1 @@
+"""Access to language models: Anthropic, the offline surveyor, slots, prices, errors."""

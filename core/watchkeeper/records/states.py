@@ -1,0 +1,145 @@
+"""State machines: each a table of what may follow what, checked in one place (`check`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TypeVar
+
+
+class SessionStatus(StrEnum):
+    """How a session stands. Whether a host is alive is not stored here: the lease tells."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class TaskStatus(StrEnum):
+    """How a task stands in its plan. `STALE`: finished, but an input was made anew since."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STALE = "stale"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DROPPED = "dropped"
+
+
+class AgentStatus(StrEnum):
+    """How one agent stands. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide."""
+
+    IDLE = "idle"
+    WORKING = "working"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class ToolCallStatus(StrEnum):
+    """How one tool call stands. `UNKNOWN`: it was running when the host died, and nobody knows what it did."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    ERROR = "error"
+    DENIED = "denied"
+    UNKNOWN = "unknown"
+    CANCELLED = "cancelled"
+
+
+class ModelCallStatus(StrEnum):
+    """How a model call ended. `ABANDONED`: given up by a pause or a cancel, which is no error."""
+
+    DONE = "done"
+    ERROR = "error"
+    ABANDONED = "abandoned"
+
+
+class CommandStatus(StrEnum):
+    QUEUED = "queued"
+    APPLIED = "applied"
+    REFUSED = "refused"
+
+
+class ApprovalStatus(StrEnum):
+    WAITING = "waiting"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+
+
+class CompactionStatus(StrEnum):
+    """`PREPARED`: written but not yet in any context; the others say how the pass ended."""
+
+    RUNNING = "running"
+    PREPARED = "prepared"
+    APPLIED = "applied"
+    REJECTED = "rejected"
+    ABANDONED = "abandoned"
+    UNDONE = "undone"
+
+
+SESSION_ENDED = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.CANCELLED})
+TASK_ENDED = frozenset({TaskStatus.DONE, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.DROPPED})
+AGENT_ENDED = frozenset({AgentStatus.DONE, AgentStatus.FAILED, AgentStatus.CANCELLED})
+TOOL_CALL_ENDED = frozenset(
+    {
+        ToolCallStatus.DONE,
+        ToolCallStatus.ERROR,
+        ToolCallStatus.DENIED,
+        ToolCallStatus.UNKNOWN,
+        ToolCallStatus.CANCELLED,
+    }
+)
+
+_T = TaskStatus
+TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
+    _T.PENDING: frozenset({_T.RUNNING, _T.CANCELLED, _T.DROPPED, _T.PAUSED}),
+    _T.RUNNING: frozenset({_T.DONE, _T.FAILED, _T.PAUSED, _T.CANCELLED, _T.PENDING, _T.DROPPED}),
+    _T.PAUSED: frozenset({_T.PENDING, _T.RUNNING, _T.CANCELLED, _T.DROPPED, _T.FAILED}),
+    _T.STALE: frozenset({_T.DONE, _T.PENDING, _T.CANCELLED, _T.DROPPED}),
+    _T.DONE: frozenset({_T.PENDING, _T.STALE}),
+    _T.FAILED: frozenset({_T.PENDING, _T.RUNNING, _T.DROPPED, _T.CANCELLED}),
+    _T.CANCELLED: frozenset({_T.PENDING, _T.RUNNING, _T.DROPPED}),
+    _T.DROPPED: frozenset({_T.PENDING}),
+}
+
+_A = AgentStatus
+AGENT_MOVES: Mapping[AgentStatus, frozenset[AgentStatus]] = {
+    _A.IDLE: frozenset({_A.WORKING, _A.PAUSED, _A.DONE, _A.FAILED, _A.CANCELLED}),
+    _A.WORKING: frozenset({_A.IDLE, _A.WAITING, _A.PAUSED, _A.DONE, _A.FAILED, _A.CANCELLED}),
+    _A.WAITING: frozenset({_A.WORKING, _A.PAUSED, _A.FAILED, _A.CANCELLED}),
+    _A.PAUSED: frozenset({_A.WORKING, _A.IDLE, _A.WAITING, _A.CANCELLED, _A.FAILED, _A.DONE}),
+    _A.DONE: frozenset({_A.WORKING, _A.IDLE}),
+    _A.FAILED: frozenset({_A.WORKING, _A.IDLE, _A.CANCELLED, _A.PAUSED}),
+    _A.CANCELLED: frozenset({_A.WORKING, _A.IDLE}),
+}
+
+_S = SessionStatus
+SESSION_MOVES: Mapping[SessionStatus, frozenset[SessionStatus]] = {
+    _S.RUNNING: frozenset({_S.PAUSED, _S.DONE, _S.FAILED, _S.CANCELLED}),
+    _S.PAUSED: frozenset({_S.RUNNING, _S.CANCELLED, _S.FAILED, _S.DONE}),
+    _S.DONE: frozenset({_S.RUNNING}),
+    _S.FAILED: frozenset({_S.RUNNING, _S.CANCELLED}),
+    _S.CANCELLED: frozenset({_S.RUNNING}),
+}
+
+S = TypeVar("S", TaskStatus, AgentStatus, SessionStatus)
+
+
+def check(moves: Mapping[S, frozenset[S]], old: S, new: S) -> S:
+    """Return `new` if it may follow `old` (or is `old`).
+
+    Raises:
+        ValueError: the move is not in the table; that is a fault of the caller, never of the user.
+    """
+    if new is not old and new not in moves[old]:
+        raise ValueError(f"{type(old).__name__}: {old} cannot become {new}")
+    return new

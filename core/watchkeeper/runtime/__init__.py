@@ -1,0 +1,1 @@
+"""Sessions: scheduling tasks, leases, recovery, control commands, the host process."""

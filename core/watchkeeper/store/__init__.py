@@ -1,0 +1,1 @@
+"""SQLite: migrations, the one writer, transactions, queries, artifacts, the change feed."""
