@@ -1,0 +1,229 @@
+"""Rows of `agents`, `steps`, `tool_calls`, `model_calls` and `approvals`: what one step of a loop writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.states import AGENT_MOVES, AgentStatus, ModelCallStatus, ToolCallStatus, check
+from watchkeeper.store.encoding import encode
+from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent as it stands."""
+
+    id: str
+    task_id: str | None
+    name: str
+    role: str
+    model: str
+    attempt: int
+    system: str
+    status: AgentStatus
+    status_reason: str | None
+    turn: int
+    view_version: int
+    last_seq: int
+    current_goal: str
+    context_limit: int
+
+
+_COLUMNS = (
+    "id, task_id, name, role, model, attempt, system, status, status_reason, turn, view_version, last_seq, current_goal,"
+    " context_limit"
+)
+
+
+def load(reads: Any, agent_id: str) -> Agent | None:
+    row = reads.one(f"SELECT {_COLUMNS} FROM agents WHERE id = ?", (agent_id,))  # noqa: S608 - a constant
+    return _agent(row) if row is not None else None
+
+
+def load_all(reads: Any, session_id: str) -> list[Agent]:
+    """A session's agents, oldest first."""
+    rows = reads.all(
+        f"SELECT {_COLUMNS} FROM agents WHERE session_id = ? ORDER BY rowid",  # noqa: S608 - a constant
+        (session_id,),
+    )
+    return [_agent(row) for row in rows]
+
+
+def _agent(row: Any) -> Agent:
+    return Agent(
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], AgentStatus(row[7]), row[8], row[9], row[10], row[11], row[12],
+        row[13],
+    )  # fmt: skip
+
+
+def create(
+    tx: Transaction,
+    *,
+    agent_id: str,
+    name: str,
+    role: str,
+    model: str,
+    system: str,
+    goal: str,
+    context_limit: int,
+    status: AgentStatus = AgentStatus.WORKING,
+    task_id: str | None = None,
+    parent_agent_id: str | None = None,
+    attempt: int = 1,
+    copied_from: str | None = None,
+) -> None:
+    tx.execute(
+        "INSERT INTO agents (id, session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, current_goal,"
+        " system, status, context_limit, created_at, last_active) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            agent_id, tx.session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, goal, system, status,
+            context_limit, tx.now, tx.now,
+        ),
+    )  # fmt: skip
+    tx.event("agent.created", agent_id=agent_id, task_id=task_id, name=name, role=role, model=model, attempt=attempt)
+
+
+def move(tx: Transaction, agent_id: str, status: AgentStatus, reason: str | None = None, **about: Any) -> None:
+    """Change how an agent stands, with its event.
+
+    Raises:
+        ValueError: the move is not in `AGENT_MOVES`.
+    """
+    row = tx.one("SELECT status, task_id FROM agents WHERE id = ?", (agent_id,))
+    old = AgentStatus(row[0])
+    check(AGENT_MOVES, old, status)
+    ended = tx.now if status in (AgentStatus.DONE, AgentStatus.FAILED, AgentStatus.CANCELLED) else None
+    tx.execute(
+        "UPDATE agents SET status = ?, status_reason = ?, ended_at = ?, last_active = ?,"
+        " started_at = coalesce(started_at, ?) WHERE id = ?",
+        (status, reason, ended, tx.now, tx.now, agent_id),
+    )
+    if old is not status:
+        tx.event(f"agent.{status}", agent_id=agent_id, task_id=row[1], reason=reason, **about)
+
+
+def note_context(tx: Transaction, agent_id: str, *, last_seq: int, message_tokens: int, context_tokens: int, composition: dict[str, int]) -> None:  # noqa: E501
+    """The agent's place in its history and the size and make-up of its context, after a step."""
+    tx.execute(
+        "UPDATE agents SET last_seq = ?, message_tokens = ?, context_tokens = ?, composition = ?, last_active = ? WHERE id = ?",
+        (last_seq, message_tokens, context_tokens, encode(composition), tx.now, agent_id),
+    )
+
+
+def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, started_at: float) -> None:
+    """A model's reply is in; the step is open until its results message follows."""
+    tx.execute(
+        "INSERT INTO steps (agent_id, turn, reply_seq, started_at) VALUES (?, ?, ?, ?)", (agent_id, turn, reply_seq, started_at)
+    )
+    tx.execute("UPDATE agents SET turn = ? WHERE id = ?", (turn, agent_id))
+
+
+def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None) -> None:
+    """The step is whole. `results_seq` is None for a reply that called no tool."""
+    tx.execute(
+        "UPDATE steps SET results_seq = ?, ended_at = ? WHERE agent_id = ? AND turn = ?", (results_seq, tx.now, agent_id, turn)
+    )
+    tx.execute(
+        "UPDATE agents SET active_seconds = active_seconds + ? - (SELECT started_at FROM steps WHERE agent_id = ? AND turn = ?)"
+        " WHERE id = ?",
+        (tx.now, agent_id, turn, agent_id),
+    )
+
+
+def add_intents(tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequence[tuple[str, str, bool]]) -> list[int]:
+    """Commit what the model asked for: `(tool_use_id, name, idempotent)` by position; returns the calls' ids."""
+    return [
+        tx.insert(
+            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (tx.session_id, agent_id, turn, position, seq, use_id, name, int(idempotent), ToolCallStatus.PENDING),
+        )
+        for position, (use_id, name, idempotent) in enumerate(calls)
+    ]
+
+
+def start_tool_call(tx: Transaction, call_id: int) -> None:
+    """From here on, a crash leaves the call's outcome unknown."""
+    tx.execute(
+        "UPDATE tool_calls SET status = ?, started_at = ?, runs = runs + 1 WHERE id = ?",
+        (ToolCallStatus.RUNNING, tx.now, call_id),
+    )
+
+
+def end_tool_call(tx: Transaction, call_id: int, status: ToolCallStatus, content: Any, is_error: bool, started_at: float) -> None:
+    """Keep a result until the results message carries it."""
+    tx.execute(
+        "UPDATE tool_calls SET status = ?, result = ?, is_error = ?, started_at = coalesce(started_at, ?), ended_at = ?"
+        " WHERE id = ?",
+        (status, encode(content), int(is_error), started_at, tx.now, call_id),
+    )
+
+
+def deliver_results(tx: Transaction, agent_id: str, turn: int, results_seq: int) -> None:
+    """The results message holds the results now; they need not stand twice."""
+    tx.execute(
+        "UPDATE tool_calls SET result = NULL, result_seq = ? WHERE agent_id = ? AND turn = ?", (results_seq, agent_id, turn)
+    )
+
+
+def add_model_call(
+    tx: Transaction,
+    *,
+    agent_id: str,
+    turn: int,
+    purpose: str,
+    model: str,
+    status: ModelCallStatus,
+    usage: Usage,
+    cost: Cost,
+    started_at: float,
+    latency_seconds: float,
+    first_token_seconds: float | None = None,
+    waited_seconds: float = 0.0,
+    retries: int = 0,
+    error: str | None = None,
+    request_id: str | None = None,
+    stop_reason: str | None = None,
+    estimated_prompt_tokens: int = 0,
+    usage_exact: bool = True,
+) -> int:
+    """Record one call, and add it to its agent's and its session's running totals; returns its id."""
+    call_id = tx.insert(
+        "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens,"
+        " cache_read_tokens, cache_write_tokens, estimated_prompt_tokens, usage_exact, cost_usd, price_status, started_at,"
+        " latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            tx.session_id, agent_id, turn, purpose, model, status, stop_reason, usage.input_tokens, usage.output_tokens,
+            usage.cache_read_tokens, usage.cache_write_tokens, estimated_prompt_tokens, int(usage_exact), cost.usd, cost.status,
+            started_at, latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id,
+        ),
+    )  # fmt: skip
+    failed = 1 if status is ModelCallStatus.ERROR else 0
+    unpriced = 1 if cost.status is PriceStatus.UNPRICED and usage.total_tokens else 0
+    tx.execute(
+        "UPDATE agents SET input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,"
+        " cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,"
+        " cost_usd = CASE WHEN ? IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ? END,"
+        " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + 1, retries = retries + ?, errors = errors + ?,"
+        " last_active = ? WHERE id = ?",
+        (
+            usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, cost.usd, cost.usd,
+            unpriced, retries, failed, tx.now, agent_id,
+        ),
+    )  # fmt: skip
+    tx.add_usage(usage, cost, calls=1, retries=retries, errors=failed)
+    return call_id
+
+
+def ask_approval(tx: Transaction, *, approval_id: str, agent_id: str, task_id: str | None, call_id: int, tool: str, question: str) -> None:  # noqa: E501
+    """Put a question to whoever watches."""
+    tx.execute(
+        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, tx.now),
+    )
+    tx.event("approval.asked", agent_id=agent_id, task_id=task_id, approval=approval_id, tool=tool, question=question[:2000])

@@ -1,0 +1,93 @@
+"""Learning that the database changed: `watchfiles` on its folder, `PRAGMA data_version` as the truth beside it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+
+POLL_SECONDS = 0.25
+"""How often `data_version` is asked where no file event came (or file events do not work at all)."""
+
+
+class ChangeFeed:
+    """Tells when another connection has committed. One per viewer or host; used from one thread, closed from any.
+
+    `wait` may return True without a change (a checkpoint touches the files too); it never misses one for longer
+    than `POLL_SECONDS`.
+    """
+
+    def __init__(self, path: Path, *, poll_seconds: float = POLL_SECONDS) -> None:
+        self._path = path
+        self._poll_seconds = poll_seconds
+        self._woken = threading.Event()
+        self._stop = threading.Event()
+        self._connection: sqlite3.Connection | None = None
+        self._version: int | None = None
+        self._thread = threading.Thread(target=self._watch, name="watchkeeper-changes", daemon=True)
+        self._thread.start()
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Block until the database has changed, probably, or the time has passed; True for a change."""
+        deadline = time.monotonic() + timeout_seconds
+        while not self._stop.is_set():
+            left = deadline - time.monotonic()
+            woken = self._woken.wait(max(0.0, min(left, self._poll_seconds)))
+            self._woken.clear()
+            if self._stop.is_set():
+                return True
+            if self._changed():
+                return True
+            if woken and left > 0:
+                continue
+            if left <= self._poll_seconds:
+                return False
+        return True
+
+    def wake(self) -> None:
+        """Make a waiting `wait` look now."""
+        self._woken.set()
+
+    def close(self) -> None:
+        """Stop watching; a waiting `wait` returns."""
+        self._stop.set()
+        self._woken.set()
+
+    def _changed(self) -> bool:
+        try:
+            if self._connection is None:
+                self._connection = database.open_readonly(self._path, check_same_thread=False)
+            version = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        except (sqlite3.Error, StoreUnusable):
+            return True
+        changed = version != self._version
+        self._version = version
+        return bool(changed)
+
+    def _watch(self) -> None:
+        from watchfiles import watch
+
+        folder = self._path.resolve().parent
+        names = {self._path.name, self._path.name + "-wal"}
+        try:
+            for _ in watch(
+                folder,
+                watch_filter=lambda _, name: Path(name).name in names,
+                debounce=4,
+                step=2,
+                rust_timeout=1000,
+                yield_on_timeout=True,
+                stop_event=self._stop,
+                recursive=False,
+                raise_interrupt=False,
+            ):
+                if self._stop.is_set():
+                    return
+                self._woken.set()
+        except (OSError, RuntimeError):
+            # No file events here (watches exhausted, folder gone): the poll in `wait` goes on alone.
+            return

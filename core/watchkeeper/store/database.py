@@ -1,0 +1,200 @@
+"""Opening the database: which file, which pragmas, which schema; and one clear line when it cannot be used."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
+)
+LOCK_TIMEOUT_SECONDS = 30.0
+
+
+def default_path() -> Path:
+    """`WATCHKEEPER_DB`, else `watchkeeper.db` in the user's data folder."""
+    chosen = os.environ.get("WATCHKEEPER_DB")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_data_path
+
+    return user_data_path("watchkeeper", appauthor=False) / "watchkeeper.db"
+
+
+def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
+    """A connection that may write: WAL, `synchronous=FULL`, migrated to this program's schema, file mode 0600.
+
+    Raises:
+        StoreUnusable: not a database, newer than this program, read-only, locked for 30 s, or on a network file system.
+    """
+    with _clear_errors(path):
+        _prepare_file(path)
+        connection = sqlite3.connect(str(path), isolation_level=None, timeout=5.0, check_same_thread=check_same_thread)
+        try:
+            connection.execute("PRAGMA busy_timeout=5000")
+            version, _ = _versions(connection, path)
+            if _retrying(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]) != "wal":
+                raise StoreUnusable(f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db")
+            connection.execute("PRAGMA synchronous=FULL")
+            connection.execute("PRAGMA wal_autocheckpoint=1000")
+            connection.execute("PRAGMA journal_size_limit=16777216")
+            connection.execute("PRAGMA temp_store=MEMORY")
+            if version < SCHEMA_VERSION:
+                migrate(connection)
+            connection.execute("PRAGMA busy_timeout=0")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
+    """A viewer's connection: it can never write, and never checkpoints.
+
+    Raises:
+        StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, or damaged.
+    """
+    if not path.exists():
+        raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
+    with _clear_errors(path):
+        uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+        connection = sqlite3.connect(
+            uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=check_same_thread
+        )
+        try:
+            connection.execute("PRAGMA query_only=ON")
+            version, _ = _versions(connection, path)
+            if version == 0:
+                raise StoreUnusable(f"{path} is no database of Watchkeeper; choose another with --db")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def migrate(connection: Connection) -> None:
+    """Bring the schema up to date inside one `BEGIN IMMEDIATE`: several processes may do so at once."""
+    from sqlite_utils import Database
+
+    from watchkeeper.store.schema import migrations
+
+    begin_immediate(connection)
+    try:
+        database = Database(connection)
+        migrations().apply(database)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID:d}")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION:d}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def begin_immediate(connection: Connection, *, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> None:
+    """Take the write lock, asking often: SQLite's own back-off sleeps up to 100 ms and loses to a busy host.
+
+    Raises:
+        sqlite3.OperationalError: still locked after `timeout_seconds`.
+    """
+    _retrying(lambda: connection.execute("BEGIN IMMEDIATE"), timeout_seconds)
+
+
+def _retrying(attempt: Any, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> Any:
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            return attempt()
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.0003, 0.002))
+
+
+def _is_busy(error: Exception) -> bool:
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is not None:
+        return (code & 0xFF) in (5, 6)
+    return "locked" in str(error) or "busy" in str(error)
+
+
+def _prepare_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    kind = file_system_of(path.parent)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreUnusable(
+            f"{path} is on a network file system ({kind}), where SQLite's WAL cannot share memory; choose a local one with --db"
+        )
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise StoreUnusable(f"{path} cannot be written; check its permissions or choose another with --db")
+
+
+def _versions(connection: Connection, path: Path) -> tuple[int, int]:
+    version = int(_retrying(lambda: connection.execute("PRAGMA user_version").fetchone()[0]))
+    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    if version > SCHEMA_VERSION and application == APPLICATION_ID:
+        raise StoreUnusable(
+            f"{path} was written by a newer Watchkeeper (schema {version}, this program knows {SCHEMA_VERSION}); upgrade it"
+        )
+    if application not in (0, APPLICATION_ID) or (application == 0 and _has_tables(connection)):
+        raise StoreUnusable(f"{path} is a database of another program; choose another file with --db")
+    return version, application
+
+
+def _has_tables(connection: Connection) -> bool:
+    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '\\_sqlite\\_%' ESCAPE '\\'")
+    return bool(found.fetchone()[0])
+
+
+def file_system_of(folder: Path, mounts: str = "/proc/mounts") -> str | None:
+    """The type of the file system that holds `folder` (Linux), or None where that cannot be told."""
+    try:
+        lines = Path(mounts).read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    target = str(folder.resolve())
+    best, kind = "", None
+    for line in lines:
+        fields = line.split()
+        if len(fields) < 3:
+            continue
+        point = fields[1].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind
+
+
+@contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
+    """Turn SQLite's and the system's errors into one line that says what to do."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(explain(path, error)) from error
+    except OSError as error:
+        raise StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db") from error
+
+
+def explain(path: Path, error: Exception) -> str:
+    """One line for a user about an SQLite error on `path`."""
+    text = str(error)
+    if _is_busy(error):
+        return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
+    if "not a database" in text or "malformed" in text or "corrupt" in text:
+        return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
+    if "full" in text:
+        return f"{path}: the disk is full; free some space, then `wk resume last`"
+    return f"{path}: {text}; run `wk doctor`, or choose another file with --db"

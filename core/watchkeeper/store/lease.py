@@ -1,0 +1,98 @@
+"""Who drives a session. Liveness is a POSIX lock on a small file; correctness is the epoch in the database.
+
+A lock vanishes with its process, whatever killed it, so nothing is stale after a crash or a restart of the machine.
+Probing takes no lock (`F_GETLK`). A POSIX lock is dropped when its process closes *any* descriptor of the file, so a
+host never probes its own session: `probe` answers for it from memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchkeeper.records.errors import DrivenElsewhere
+
+_DARWIN = sys.platform == "darwin"
+_FLOCK = "qqihh" if _DARWIN else "hhqqi4x"
+"""`struct flock`: type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS."""
+
+_held: dict[Path, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseHolder:
+    """The process that drives a session now."""
+
+    pid: int
+
+
+def lock_path(database_path: Path, session_id: str) -> Path:
+    """The lock file of one session, in a folder beside the database."""
+    resolved = database_path.resolve()
+    return resolved.with_name(resolved.name + "-leases") / f"{session_id}.lock"
+
+
+class Lease:
+    """The lock of one session, held until `release()` or the end of the process."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, database_path: Path, session_id: str) -> Lease:
+        """Take the lease.
+
+        Raises:
+            DrivenElsewhere: a live process holds it; the message names it.
+        """
+        path = lock_path(database_path, session_id)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        if path in _held:
+            raise DrivenElsewhere(f"session {session_id} is already driven by this process (pid {os.getpid()})")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _ask(descriptor)
+            os.close(descriptor)
+            named = f"pid {holder.pid}" if holder else "another process"
+            raise DrivenElsewhere(
+                f"session {session_id} is driven by another host ({named}); watch it with `wk watch {session_id}`"
+            ) from None
+        _held[path] = descriptor
+        return cls(path, descriptor)
+
+    def release(self) -> None:
+        """Give the lease up."""
+        if _held.pop(self._path, None) is not None:
+            os.close(self._descriptor)
+
+
+def probe(database_path: Path, session_id: str) -> LeaseHolder | None:
+    """Who holds the lease now, or None. Takes nothing and waits for nothing."""
+    path = lock_path(database_path, session_id)
+    if path in _held:
+        return LeaseHolder(os.getpid())
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return _ask(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _ask(descriptor: int) -> LeaseHolder | None:
+    if _DARWIN:
+        question = struct.pack(_FLOCK, 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
+        _, _, pid, kind, _ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    else:
+        question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))
+    return None if kind == fcntl.F_UNLCK else LeaseHolder(pid)

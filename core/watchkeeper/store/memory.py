@@ -1,0 +1,190 @@
+"""Rows of `messages`, `observations`, `views`, `compactions`, `memory_snapshots` and `facts`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from watchkeeper.records.memory import Content, Elision, Message, Observation, ObservationKind, View
+from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.transaction import Transaction
+
+
+def add_messages(tx: Transaction, agent_id: str, messages: Sequence[Message]) -> None:
+    tx.executemany(
+        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(agent_id, m.seq, m.role, encode(m.content), m.tokens, m.total_tokens, m.created_at) for m in messages],
+    )
+
+
+def add_observations(
+    tx: Transaction, agent_id: str, observations: Sequence[Observation], *, status: str = "published", compaction_id: int | None = None
+) -> None:
+    tx.executemany(
+        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
+        " provisional, status, compaction_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (agent_id, o.id, o.kind, o.level, o.text, o.tokens, *o.covers, encode(o.citations), encode(o.replaces),
+             int(o.provisional), status, compaction_id, o.created_at)
+            for o in observations
+        ],
+    )  # fmt: skip
+
+
+def add_view(tx: Transaction, agent_id: str, view: View, *, tokens: int, compaction_id: int | None = None) -> None:
+    """Write a version of the view, and point the agent at it."""
+    tx.execute(
+        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
+        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            agent_id, view.version, view.parent, encode([o.id for o in view.observations]), view.verbatim_from,
+            encode([[e.seq, e.head_chars, e.tail_chars, e.pointer, e.tokens] for e in view.elided.values()]),
+            view.reason, tokens, compaction_id, view.created_at,
+        ),
+    )  # fmt: skip
+    point_at(tx, agent_id, view.version)
+
+
+def point_at(tx: Transaction, agent_id: str, version: int) -> None:
+    tx.execute("UPDATE agents SET view_version = ? WHERE id = ?", (version, agent_id))
+
+
+def load_messages(reads: Any, agent_id: str, first_seq: int = 1, last_seq: int | None = None) -> list[Message]:
+    """Messages `first_seq … last_seq` (both included; None: to the end), in order."""
+    rows = reads.all(
+        "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
+        " WHERE agent_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
+        (agent_id, first_seq, last_seq if last_seq is not None else 1 << 62),
+    )
+    return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
+
+
+def content(text: str) -> Content:
+    value: Content = decode(text)
+    return value
+
+
+def load_view(reads: Any, agent_id: str, version: int) -> View | None:
+    """One version of an agent's view with its observations, or None."""
+    row = reads.one(
+        "SELECT version, observations, verbatim_from, elided, parent, reason, created_at FROM views"
+        " WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
+    )
+    if row is None:
+        return None
+    wanted: list[int] = decode(row[1])
+    found = {o.id: o for o in load_observations(reads, agent_id, wanted)}
+    elided = {e[0]: Elision(*e) for e in decode(row[3])}
+    return View(row[0], tuple(found[i] for i in wanted), row[2], elided, row[4], row[5], row[6])
+
+
+def load_views(reads: Any, agent_id: str) -> list[View]:
+    """Every version, oldest first."""
+    versions = reads.all("SELECT version FROM views WHERE agent_id = ? ORDER BY version", (agent_id,))
+    loaded = (load_view(reads, agent_id, row[0]) for row in versions)
+    return [view for view in loaded if view is not None]
+
+
+def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Observation]:
+    if not ids:
+        return []
+    rows = reads.all(
+        "SELECT id, kind, text, tokens, first_seq, last_seq, citations, level, replaces, provisional, created_at"
+        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY id",
+        (agent_id, encode(list(ids))),
+    )
+    return [
+        Observation(
+            id=r[0], kind=ObservationKind(r[1]), text=r[2], tokens=r[3], covers=(r[4], r[5]), citations=tuple(decode(r[6])),
+            level=r[7], replaces=tuple(decode(r[8])), provisional=bool(r[9]), created_at=r[10],
+        )
+        for r in rows
+    ]  # fmt: skip
+
+
+def add_compaction(
+    tx: Transaction,
+    agent_id: str,
+    *,
+    trigger: str,
+    status: str,
+    instructions: str | None = None,
+    reason: str | None = None,
+    high_water: int | None = None,
+    messages_removed: int = 0,
+    tokens_before: int | None = None,
+    tokens_after: int | None = None,
+    view_before: int | None = None,
+    view_after: int | None = None,
+    model: str | None = None,
+    cost_usd: float | None = None,
+    stall_seconds: float = 0.0,
+    cache_tokens_invalidated: int = 0,
+) -> int:
+    """Record one pass over an agent's context; returns its id."""
+    if status == "applied":
+        tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
+    return tx.insert(
+        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
+        " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
+        " requested_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            tx.session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,
+            tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, tx.now, tx.now,
+        ),
+    )  # fmt: skip
+
+
+def save_snapshot(tx: Transaction, agent_id: str, ref: str, *, version: int, last_seq: int, turn: int, tokens: int) -> None:
+    """Say where the agent's memory as of now is kept whole."""
+    tx.execute(
+        "INSERT INTO memory_snapshots (agent_id, session_id, memory_blob_ref, last_updated, view_version, last_seq, turn,"
+        " tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET"
+        " memory_blob_ref = excluded.memory_blob_ref, last_updated = excluded.last_updated,"
+        " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens = excluded.tokens",
+        (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens),
+    )
+
+
+def add_fact(
+    tx: Transaction,
+    *,
+    agent_id: str | None,
+    workspace: str,
+    scope: str,
+    kind: str,
+    text: str,
+    sources: Sequence[str],
+    confidence: float = 1.0,
+    pinned: bool = False,
+) -> tuple[int, bool]:
+    """Remember a fact, unless the session knows it already in the same words; returns its id, and whether it is new."""
+    normal = re.sub(r"\s+", " ", text).strip()
+    digest = hashlib.sha256(normal.casefold().encode("utf-8", "replace")).hexdigest()[:32]
+    known = tx.one("SELECT id FROM facts WHERE session_id = ? AND digest = ? AND superseded_by IS NULL", (tx.session_id, digest))
+    if known is not None:
+        return int(known[0]), False
+    fact_id = tx.insert(
+        "INSERT INTO facts (session_id, agent_id, workspace, scope, kind, text, digest, sources, confidence, pinned, created_at)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (tx.session_id, agent_id, workspace, scope, kind, normal, digest, encode(list(sources)), confidence, int(pinned), tx.now),
+    )
+    return fact_id, True
+
+
+def search_facts(reads: Any, session_id: str | None, query: str, limit: int = 10) -> list[Any]:
+    """Facts that match any word of `query`, best first (BM25): `(id, kind, text, sources, agent_id, created_at)`."""
+    words = re.findall(r"\w+", query)
+    if not words:
+        return []
+    match = " OR ".join(f'"{word}"' for word in words[:32])
+    found: list[Any] = reads.all(
+        "SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at FROM facts_fts JOIN facts f ON f.id = facts_fts.rowid"
+        " WHERE facts_fts MATCH ? AND (? IS NULL OR f.session_id = ?) AND f.superseded_by IS NULL"
+        " ORDER BY bm25(facts_fts) LIMIT ?",
+        (match, session_id, session_id, limit),
+    )
+    return found

@@ -1,0 +1,213 @@
+"""Rows of `plans`, `plan_revisions`, `tasks`, `task_dependencies`, `handoffs` and `inbox`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.records.states import TASK_MOVES, TaskStatus, check
+from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task as it stands."""
+
+    id: str
+    name: str
+    title: str
+    instructions: str
+    role: str
+    model: str | None
+    status: TaskStatus
+    status_reason: str | None
+    attempt: int
+    assigned_agent: str | None
+    inputs_ref: tuple[str, ...]
+    inputs_hash: str | None
+    expected_outputs: tuple[str, ...]
+    artifact_refs: tuple[str, ...]
+    result: str | None
+    error: str | None
+    parent_plan_id: str
+    position: int
+    depends_on: tuple[str, ...]
+    """Ids of tasks."""
+
+
+_COLUMNS = (
+    "id, name, title, instructions, role, model, status, status_reason, attempt, assigned_agent, inputs_ref, inputs_hash,"
+    " expected_outputs, artifact_refs, result, error, parent_plan_id, position"
+)
+
+
+def load_tasks(reads: Any, session_id: str) -> list[Task]:
+    """Every task of a session's plans, in the planner's order."""
+    needs: dict[str, list[str]] = {}
+    for task_id, depends_on in reads.all(
+        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE t.session_id = ?"
+        " ORDER BY d.rowid",
+        (session_id,),
+    ):
+        needs.setdefault(task_id, []).append(depends_on)
+    rows = reads.all(
+        f"SELECT {_COLUMNS} FROM tasks WHERE session_id = ? ORDER BY parent_plan_id, position",  # noqa: S608 - a constant
+        (session_id,),
+    )
+    return [_task(row, tuple(needs.get(row[0], ()))) for row in rows]
+
+
+def load_task(reads: Any, task_id: str) -> Task | None:
+    row = reads.one(f"SELECT {_COLUMNS} FROM tasks WHERE id = ?", (task_id,))  # noqa: S608 - a constant
+    if row is None:
+        return None
+    needs = reads.all("SELECT depends_on FROM task_dependencies WHERE task_id = ? ORDER BY rowid", (task_id,))
+    return _task(row, tuple(need[0] for need in needs))
+
+
+def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
+    return Task(
+        id=row[0], name=row[1], title=row[2], instructions=row[3], role=row[4], model=row[5], status=TaskStatus(row[6]),
+        status_reason=row[7], attempt=row[8], assigned_agent=row[9], inputs_ref=tuple(decode(row[10])), inputs_hash=row[11],
+        expected_outputs=tuple(decode(row[12])), artifact_refs=tuple(decode(row[13])), result=row[14], error=row[15],
+        parent_plan_id=row[16], position=row[17], depends_on=depends_on,
+    )  # fmt: skip
+
+
+def create_plan(tx: Transaction, plan_id: str, goal: str) -> None:
+    """A plan without tasks; becomes the session's current one."""
+    tx.execute(
+        "INSERT INTO plans (id, session_id, goal, created_at, updated_at) VALUES (?, ?, ?, ?, ?)",
+        (plan_id, tx.session_id, goal, tx.now, tx.now),
+    )
+    tx.execute("UPDATE sessions SET current_plan_id = ? WHERE id = ?", (plan_id, tx.session_id))
+
+
+def add_task(
+    tx: Transaction,
+    *,
+    task_id: str,
+    plan_id: str,
+    name: str,
+    position: int,
+    title: str,
+    instructions: str,
+    role: str,
+    model: str | None,
+    expected_outputs: Sequence[str],
+) -> None:
+    tx.execute(
+        "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, model, status,"
+        " expected_outputs, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            task_id, tx.session_id, plan_id, name, position, title, instructions, role, model, TaskStatus.PENDING,
+            encode(list(expected_outputs)), tx.now,
+        ),
+    )  # fmt: skip
+
+
+def set_dependencies(tx: Transaction, task_id: str, depends_on: Sequence[str]) -> None:
+    tx.execute("DELETE FROM task_dependencies WHERE task_id = ?", (task_id,))
+    tx.executemany(
+        "INSERT INTO task_dependencies (task_id, depends_on) VALUES (?, ?)", [(task_id, need) for need in depends_on]
+    )
+
+
+def revise(tx: Transaction, plan_id: str, reason: str) -> int:
+    """Keep the plan as it is now as a new revision (goal, queue, cursor, graph); returns its number.
+
+    The cursor counts the tasks that have ended; the queue lists those that have not, in order.
+    """
+    tasks = [task for task in load_tasks(tx, tx.session_id) if task.parent_plan_id == plan_id]
+    queue = [t.id for t in tasks if t.status in (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE)]
+    graph = [
+        {"id": t.id, "name": t.name, "title": t.title, "status": t.status, "attempt": t.attempt, "agent": t.assigned_agent,
+         "depends_on": list(t.depends_on)}
+        for t in tasks
+    ]  # fmt: skip
+    row = tx.one(
+        "UPDATE plans SET revision = revision + 1, updated_at = ?, task_queue = ?, step_cursor = ? WHERE id = ?"
+        " RETURNING revision, goal",
+        (tx.now, encode(queue), len(tasks) - len(queue), plan_id),
+    )
+    tx.execute(
+        "INSERT INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor, plan_graph_snapshot)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (plan_id, row[0], tx.now, reason, row[1], encode(queue), len(tasks) - len(queue), encode(graph)),
+    )
+    tx.event("plan.revised", plan=plan_id, revision=row[0], reason=reason, tasks=len(tasks))
+    return int(row[0])
+
+
+def advance(tx: Transaction, plan_id: str) -> None:
+    """Bring queue and cursor up to date after a task changed state; the graph's shape is the same, so no revision."""
+    rows = tx.all("SELECT id, status FROM tasks WHERE parent_plan_id = ? ORDER BY position", (plan_id,))
+    queue = [row[0] for row in rows if row[1] in ("pending", "running", "paused", "stale")]
+    tx.execute(
+        "UPDATE plans SET task_queue = ?, step_cursor = ?, updated_at = ? WHERE id = ?",
+        (encode(queue), len(rows) - len(queue), tx.now, plan_id),
+    )
+
+
+def move(tx: Transaction, task_id: str, status: TaskStatus, reason: str | None = None, **about: Any) -> None:
+    """Change how a task stands, with its event, queue and cursor.
+
+    Raises:
+        ValueError: the move is not in `TASK_MOVES`.
+    """
+    row = tx.one("SELECT status, parent_plan_id, title FROM tasks WHERE id = ?", (task_id,))
+    check(TASK_MOVES, TaskStatus(row[0]), status)
+    ended = tx.now if status in ("done", "failed", "cancelled", "dropped") else None
+    tx.execute(
+        "UPDATE tasks SET status = ?, status_reason = ?, ended_at = ?,"
+        " started_at = CASE WHEN ? = 'running' THEN coalesce(started_at, ?) ELSE started_at END WHERE id = ?",
+        (status, reason, ended, status, tx.now, task_id),
+    )
+    tx.event(f"task.{status}", task_id=task_id, title=row[2], reason=reason, **about)
+    advance(tx, row[1])
+
+
+def finish(tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequence[str], agent_id: str) -> None:
+    """A task's agent reported done."""
+    tx.execute(
+        "UPDATE tasks SET result = ?, artifact_refs = ?, error = NULL WHERE id = ?",
+        (result, encode(list(artifact_refs)), task_id),
+    )
+    move(tx, task_id, TaskStatus.DONE, agent=agent_id, artifacts=len(artifact_refs))
+
+
+def inputs_hash(inputs_ref: Sequence[str], instructions: str) -> str:
+    """What decides whether a finished task must run again: the digests of its inputs, and its instructions."""
+    return hashlib.sha256("\n".join([*sorted(inputs_ref), instructions]).encode("utf-8", "replace")).hexdigest()
+
+
+def add_handoff(
+    tx: Transaction,
+    *,
+    plan_id: str,
+    task_id: str,
+    assigned_agent: str,
+    inputs_ref: Sequence[str],
+    memory_delta_ref: str | None,
+    expected_outputs: Sequence[str],
+) -> None:
+    """Record what a sub-agent was given."""
+    tx.execute(
+        "INSERT INTO handoffs (session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref, expected_outputs,"
+        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            tx.session_id, plan_id, task_id, assigned_agent, encode(list(inputs_ref)), memory_delta_ref,
+            encode(list(expected_outputs)), tx.now,
+        ),
+    )  # fmt: skip
+
+
+def post(tx: Transaction, agent_id: str, kind: str, payload: dict[str, Any]) -> None:
+    """Put something into an agent's inbox; it is delivered once, in a step of its own."""
+    tx.execute(
+        "INSERT INTO inbox (session_id, agent_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)",
+        (tx.session_id, agent_id, kind, encode(payload), tx.now),
+    )

@@ -1,0 +1,96 @@
+"""One session as its host sees it: fenced commits through the writer, short reads beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from watchkeeper.records.clock import Clock
+from watchkeeper.records.errors import LeaseLost, NotFound
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.lease import Lease
+from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.writer import Group, Writer
+
+T = TypeVar("T")
+
+
+class SessionStore:
+    """Reads and writes of the host that holds a session's lease.
+
+    Once a commit was refused because another host took over, `lost` is set and nothing more is written.
+    """
+
+    def __init__(self, path: Path, session_id: str, writer: Writer, lease: Lease, epoch: int, clock: Clock) -> None:
+        self.path = path
+        self.session_id = session_id
+        self.epoch = epoch
+        self.writer = writer
+        self.lost: LeaseLost | None = None
+        self._lease = lease
+        self._clock = clock
+        self._reader = database.open_readonly(path)
+        self._reader.row_factory = sqlite3.Row
+
+    @classmethod
+    def claim(cls, path: Path, session_id: str, clock: Clock, *, pid: int, host_name: str) -> SessionStore:
+        """Take the session's lease and raise its epoch.
+
+        Raises:
+            DrivenElsewhere: a live host holds it.
+            NotFound: no such session.
+        """
+        lease = Lease.acquire(path, session_id)
+        try:
+            writer = Writer(path)
+            epoch = writer.submit(lambda group: _raise_epoch(group, session_id, pid, host_name)).result()
+        except BaseException:
+            lease.release()
+            raise
+        return cls(path, session_id, writer, lease, epoch, clock)
+
+    async def commit(self, change: Callable[[Transaction], T]) -> T:
+        """Run `change` in a fenced transaction; returns once it is durable.
+
+        `change` may run twice, and must touch nothing but the transaction.
+
+        Raises:
+            LeaseLost: another host drives the session now.
+        """
+        if self.lost is not None:
+            raise self.lost
+        session_id, epoch, now = self.session_id, self.epoch, self._clock.now()
+
+        def batch(group: Group) -> T:
+            return change(Transaction(group, session_id, epoch, now))
+
+        try:
+            return await self.writer.commit(batch)
+        except LeaseLost as lost:
+            self.lost = lost
+            raise
+
+    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first row (by name or index), or None."""
+        return self._reader.execute(sql, parameters).fetchone()
+
+    def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        return self._reader.execute(sql, parameters).fetchall()
+
+    def close(self) -> None:
+        """Commit what is queued, then give the lease up."""
+        self.writer.close()
+        self._reader.close()
+        self._lease.release()
+
+
+def _raise_epoch(group: Group, session_id: str, pid: int, host_name: str) -> int:
+    row = group.connection.execute(
+        "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ? WHERE id = ? RETURNING lease_epoch",
+        (pid, host_name, session_id),
+    ).fetchone()
+    if row is None:
+        raise NotFound(f"no session {session_id}; list them with `wk sessions`")
+    return int(row[0])

@@ -1,0 +1,74 @@
+"""Rows of `sessions`, `budgets` and `live`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.states import SessionStatus
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.encoding import encode
+from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.writer import Group
+
+
+def create(
+    group: Group,
+    *,
+    session_id: str,
+    user_id: str,
+    goal: str,
+    workspace: str,
+    model: str,
+    settings: dict[str, Any],
+    budgets: dict[str, float],
+    now: float,
+) -> None:
+    """A new session that no host drives yet, with its budgets (kind → amount)."""
+    connection = group.connection
+    connection.execute(
+        "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at, last_active)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (session_id, user_id, goal, workspace, model, encode(settings), SessionStatus.RUNNING, now, now),
+    )
+    connection.executemany(
+        "INSERT INTO budgets (session_id, kind, amount, created_at) VALUES (?, ?, ?, ?)",
+        [(session_id, kind, amount, now) for kind, amount in budgets.items()],
+    )
+
+
+def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None) -> None:
+    """Change how the session stands, with its event; `ended_at` follows."""
+    ended = tx.now if status in (SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.CANCELLED) else None
+    tx.execute(
+        "UPDATE sessions SET status = ?, status_reason = ?, ended_at = ? WHERE id = ?",
+        (status, reason, ended, tx.session_id),
+    )
+    tx.event(f"session.{status}", reason=reason)
+
+
+def find(connection: Connection, name: str) -> str:
+    """The id of the session that `name` means: `last`, an id, or a unique prefix of one.
+
+    Raises:
+        NotFound: none is meant.
+        BadInput: several are.
+    """
+    def ask(sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        return connection.execute(sql, parameters).fetchall()
+
+    if name == "last":
+        rows = ask("SELECT id FROM sessions ORDER BY created_at DESC, rowid DESC LIMIT 1")
+        if not rows:
+            raise NotFound("no sessions yet; start one with `wk run GOAL` or `wk demo`")
+        return str(rows[0][0])
+    rows = ask("SELECT id FROM sessions WHERE id = ?", (name,))
+    if not rows:
+        pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        rows = ask("SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' LIMIT 6", (pattern,)) if name else []
+    if not rows:
+        raise NotFound(f"no session {name!r}; list them with `wk sessions`")
+    if len(rows) > 1:
+        several = ", ".join(row[0] for row in rows[:5])
+        raise BadInput(f"{name!r} could be {several}; give more characters")
+    return str(rows[0][0])

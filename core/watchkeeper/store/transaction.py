@@ -1,0 +1,64 @@
+"""A host's transaction on its session: fenced first, events numbered without gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from watchkeeper.records.model import Cost, Usage
+from watchkeeper.store.encoding import encode
+from watchkeeper.store.writer import Fence, Group
+
+
+class Transaction:
+    """What a batch may do on behalf of the host that drives `session_id` at `epoch`.
+
+    Raises:
+        LeaseLost: from the constructor, when another host has the session now.
+    """
+
+    def __init__(self, group: Group, session_id: str, epoch: int, now: float) -> None:
+        self.session_id = session_id
+        self.now = now
+        self._connection = group.connection
+        self._fence: Fence = group.fence(session_id, epoch, now)
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run one statement; returns the number of rows that it changed."""
+        return self._connection.execute(sql, parameters).rowcount
+
+    def insert(self, sql: str, parameters: Sequence[Any] = ()) -> int:
+        """Run one INSERT; returns the new row's id."""
+        return int(self._connection.execute(sql, parameters).lastrowid or 0)
+
+    def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            self._connection.executemany(sql, rows)
+
+    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first row, or None."""
+        return self._connection.execute(sql, parameters).fetchone()
+
+    def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        return self._connection.execute(sql, parameters).fetchall()
+
+    def event(self, kind: str, *, agent_id: str | None = None, task_id: str | None = None, **data: Any) -> int:
+        """Append an event to the session's log; returns its `seq`."""
+        self._fence.event_seq += 1
+        self._fence.dirty = True
+        self._connection.execute(
+            "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (self.session_id, self._fence.event_seq, self.now, kind, agent_id, task_id, encode(data)),
+        )
+        return self._fence.event_seq
+
+    def add_usage(self, usage: Usage, cost: Cost, *, calls: int = 1, retries: int = 0, errors: int = 0) -> None:
+        """Add one model call to the session's running totals."""
+        fence = self._fence
+        fence.dirty = True
+        mine = (usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens)
+        fence.tokens = tuple(a + b for a, b in zip(fence.tokens, mine, strict=True))  # type: ignore[assignment]
+        if cost.usd is not None:
+            fence.cost_usd = (fence.cost_usd or 0.0) + cost.usd
+        unpriced = 1 if calls and cost.usd is None and usage.total_tokens else 0
+        fence.counts = tuple(a + b for a, b in zip(fence.counts, (unpriced, calls, retries, errors), strict=True))  # type: ignore[assignment]

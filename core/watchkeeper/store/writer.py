@@ -1,0 +1,217 @@
+"""The one writer of a process: a thread, a connection, and group commit.
+
+Batches queued by any number of agents share one `BEGIN IMMEDIATE … COMMIT`; nobody is told "done" before the commit.
+On any error the whole group is rolled back and its batches run singly (no savepoints: SQLITE_FULL inside one rolls
+back the whole transaction), so one bad batch never harms its neighbours. A batch may therefore run twice, and must
+change nothing but the database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from watchkeeper.records.errors import LeaseLost, StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.faultpoints import reach
+
+T = TypeVar("T")
+
+GATHER_SECONDS = 0.005
+"""How long the write lock is left free while batches gather, so that other processes get their turn."""
+
+LARGEST_GROUP = 512
+
+
+class Group:
+    """One database transaction that several batches share."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.fences: dict[tuple[str, int], Fence] = {}
+
+    def fence(self, session_id: str, epoch: int, now: float) -> Fence:
+        """Prove, once per group, that this process still drives the session, and learn its event `seq`.
+
+        Raises:
+            LeaseLost: another host has claimed the session since.
+        """
+        key = (session_id, epoch)
+        fence = self.fences.get(key)
+        if fence is None:
+            row = self.connection.execute(
+                "UPDATE sessions SET last_active = max(last_active, ?) WHERE id = ? AND lease_epoch = ? RETURNING event_seq",
+                (now, session_id, epoch),
+            ).fetchone()
+            if row is None:
+                raise LeaseLost(f"session {session_id} was taken over by another host; this one stops and writes nothing")
+            fence = self.fences[key] = Fence(event_seq=row[0])
+        return fence
+
+    def flush(self) -> None:
+        """Write what the fences gathered: the event `seq`s allocated and the session's running totals."""
+        for (session_id, _), fence in self.fences.items():
+            if fence.dirty:
+                self.connection.execute(
+                    "UPDATE sessions SET event_seq = ?, input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,"
+                    " cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,"
+                    " cost_usd = CASE WHEN ? IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ? END,"
+                    " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + ?, retries = retries + ?,"
+                    " errors = errors + ? WHERE id = ?",
+                    (fence.event_seq, *fence.tokens, fence.cost_usd, fence.cost_usd, *fence.counts, session_id),
+                )
+
+
+@dataclass(slots=True)
+class Fence:
+    """What one group adds to one session's row."""
+
+    event_seq: int
+    tokens: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Input, output, cache read, cache write."""
+    cost_usd: float | None = None
+    counts: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """Unpriced calls, model calls, retries, errors."""
+    dirty: bool = False
+
+
+@dataclass(slots=True)
+class _Item:
+    batch: Callable[[Group], Any]
+    done: Future[Any] | asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop | None
+
+
+class Writer:
+    """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it."""
+
+    def __init__(self, path: Path, *, gather_seconds: float = GATHER_SECONDS) -> None:
+        self.path = path
+        self._gather_seconds = gather_seconds
+        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._connection = database.open_writable(path, check_same_thread=False)
+        self._closed = False
+        self.commits = 0
+        """Transactions committed so far."""
+        self.busy_seconds = 0.0
+        self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, batch: Callable[[Group], T]) -> Future[T]:
+        """Queue a batch from any thread; the future resolves after its commit."""
+        done: Future[T] = Future()
+        self._put(_Item(batch, done, None))
+        return done
+
+    async def commit(self, batch: Callable[[Group], T]) -> T:
+        """Queue a batch and wait for its commit. Cancelling the wait does not take the batch back."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        self._put(_Item(batch, done, loop))
+        return await asyncio.shield(done)
+
+    def close(self) -> None:
+        """Commit what is queued, then close the connection."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            self._thread.join()
+            self._connection.close()
+
+    def _put(self, item: _Item) -> None:
+        if self._closed:
+            raise StoreUnusable(f"{self.path} was closed; nothing more can be written to it")
+        self._queue.put(item)
+
+    def _run(self) -> None:
+        stopping = False
+        while not stopping:
+            first = self._queue.get()
+            if first is None:
+                return
+            items = [first]
+            while len(items) < LARGEST_GROUP:
+                try:
+                    item = self._queue.get_nowait()
+                except queue.Empty:
+                    break
+                if item is None:
+                    stopping = True
+                    break
+                items.append(item)
+            self._commit(items)
+            if not stopping and not self._queue.empty():
+                time.sleep(self._gather_seconds)
+
+    def _commit(self, items: list[_Item]) -> None:
+        try:
+            outcomes = self._transact(items)
+        except BaseException as error:
+            if len(items) == 1:
+                outcomes = [(None, error)]
+            else:
+                outcomes = []
+                for item in items:
+                    try:
+                        outcomes += self._transact([item])
+                    except BaseException as single:
+                        outcomes.append((None, single))
+        _acknowledge(items, [(value, self._told(error)) for value, error in outcomes])
+
+    def _transact(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
+        connection = self._connection
+        database.begin_immediate(connection)
+        try:
+            group = Group(connection)
+            outcomes: list[tuple[Any, BaseException | None]] = [(item.batch(group), None) for item in items]
+            group.flush()
+            reach("writer.before_commit")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        self.commits += 1
+        reach("writer.after_commit")
+        return outcomes
+
+    def _told(self, error: BaseException | None) -> BaseException | None:
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
+            told = StoreUnusable(database.explain(self.path, error))
+            told.__cause__ = error
+            return told
+        return error
+
+
+def _acknowledge(items: list[_Item], outcomes: list[tuple[Any, BaseException | None]]) -> None:
+    """Tell every waiter, with one wake-up per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any, BaseException | None]]] = {}
+    for item, (value, error) in zip(items, outcomes, strict=True):
+        if isinstance(item.done, asyncio.Future):
+            assert item.loop is not None
+            by_loop.setdefault(item.loop, []).append((item.done, value, error))
+        elif error is None:
+            item.done.set_result(value)
+        else:
+            item.done.set_exception(error)
+    for loop, settled in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_settle, settled)
+
+
+def _settle(settled: list[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
+    for done, value, error in settled:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(value)
+        else:
+            done.set_exception(error)
