@@ -1,0 +1,323 @@
+"""Claude, and every server that speaks the Messages API, through the official SDK.
+
+The SDK carries requests, credentials and connections. Three things are done here instead, because a durable,
+watched run needs them otherwise: retries (its own are silent; ours are events), assembling the reply (see
+`assemble`), and judging errors (see `errors`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.models.assemble import BrokenStream, ReplyAssembler, StreamedError, excerpt, streamed_error
+from watchkeeper.models.errors import Failure, Verdict, classify
+from watchkeeper.models.failures import describe, failure_of, one_line
+from watchkeeper.models.retries import RetryPolicy
+from watchkeeper.models.wire import request_body
+from watchkeeper.records.clock import Clock, SystemClock
+from watchkeeper.records.model import (
+    Delta,
+    ErrorKind,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Reply,
+    Retrying,
+    Usage,
+)
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+ANTHROPIC_HOST = "api.anthropic.com"
+DEFAULT_CONTEXT_WINDOW = 200_000
+NO_KEY = (
+    "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), "
+    "or choose --model offline/surveyor, then resume"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long silence may last, in seconds, before the connection counts as lost."""
+
+    connect: float = 15.0
+    first_event: float = 600.0
+    """Until the first event of a reply: a local server may read a long prompt for minutes."""
+    silence: float = 120.0
+    """Between events; Anthropic's servers send a ping every few seconds."""
+    progress: float = 600.0
+    """Between events that are no pings."""
+
+
+class AnthropicModel:
+    """A model behind the Messages API (`Model` protocol).
+
+    `stream` sends each request at most `retries.max_retries + 1` times. What was shown of an attempt that
+    failed is void: after a `Retrying`, deltas begin anew. Abandoning or cancelling the iteration closes the
+    connection at once.
+
+    An empty reply with a stop reason is passed on as `content=[]`: Claude ends a turn so, and asking again
+    gives the same. Unknown block types, unknown stop reasons and duplicate tool_use ids are passed on as they
+    came; the agent's loop answers tool calls by position.
+
+    Not safe for use from two event loops at the same time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str | None = None,
+        auth_token: str | None = None,
+        base_url: str | None = None,
+        context_window: int | None = None,
+        clock: Clock | None = None,
+        retries: RetryPolicy | None = None,
+        timeouts: Timeouts | None = None,
+        rng: random.Random | None = None,
+        prompt_cache: bool = True,
+    ) -> None:
+        """Nothing is imported, read or connected yet. `base_url` and credentials default to the SDK's own
+        environment variables (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`, profiles)."""
+        self.name = name
+        self._api_key = api_key.strip() if api_key else None
+        self._auth_token = auth_token.strip() if auth_token else None
+        self._base_url = base_url
+        self._context_window = context_window or DEFAULT_CONTEXT_WINDOW
+        self._clock = clock or SystemClock()
+        self._retries = retries or RetryPolicy()
+        self._timeouts = timeouts or Timeouts()
+        self._rng = rng or random.Random()
+        self._prompt_cache = prompt_cache
+        self._client: AsyncAnthropic | None = None
+        self._client_loop: asyncio.AbstractEventLoop | None = None
+        self._opening = asyncio.Lock()
+
+    @property
+    def ref(self) -> str:
+        return f"anthropic/{self.name}"
+
+    @property
+    def context_window(self) -> int:
+        return self._context_window
+
+    @property
+    def base_url(self) -> str | None:
+        """The server other than Anthropic's that was chosen, if any: prices depend on it."""
+        return self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """See `Model.stream`. The last event is the `Reply`; everything before it is for display."""
+        started = self._clock.monotonic()
+        body = request_body(self.name, request, prompt_cache=self._prompt_cache)
+        retry = 0
+        while True:
+            attempt = _Attempt()
+            try:
+                async for delta in self._attempt(body, attempt):
+                    if attempt.first_token_at is None:
+                        attempt.first_token_at = self._clock.monotonic()
+                    yield delta
+                reply = self._reply(request, attempt, started, retry)
+                break
+            except (GeneratorExit, asyncio.CancelledError, ModelError):
+                raise
+            except Exception as error:
+                failure = failure_of(error)
+                verdict = classify(failure)
+                retry += 1
+                wait = self._wait(retry, failure, verdict)
+                if wait is None:
+                    raise self._given_up(failure, verdict, retry - 1, started) from error
+            yield Retrying(
+                reason=describe(failure, verdict),
+                wait_seconds=wait,
+                attempt=retry,
+                rate_limited=verdict.rate_limited,
+            )
+            await self._clock.sleep(wait)
+        yield reply
+
+    async def close(self) -> None:
+        """Close idle connections. The model may be used again afterwards."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def _attempt(self, body: dict[str, Any], attempt: _Attempt) -> AsyncIterator[Delta]:
+        """One request: yields what it shows, and leaves the assembled reply in `attempt`."""
+        client = await self._connected()
+        stream = await client.messages.create(
+            **body,
+            stream=True,
+            extra_headers=_auth_headers(client),
+        )
+        response = stream.response
+        attempt.request_id = response.headers.get("request-id")
+        events = aiter(type(stream).raw_events(response))
+        try:
+            limit = self._timeouts.first_event
+            progress_at = asyncio.get_running_loop().time()
+            while not attempt.assembler.stopped:
+                try:
+                    async with asyncio.timeout(limit):
+                        event = await anext(events)
+                except StopAsyncIteration:
+                    break
+                except TimeoutError:
+                    raise BrokenStream("the stream fell silent") from None
+                now = asyncio.get_running_loop().time()
+                if event.event == "ping":
+                    limit = min(self._timeouts.silence, progress_at + self._timeouts.progress - now)
+                    continue
+                progress_at, limit = now, self._timeouts.silence
+                delta = attempt.assembler.feed(_decoded(event))
+                if delta is not None:
+                    yield delta
+            if not attempt.assembler.started:
+                _explain_foreign_body(response)
+        finally:
+            with suppress(Exception):  # the connection is of no more use, whatever closing it says
+                await response.aclose()
+
+    def _reply(self, request: ModelRequest, attempt: _Attempt, started: float, retries: int) -> Reply:
+        assembler = attempt.assembler
+        content = assembler.finish()
+        usage, exact = assembler.usage()
+        if not exact:
+            usage = _estimated(usage, request, assembler.chars)
+        now = self._clock.monotonic()
+        first = attempt.first_token_at
+        return Reply(
+            content=content,
+            stop_reason=assembler.stop_reason or "",
+            usage=usage,
+            usage_exact=exact,
+            request_id=attempt.request_id or assembler.message_id,
+            model=assembler.request_model,
+            latency_seconds=now - started,
+            first_token_seconds=None if first is None else first - started,
+            retries=retries,
+            invalid_inputs=dict(assembler.invalid_inputs),
+        )
+
+    def _wait(self, retry: int, failure: Failure, verdict: Verdict) -> float | None:
+        if not verdict.retry_now:
+            return None
+        return self._retries.wait_seconds(retry, self._rng, failure.retry_after_seconds)
+
+    def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
+        seconds = self._clock.monotonic() - started
+        after = f" (gave up after {retries} retries in {seconds:.0f} s)" if retries else ""
+        return ModelError(
+            f"{self.ref}: {describe(failure, verdict)}{after}",
+            kind=verdict.kind,
+            status=failure.status,
+            retry_after_seconds=failure.retry_after_seconds,
+            error_type=failure.error_type,
+            retries=retries,
+            latency_seconds=seconds,
+        )
+
+    async def _connected(self) -> AsyncAnthropic:
+        """The client, made on first use in a thread: importing the SDK takes a second or two."""
+        loop = asyncio.get_running_loop()
+        async with self._opening:
+            if self._client is None or self._client_loop is not loop:
+                self._client = await asyncio.to_thread(self._open)
+                self._client_loop = loop
+            return self._client
+
+    def _open(self) -> AsyncAnthropic:
+        import anthropic
+        import httpx2
+
+        try:
+            client = anthropic.AsyncAnthropic(
+                api_key=self._api_key,
+                auth_token=self._auth_token,
+                base_url=self._base_url or None,
+                max_retries=0,
+                timeout=httpx2.Timeout(
+                    self._timeouts.first_event, connect=self._timeouts.connect, pool=None
+                ),
+            )
+        except (anthropic.AnthropicError, ValueError, OSError) as error:
+            raise ModelError(
+                f"{self.ref}: cannot set up the connection: {one_line(str(error))}; "
+                "check base_url and credentials, then resume",
+                kind=ErrorKind.PAUSE,
+            ) from error
+        if _credentialless(client) and client.base_url.host == ANTHROPIC_HOST:
+            raise ModelError(f"{self.ref}: {NO_KEY}", kind=ErrorKind.PAUSE, error_type="missing_key")
+        client.messages  # noqa: B018  (imports its resources here, in the thread)
+        return client
+
+
+class _Attempt:
+    """What one request has brought so far."""
+
+    __slots__ = ("assembler", "first_token_at", "request_id")
+
+    def __init__(self) -> None:
+        self.assembler = ReplyAssembler()
+        self.first_token_at: float | None = None
+        self.request_id: str | None = None
+
+
+def _credentialless(client: AsyncAnthropic) -> bool:
+    named = {name.lower() for name in client.default_headers}
+    return (
+        client.api_key is None
+        and client.auth_token is None
+        and client.credentials is None
+        and not named & {"authorization", "x-api-key"}
+    )
+
+
+def _auth_headers(client: AsyncAnthropic) -> dict[str, Any]:
+    """Local servers want no key, but the SDK refuses to send without one unless told so."""
+    if not _credentialless(client):
+        return {}
+    from anthropic import omit
+
+    return {"Authorization": omit}
+
+
+def _decoded(event: Any) -> Any:
+    """The event's JSON. The event's own name wins over a missing `type`: errors of proxies have none."""
+    try:
+        decoded = event.json()
+    except (ValueError, RecursionError) as error:
+        if event.event == "error":
+            raise StreamedError(None, excerpt(event.data)) from error
+        raise BrokenStream(f"an event that is not JSON: {excerpt(event.data)}") from error
+    if event.event == "error" or (isinstance(decoded, dict) and "type" not in decoded and "error" in decoded):
+        raise streamed_error(decoded)
+    return decoded
+
+
+def _explain_foreign_body(response: Any) -> None:
+    """A whole response without one event: say what came instead."""
+    kind = response.headers.get("content-type", "nothing")
+    if not kind.startswith("text/event-stream"):
+        raise BrokenStream(f"the server answered with {excerpt(kind)} instead of a stream of events")
+
+
+def _estimated(reported: Usage, request: ModelRequest, reply_chars: int) -> Usage:
+    """Four characters a token where the provider said nothing; what it did say is kept."""
+    asked = len(request.system) + len(json.dumps([dict(message) for message in request.messages]))
+    return Usage(
+        input_tokens=reported.input_tokens if reported.prompt_tokens else max(1, asked // 4),
+        output_tokens=reported.output_tokens or reply_chars // 4,
+        cache_read_tokens=reported.cache_read_tokens,
+        cache_write_tokens=reported.cache_write_tokens,
+    )

@@ -1,0 +1,142 @@
+"""What the SDK raised, as a `Failure`: the one place that knows its exceptions and those beneath it.
+
+Not everything that goes wrong is an `APIError`: a disconnect inside a stream is `httpx2.RemoteProtocolError`,
+a stall `httpx2.ReadTimeout`, and an illegal header or base_url an error of the HTTP library. Exceptions are
+recognised by the names of their classes, so that this module imports neither library.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from watchkeeper.models.assemble import BrokenStream, StreamedError, excerpt
+from watchkeeper.models.errors import Failure, Verdict
+
+CONFIGURATION_ERRORS = frozenset({"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"})
+CREDENTIAL_ERRORS = frozenset({"CredentialsError", "IdentityTokenFileError"})
+
+MESSAGE_CHARS = 400
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What an exception of one attempt says. Never raises, whatever the exception is made of."""
+    if isinstance(error, StreamedError):
+        return Failure(str(error), status=200, error_type=error.error_type, error_code=error.error_code)
+    if isinstance(error, BrokenStream):
+        return Failure(str(error), error_type="broken_stream")
+    if getattr(error, "response", None) is not None and hasattr(error, "status_code"):
+        return _status_failure(error)
+    return _transport_failure(error)
+
+
+def describe(failure: Failure, verdict: Verdict) -> str:
+    """One line for a person: what happened, in whose words, and what to do where a person must act."""
+    status = "" if failure.status in (None, 200) else f" ({failure.status})"
+    said = "" if not failure.message else f": {one_line(failure.message)}"
+    advice = f"; {verdict.advice}" if verdict.advice else ""
+    return f"{verdict.rule}{status}{said}{advice}"
+
+
+def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """The delay that a response asks for, by `retry-after-ms`, or `retry-after` in seconds or as a date.
+
+    None where there is none, or where it cannot be understood; never negative.
+    """
+    try:
+        return max(0.0, float(headers.get("retry-after-ms", "")) / 1000)
+    except ValueError:
+        pass
+    asked = headers.get("retry-after", "")
+    try:
+        seconds = float(asked)
+    except ValueError:
+        parsed = email.utils.parsedate_tz(asked)
+        if parsed is None:
+            return None
+        seconds = email.utils.mktime_tz(parsed) - (time.time() if now is None else now)
+    return max(0.0, seconds) if seconds == seconds else None
+
+
+def _status_failure(error: Any) -> Failure:
+    headers = error.response.headers
+    body = error.body if isinstance(error.body, dict) else {}
+    inner = body.get("error", body)
+    if not isinstance(inner, dict):
+        inner = {"message": str(inner)}
+    details = inner.get("details")
+    code = details.get("error_code") if isinstance(details, dict) else inner.get("code")
+    advised = headers.get("x-should-retry")
+    return Failure(
+        message=str(inner.get("message") or inner.get("detail") or excerpt(str(error.body or error))),
+        status=int(error.status_code),
+        error_type=_text_or_none(inner.get("type")),
+        error_code=_text_or_none(code),
+        retry_after_seconds=retry_after_seconds(headers),
+        should_retry={"true": True, "false": False}.get(advised or ""),
+    )
+
+
+def _transport_failure(error: BaseException) -> Failure:
+    chain = list(_chain(error))
+    names = {type(link).__name__ for link in chain}
+    deepest = chain[-1]
+    where = _where(error)
+    if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
+        return Failure(f"the certificate of {where} is not trusted: {deepest}", error_type="configuration")
+    if names & CREDENTIAL_ERRORS:
+        return Failure(str(error), error_type="authentication_error")
+    if isinstance(error, TypeError):
+        return Failure(f"the request cannot be encoded: {error}", error_type="invalid_request_error")
+    if names & CONFIGURATION_ERRORS or isinstance(deepest, UnicodeEncodeError):
+        said = one_line(str(deepest))
+        return Failure(f"the request to {where} cannot be sent: {said}", error_type="configuration")
+    if any(isinstance(link, socket.gaierror) for link in chain):
+        return Failure(f"the name of {where} cannot be resolved", error_type="connection")
+    if any(isinstance(link, ConnectionRefusedError) for link in chain):
+        return Failure(f"{where} refused the connection", error_type="connection")
+    if any("Timeout" in name for name in names):
+        return Failure(f"no answer from {where} in time", error_type="timeout_error")
+    said = str(deepest) or type(deepest).__name__
+    return Failure(f"the connection to {where} broke: {one_line(said)}", error_type="connection")
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception and what caused it, outermost first; groups (one attempt per address) are walked too."""
+    seen: set[int] = set()
+    queue: list[BaseException] = [error]
+    while queue:
+        link = queue.pop(0)
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        if isinstance(link, BaseExceptionGroup):
+            queue.extend(link.exceptions)
+        following = link.__cause__ or link.__context__
+        if following is not None:
+            queue.append(following)
+
+
+def _where(error: BaseException) -> str:
+    for link in _chain(error):
+        try:
+            url = link.request.url  # type: ignore[attr-defined]
+            return f"{url.host}:{url.port}" if url.port else str(url.host)
+        except (AttributeError, RuntimeError):  # httpx raises RuntimeError where no request was set
+            continue
+    return "the server"
+
+
+def one_line(text: str) -> str:
+    """The text on one line, cut where a terminal's reader would stop reading."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= MESSAGE_CHARS else f"{flat[:MESSAGE_CHARS]}…"
+
+
+def _text_or_none(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,31 @@
+"""A scripted server for each test, and no credentials of this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.messages_server import MessagesServer, Script
+from tests.support.model_calls import Serve
+
+
+@pytest.fixture(autouse=True)
+def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("API_KEY", "AUTH_TOKEN", "BASE_URL", "PROFILE", "CUSTOM_HEADERS", "CONFIG_DIR"):
+        monkeypatch.delenv(f"ANTHROPIC_{name}", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start a server for a script; it stops with the test."""
+    with ExitStack() as stack:
+
+        def start(script: Script, **options: Any) -> MessagesServer:
+            return stack.enter_context(MessagesServer(script, **options))
+
+        yield start

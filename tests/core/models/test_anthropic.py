@@ -1,0 +1,163 @@
+"""What a well-behaved conversation with a Messages API server looks like to the rest of the program."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from itertools import pairwise
+from typing import Any
+
+from tests.support.messages_server import Cut, Reply, Status, in_turn, text, thinking, tool
+from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
+
+from watchkeeper.records import model as records
+from watchkeeper.records.model import Delta, ModelRequest, Retrying, ToolSpec, Usage
+
+LOOK = ToolSpec("look", "Look at a path.", {"type": "object", "properties": {"path": {"type": "string"}}})
+
+
+async def test_a_reply_streams_in_deltas_and_ends_whole(serve: Serve) -> None:
+    blocks = [thinking("let me see", "c2ln"), text("Looking at two places."), tool("look", {"path": "a"}, "t1")]
+    blocks.append(tool("look", {"path": "ä\n\"b\""}, "t2"))
+    server = serve(in_turn(Reply(blocks, usage={"input_tokens": 12, "output_tokens": 34})))
+    *deltas, reply = await events_of(model_of(server))
+
+    assert isinstance(reply, records.Reply)
+    assert reply.content == blocks
+    assert reply.stop_reason == "tool_use"
+    assert reply.usage == Usage(input_tokens=12, output_tokens=34)
+    assert reply.usage_exact
+    assert (reply.request_id, reply.model, reply.retries) == ("req_scripted", "claude-sonnet-5", 0)
+    assert all(isinstance(delta, Delta) for delta in deltas)
+    shown = {kind: "".join(d.text for d in deltas if d.kind == kind) for kind in ("thinking", "text")}  # type: ignore[union-attr]
+    assert shown == {"thinking": "let me see", "text": "Looking at two places."}
+
+
+async def test_what_came_back_can_be_sent_back_untouched(serve: Serve) -> None:
+    unknown = {"type": "hologram", "data": {"nested": [1, None]}, "note": "kept"}
+    first = [thinking("deep", "c2lnbmVk"), text("yes"), unknown, tool("look", {"path": "x"}, "t1")]
+    server = serve(in_turn(Reply(first), Reply([text("done")])))
+    model = model_of(server)
+    reply = await reply_of(model, asking(tools=[LOOK]))
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": "ok"}
+    messages = [
+        {"role": "user", "content": "hello"},
+        {"role": "assistant", "content": reply.content},
+        {"role": "user", "content": [result]},
+    ]
+    await reply_of(model, ModelRequest(system="", messages=messages, tools=[LOOK]))
+
+    assert server.requests[1]["messages"][1]["content"] == first
+    assert server.refused == []
+
+
+async def test_each_turn_reads_the_turn_before_it_from_the_prompt_cache(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text("and so on, at some length")]))
+    model = model_of(server)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "the goal, " * 50}]
+    usages = []
+    for _ in range(4):
+        request = ModelRequest(system="s" * 400, messages=tuple(messages), tools=[LOOK], stable_prefix=1)
+        reply = await reply_of(model, request)
+        usages.append(reply.usage)
+        messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "go on " * 20}]
+
+    assert server.refused == []
+    assert usages[0].cache_read_tokens == 0
+    for before, after in pairwise(usages):
+        assert after.cache_read_tokens >= before.prompt_tokens * 0.95
+
+
+async def test_a_compaction_keeps_the_cache_of_the_stable_prefix(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text("ok")]))
+    model = model_of(server)
+    pinned = {"role": "user", "content": "pinned instructions " * 40}
+    tail = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "much talk " * 40}]
+    await reply_of(model, ModelRequest(system="s", messages=[pinned, *tail], stable_prefix=1))
+    after = await reply_of(
+        model,
+        ModelRequest(system="s", messages=[pinned, tail[0], {"role": "user", "content": "short"}], stable_prefix=1),
+    )
+    assert after.usage.cache_read_tokens > len(pinned["content"]) // 5
+
+
+async def test_the_request_given_is_never_changed(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text("ok")]))
+    block = {"type": "text", "text": "lone \ud800 surrogate"}
+    request = asking([block])
+    await reply_of(model_of(server), request)
+    assert block == {"type": "text", "text": "lone \ud800 surrogate"}
+    assert server.requests[0]["messages"][0]["content"][0]["text"] == "lone \ufffd surrogate"
+
+
+async def test_an_empty_reply_is_passed_on_as_no_content(serve: Serve) -> None:
+    server = serve(in_turn(Reply([]), Reply([text("  \n")])))
+    model = model_of(server)
+    for _ in range(2):
+        reply = await reply_of(model)
+        assert (reply.content, reply.stop_reason, reply.retries) == ([], "end_turn", 0)
+
+
+async def test_unknown_stop_reasons_are_passed_on(serve: Serve) -> None:
+    server = serve(in_turn(Reply([text("hm")], stop_reason="solar_flare")))
+    assert (await reply_of(model_of(server))).stop_reason == "solar_flare"
+
+
+async def test_usage_that_was_not_reported_is_estimated_and_says_so(serve: Serve) -> None:
+    server = serve(in_turn(Reply([text("a" * 400)], usage={"input_tokens": 0, "output_tokens": 0})))
+    reply = await reply_of(model_of(server), asking("b" * 4000))
+    assert not reply.usage_exact
+    assert 900 < reply.usage.prompt_tokens < 1100
+    assert reply.usage.output_tokens == 100
+
+
+async def test_cancelling_a_call_hangs_up_at_once(serve: Serve) -> None:
+    server = serve(lambda body: Cut(Reply([text("some words that stream")]), 4, "stall"))
+    streaming = asyncio.Event()
+
+    async def consume() -> None:
+        async for _ in model_of(server).stream(asking()):
+            streaming.set()
+
+    task = asyncio.create_task(consume())
+    await asyncio.wait_for(streaming.wait(), 10)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+    assert await asyncio.to_thread(server.abandoned.acquire, timeout=5)
+
+
+async def test_one_model_serves_many_agents_at_once(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text(body["messages"][0]["content"][0]["text"].upper())]))
+    model = model_of(server)
+    replies = await asyncio.gather(*(reply_of(model, asking(f"agent {n}")) for n in range(30)))
+    assert [reply.content[0]["text"] for reply in replies] == [f"AGENT {n}" for n in range(30)]
+
+
+async def test_a_retry_is_announced_before_the_wait_and_counted(serve: Serve) -> None:
+    overloaded = Status(529, "overloaded_error", "Overloaded")
+    server = serve(in_turn(overloaded, overloaded, Reply([text("at last")])))
+    *events, reply = await events_of(model_of(server))
+    waits = [event for event in events if isinstance(event, Retrying)]
+    assert [wait.attempt for wait in waits] == [1, 2]
+    assert all(wait.reason == "overloaded (529): Overloaded" and wait.wait_seconds > 0 for wait in waits)
+    assert isinstance(reply, records.Reply)
+    assert reply.retries == 2
+    assert reply.latency_seconds >= sum(wait.wait_seconds for wait in waits)
+
+
+async def test_a_local_server_needs_no_key(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text("ok")]))
+    await reply_of(model_of(server, api_key=None))
+    assert "authorization" not in server.headers[0]
+    assert "x-api-key" not in server.headers[0]
+
+
+def test_importing_the_room_imports_no_sdk() -> None:
+    code = (
+        "import sys, watchkeeper.models.anthropic, watchkeeper.models.registry, watchkeeper.models.prices;"
+        "print(sorted({'anthropic', 'httpx2', 'genai_prices', 'pydantic', 'tiktoken'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,373 @@
+"""A small Messages API server on loopback, for deterministic tests over the real SDK. Standard library only.
+
+`script` maps a request's JSON body to an answer: a `Reply`, or one of the faults below. Being a function of
+the body alone, it serves many agents at once, and kills and restarts of its clients. The server lives in a
+thread of its own, so that the code under test may be in this process or another.
+
+    with MessagesServer(lambda body: Reply([text("hello")])) as server:
+        AnthropicModel("claude-test", base_url=server.url, api_key="test")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tests.support.message_rules import PromptCache, broken_rule
+
+Block = dict[str, Any]
+Body = dict[str, Any]
+
+
+def text(value: str) -> Block:
+    return {"type": "text", "text": value}
+
+
+def thinking(value: str, signature: str = "c2lnbmF0dXJl") -> Block:
+    return {"type": "thinking", "thinking": value, "signature": signature}
+
+
+def tool(name: str, tool_input: dict[str, Any], id: str = "toolu_1") -> Block:
+    return {"type": "tool_use", "id": id, "name": name, "input": tool_input}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole reply. Usage left None is made up from the request, prompt cache included."""
+
+    blocks: list[Block]
+    stop_reason: str | None = None
+    """None: `tool_use` if there is one, else `end_turn`."""
+    usage: dict[str, int] | None = None
+    piece: int = 16
+    """Characters in a delta."""
+    raw_inputs: dict[str, str] = field(default_factory=dict)
+    """tool_use id → the text to stream as its input instead of its JSON."""
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Status:
+    """An HTTP error. `body` replaces the Messages API's own form of it."""
+
+    status: int
+    error_type: str = "api_error"
+    message: str = "scripted"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: Any = None
+    error_code: str | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A reply that ends before its time, after `events` events.
+
+    `disconnect`: the connection is reset; `truncate`: the response ends properly, only too early;
+    `stall`: nothing more comes; `pings`: nothing but pings comes.
+    """
+
+    reply: Reply
+    events: int
+    how: Literal["disconnect", "truncate", "stall", "pings"]
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Bytes of a body, as they are, with a content type."""
+
+    body: bytes
+    content_type: str = "text/event-stream"
+    then_stall: bool = False
+
+
+@dataclass(frozen=True)
+class Drop:
+    """The connection is closed without a response."""
+
+
+@dataclass(frozen=True)
+class Hang:
+    """The request is read and never answered."""
+
+
+Answer = Reply | Status | Cut | Raw | Drop | Hang
+Script = Callable[[Body], Answer]
+
+
+def in_turn(*answers: Answer) -> Script:
+    """The answers one after another, whatever is asked; afterwards a 400 that says so."""
+    left = iter(answers)
+    return lambda body: next(left, Status(400, "invalid_request_error", "the script has ended"))
+
+
+class MessagesServer:
+    """Runs from `start` to `stop` (or as a context manager) on a free port of 127.0.0.1."""
+
+    def __init__(self, script: Script, *, strict: bool = True, context_tokens: int | None = None) -> None:
+        """`strict` refuses, with 400, bodies that the Messages API refuses (see `message_rules`);
+        prompts above `context_tokens` (four characters a token) are refused as too long."""
+        self._script = script
+        self._strict = strict
+        self._context_tokens = context_tokens
+        self._cache = PromptCache()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="messages-server", daemon=True)
+        self._ready = threading.Event()
+        self._stopping: asyncio.Event
+        self.port = 0
+        self.requests: list[Body] = []
+        """Every body received, in order of arrival."""
+        self.headers: list[dict[str, str]] = []
+        self.refused: list[str] = []
+        """Why bodies broke the API's rules; a test of well-formed contexts asserts that this is empty."""
+        self.abandoned = threading.Semaphore(0)
+        """Released each time a client hangs up in the middle of a response."""
+        self.script_errors: list[BaseException] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> MessagesServer:
+        self._thread.start()
+        if not self._ready.wait(10):
+            raise RuntimeError("the messages server did not start")
+        return self
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join(10)
+
+    def __enter__(self) -> MessagesServer:
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        server = await asyncio.start_server(self._connection, "127.0.0.1", 0, limit=256 * 1024 * 1024)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while (request := await _read_request(reader)) is not None:
+                method, path, headers, raw = request
+                if not await self._answer(method, path, headers, raw, reader, writer):
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.abandoned.release()
+        finally:
+            writer.close()
+
+    async def _answer(
+        self,
+        method: str,
+        path: str,
+        headers: dict[str, str],
+        raw: bytes,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> bool:
+        """Write the response; whether the connection may carry another."""
+        if (method, path.partition("?")[0]) != ("POST", "/v1/messages"):
+            answer: Answer = Status(404, "not_found_error", f"no such path: {path}")
+            body: Body = {}
+        else:
+            body = json.loads(raw)
+            self.requests.append(body)
+            self.headers.append(headers)
+            answer = self._judge(body)
+        match answer:
+            case Status():
+                await _write_json(writer, answer)
+                return True
+            case Drop():
+                return False
+            case Hang():
+                await self._stall(reader)
+                return False
+            case Raw():
+                await _write_head(writer, 200, answer.content_type, {})
+                await _write_chunk(writer, answer.body)
+                if answer.then_stall:
+                    await self._stall(reader)
+                    return False
+                await _write_chunk(writer, b"")
+                return True
+            case Cut():
+                return await self._cut(answer, body, reader, writer)
+            case Reply():
+                await _write_head(writer, 200, "text/event-stream", answer.headers)
+                for event in self._events(answer, body):
+                    await _write_chunk(writer, event)
+                await _write_chunk(writer, b"")
+                return True
+
+    def _judge(self, body: Body) -> Answer:
+        if self._strict and (why := broken_rule(body)) is not None:
+            self.refused.append(why)
+            return Status(400, "invalid_request_error", why)
+        tokens = len(json.dumps(body)) // 4
+        if self._context_tokens is not None and tokens > self._context_tokens:
+            why = f"prompt is too long: {tokens} tokens > {self._context_tokens} maximum"
+            return Status(400, "invalid_request_error", why)
+        try:
+            return self._script(body)
+        except Exception as error:
+            self.script_errors.append(error)
+            return Status(400, "invalid_request_error", f"the script raised {error!r}")
+
+    def _events(self, reply: Reply, body: Body) -> Iterator[bytes]:
+        usage = reply.usage if reply.usage is not None else self._cache.usage(body)
+        yield from stream_events(reply, model=str(body.get("model")), usage=usage)
+
+    async def _cut(
+        self, cut: Cut, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        await _write_head(writer, 200, "text/event-stream", cut.reply.headers)
+        for number, event in enumerate(self._events(cut.reply, body)):
+            if number == cut.events:
+                break
+            await _write_chunk(writer, event)
+        match cut.how:
+            case "truncate":
+                await _write_chunk(writer, b"")
+                return True
+            case "disconnect":
+                writer.transport.abort()
+            case "stall":
+                await self._stall(reader)
+            case "pings":
+                while not reader.at_eof():
+                    await _write_chunk(writer, sse("ping", {"type": "ping"}))
+                    await asyncio.sleep(0.01)
+                self.abandoned.release()
+        return False
+
+    async def _stall(self, reader: asyncio.StreamReader) -> None:
+        """Say nothing until the client hangs up (or the server stops)."""
+        await reader.read(1)
+        self.abandoned.release()
+
+
+def sse(event: str, data: Any) -> bytes:
+    return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
+
+
+def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterator[bytes]:
+    """The events of a reply as Anthropic streams them."""
+    message = {
+        "id": "msg_scripted",
+        "type": "message",
+        "role": "assistant",
+        "model": model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+        "usage": {**usage, "output_tokens": 1},
+    }
+    yield sse("message_start", {"type": "message_start", "message": message})
+    yield sse("ping", {"type": "ping"})
+    for index, block in enumerate(reply.blocks):
+        start, deltas = _block_events(block, reply)
+        yield sse(
+            "content_block_start", {"type": "content_block_start", "index": index, "content_block": start}
+        )
+        for delta in deltas:
+            yield sse("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})
+        yield sse("content_block_stop", {"type": "content_block_stop", "index": index})
+    has_tool = any(block.get("type") == "tool_use" for block in reply.blocks)
+    reason = reply.stop_reason or ("tool_use" if has_tool else "end_turn")
+    output = usage.get("output_tokens", max(1, len(json.dumps(reply.blocks)) // 4))
+    yield sse(
+        "message_delta",
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": {"output_tokens": output},
+        },
+    )
+    yield sse("message_stop", {"type": "message_stop"})
+
+
+def _block_events(block: Block, reply: Reply) -> tuple[Block, list[Block]]:
+    def pieces(whole: str) -> list[str]:
+        return [whole[at : at + reply.piece] for at in range(0, len(whole), reply.piece)]
+
+    match block.get("type"):
+        case "text":
+            deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
+            return {**block, "text": ""}, deltas
+        case "thinking":
+            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
+            deltas.append({"type": "signature_delta", "signature": block["signature"]})
+            return {**block, "thinking": "", "signature": ""}, deltas
+        case "tool_use":
+            raw = reply.raw_inputs.get(block["id"], json.dumps(block["input"]))
+            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(raw)]]
+            return {**block, "input": {}}, deltas
+    return block, []
+
+
+async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str], bytes] | None:
+    head = await reader.readline()
+    if not head:
+        return None
+    method, path, _ = head.decode("latin-1").split(" ", 2)
+    headers: dict[str, str] = {}
+    while (line := (await reader.readline()).decode("latin-1").strip()) != "":
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    raw = await reader.readexactly(int(headers.get("content-length", "0")))
+    return method, path, headers, raw
+
+
+async def _write_json(writer: asyncio.StreamWriter, answer: Status) -> None:
+    body = answer.body
+    if body is None:
+        error: dict[str, Any] = {"type": answer.error_type, "message": answer.message}
+        if answer.error_code:
+            error["details"] = {"error_code": answer.error_code}
+        body = {"type": "error", "error": error, "request_id": "req_scripted"}
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [
+        f"HTTP/1.1 {answer.status} Scripted",
+        "content-type: application/json",
+        f"content-length: {len(raw)}",
+        *(f"{name}: {value}" for name, value in answer.headers.items()),
+    ]
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + raw)
+    await writer.drain()
+
+
+async def _write_head(
+    writer: asyncio.StreamWriter, status: int, content_type: str, headers: dict[str, str]
+) -> None:
+    lines = [
+        f"HTTP/1.1 {status} OK",
+        f"content-type: {content_type}",
+        "transfer-encoding: chunked",
+        *(f"{name}: {value}" for name, value in {"request-id": "req_scripted", **headers}.items()),
+    ]
+    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n")
+    await writer.drain()
+
+
+async def _write_chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+    await writer.drain()

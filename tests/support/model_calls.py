@@ -1,0 +1,42 @@
+"""Calling a model over the real SDK against a scripted server, with a clock that never makes a test wait."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.messages_server import MessagesServer
+
+from watchkeeper.models.anthropic import AnthropicModel, Timeouts
+from watchkeeper.records.clock import ManualClock
+from watchkeeper.records.model import ModelEvent, ModelRequest, Reply
+
+Serve = Callable[..., MessagesServer]
+FAST = Timeouts(connect=5.0, first_event=0.3, silence=0.3, progress=0.3)
+"""Real seconds: for the tests in which a server falls silent."""
+
+
+def model_of(server: MessagesServer, **options: Any) -> AnthropicModel:
+    settings: dict[str, Any] = {
+        "api_key": "test-key",
+        "base_url": server.url,
+        "clock": ManualClock(),
+        "rng": random.Random(7),
+        **options,
+    }
+    return AnthropicModel("claude-sonnet-5", **settings)
+
+
+def asking(content: Any = "hello", **options: Any) -> ModelRequest:
+    return ModelRequest(system="Be brief.", messages=[{"role": "user", "content": content}], **options)
+
+
+async def events_of(model: AnthropicModel, request: ModelRequest | None = None) -> list[ModelEvent]:
+    return [event async for event in model.stream(request or asking())]
+
+
+async def reply_of(model: AnthropicModel, request: ModelRequest | None = None) -> Reply:
+    last = (await events_of(model, request))[-1]
+    assert isinstance(last, Reply)
+    return last
