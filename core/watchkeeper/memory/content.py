@@ -1,0 +1,91 @@
+"""Reading message content: its text, its tool calls and results, in whatever shape it came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from watchkeeper.records.memory import Block, Content
+
+
+def copied(value: Any) -> Any:
+    """A structural copy of JSON-like data: what callers change later cannot reach what was stored."""
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [copied(item) for item in value]
+    return value
+
+
+def blocks_of(content: Content) -> list[Block]:
+    """Content as a list of blocks."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return content
+
+
+def call_ids(role: str, content: Content) -> list[str]:
+    """Ids of the tool calls that an assistant message makes."""
+    if role != "assistant" or isinstance(content, str):
+        return []
+    return [str(block["id"]) for block in content if block.get("type") == "tool_use" and block.get("id")]
+
+
+def result_ids(role: str, content: Content) -> list[str]:
+    """Ids of the calls that a user message brings results for."""
+    if role != "user" or isinstance(content, str):
+        return []
+    return [str(block.get("tool_use_id", "")) for block in content if block.get("type") == "tool_result"]
+
+
+def result_text(block: Block) -> str:
+    """The text of a tool result; other parts by their type in brackets."""
+    inner = block.get("content", "")
+    if isinstance(inner, str):
+        return inner
+    if not isinstance(inner, list):
+        return "" if inner is None else str(inner)
+    pieces = []
+    for part in inner:
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            pieces.append(str(part.get("text", "")))
+        elif isinstance(part, Mapping):
+            pieces.append(f"[{part.get('type', 'block')}]")
+        else:
+            pieces.append(str(part))
+    return "\n".join(pieces)
+
+
+def texts_of(content: Content) -> Iterator[str]:
+    """Every text that a reader of the message would see: texts, string leaves of tool inputs, tool results."""
+    for block in blocks_of(content):
+        kind = block.get("type")
+        if kind == "text":
+            yield str(block.get("text", ""))
+        elif kind == "tool_use":
+            yield from leaves(block.get("input"))
+        elif kind == "tool_result":
+            yield result_text(block)
+
+
+def leaves(value: Any) -> Iterator[str]:
+    """The string leaves of JSON-like data, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from leaves(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from leaves(item)
+
+
+def content_size(content: Content) -> int:
+    """Rough size in characters, without encoding anything."""
+    if isinstance(content, str):
+        return len(content)
+    size = 0
+    for block in content:
+        for leaf in leaves(block):
+            size += len(leaf)
+    return size

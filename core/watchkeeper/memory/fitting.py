@@ -1,0 +1,256 @@
+"""Making a context fit its window without a model: what to digest, what to shorten, in which order.
+
+First the older messages become a digest and the newest turn stays verbatim; where that is too much, the newest turn
+is shortened, largest messages first; last, only the newest group stays, as short as can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from watchkeeper.memory import elision
+from watchkeeper.memory.assembly import Assembly, assemble
+from watchkeeper.memory.cuts import cut_points, newest_group, newest_turn
+from watchkeeper.memory.digest import DigestNotes
+from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.records.memory import Elision, Message, Observation, ObservationKind, View
+
+KEEP_FORCED = 0.40
+"""Of the limit: what stays verbatim after a forced digest, so that the next one is a while away."""
+
+KEEP_BY_HAND = 0.20
+"""Of the limit: what stays verbatim after a digest that somebody asked for."""
+
+DIGEST_SHARE = 0.15
+"""Of the limit: the size of a digest."""
+
+OBSERVATIONS_SHARE = 0.35
+"""Of the limit: observations that grow beyond this are folded into one digest."""
+
+PINNED_SHARE = 0.25
+"""Of the limit: an assignment larger than this is shortened."""
+
+_SMALLER = (DIGEST_SHARE, 0.08, 0.03, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A context that was tried: the parts of its view, and how many tokens it takes."""
+
+    view: View
+    new: tuple[Observation, ...]
+    assembly: Assembly
+
+    @property
+    def tokens(self) -> int:
+        return self.assembly.tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Everything that fitting one context depends on."""
+
+    agent_id: str
+    counter: TokenCounter
+    limit: int
+    view: View
+    """The view now current; its version and parent are the caller's business."""
+    tail: Sequence[Message]
+    """The messages that `view` does not cover."""
+    pinned: Message | None
+    split: int | None
+    """High-water mark of a pass in flight: no digest may cover messages on both sides of it."""
+    next_id: int
+    at: float
+    instructions: str | None = None
+    provisional: bool = True
+
+    def build(
+        self,
+        cut: int,
+        digest_tokens: int,
+        *,
+        fold_all: bool,
+        elided: Mapping[int, Elision] | None = None,
+        pinned_tokens: int | None = None,
+    ) -> Fitted:
+        """The context with the first `cut` messages of the tail digested in `digest_tokens`."""
+        kept, new = self._observations(cut, digest_tokens, fold_all=fold_all)
+        tail = self.tail[cut:]
+        shown = {**self.view.elided, **(elided or {})}
+        pinned = self.pinned
+        room = int(self.limit * PINNED_SHARE) if pinned_tokens is None else pinned_tokens
+        if pinned is not None and (*kept, *new):
+            known = shown.get(pinned.seq)
+            if (known.tokens if known else pinned.tokens) > room:
+                shown[pinned.seq] = elision.elide(pinned, self.agent_id, room, self.counter)
+            if room == 0:
+                shown[pinned.seq] = elision.left_out(pinned, self.agent_id)
+        alive = {message.seq for message in tail} | ({pinned.seq} if pinned else set())
+        view = replace(
+            self.view,
+            observations=(*kept, *new),
+            verbatim_from=tail[0].seq if tail else None,
+            elided={seq: shown[seq] for seq in sorted(shown) if seq in alive},
+        )
+        return Fitted(view, new, assemble(self.agent_id, view, tail, pinned, self.counter))
+
+    def _observations(
+        self, cut: int, digest_tokens: int, *, fold_all: bool
+    ) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
+        """What stays of the observations, and the digests that take the place of the rest and of `tail[:cut]`."""
+        have = self.view.observations
+        place = 0 if fold_all else len(have)
+        while place > 0 and have[place - 1].provisional:
+            place -= 1
+        kept, folded = have[:place], have[place:]
+        covered = self.tail[:cut]
+        if not covered and (not folded or (len(folded) == 1 and not fold_all)):
+            return have, ()
+        pieces = self._pieces(folded, covered)
+        new = tuple(
+            self._digest(self.next_id + index, old, messages, digest_tokens // len(pieces))
+            for index, (old, messages) in enumerate(pieces)
+        )
+        return kept, new
+
+    def _pieces(
+        self, folded: Sequence[Observation], covered: Sequence[Message]
+    ) -> list[tuple[Sequence[Observation], Sequence[Message]]]:
+        mark = self.split
+        if mark is None:
+            return [(folded, covered)]
+        below = ([o for o in folded if o.covers[1] <= mark], [m for m in covered if m.seq <= mark])
+        above = ([o for o in folded if o.covers[1] > mark], [m for m in covered if m.seq > mark])
+        return [piece for piece in (below, above) if piece[0] or piece[1]]
+
+    def _digest(
+        self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int
+    ) -> Observation:
+        first = old[0].covers[0] if old else messages[0].seq
+        last = messages[-1].seq if messages else old[-1].covers[1]
+        notes = DigestNotes.gather(self.agent_id, (first, last), old, messages, self.instructions)
+        text, citations = notes.write(budget, self.counter)
+        return Observation(
+            id=number,
+            kind=ObservationKind.DIGEST,
+            text=text,
+            tokens=self.counter.count(text),
+            covers=(first, last),
+            citations=citations,
+            replaces=tuple(o.id for o in old),
+            provisional=self.provisional,
+            created_at=self.at,
+        )
+
+    def cost(self, message: Message) -> int:
+        """Tokens of a message as the view shows it."""
+        shortened = self.view.elided.get(message.seq)
+        return message.tokens if shortened is None else shortened.tokens
+
+    def cut_keeping(self, tokens: int, latest: int) -> int:
+        """The earliest allowed cut that leaves at most `tokens` verbatim, else the last allowed one up to `latest`."""
+        allowed = cut_points(self.tail)
+        best = latest
+        while best > 0 and not allowed[best]:
+            best -= 1
+        kept = sum(self.cost(message) for message in self.tail[best:])
+        for place in range(best - 1, -1, -1):
+            kept += self.cost(self.tail[place])
+            if kept > tokens:
+                break
+            if allowed[place]:
+                best = place
+        return best
+
+    def crowded(self) -> bool:
+        """Whether the observations have outgrown their share."""
+        return sum(o.tokens for o in self.view.observations) > self.limit * OBSERVATIONS_SHARE
+
+
+def forced(bench: Bench) -> Fitted:
+    """The best context within the limit; where there is none, the smallest that can be made."""
+    smallest: Fitted | None = None
+    for tried in _attempts(bench):
+        if tried.tokens <= bench.limit:
+            return tried
+        if smallest is None or tried.tokens < smallest.tokens:
+            smallest = tried
+    assert smallest is not None
+    return smallest
+
+
+def _attempts(bench: Bench) -> Iterator[Fitted]:
+    tail, limit = bench.tail, bench.limit
+    if not tail:
+        for share in _SMALLER:
+            yield bench.build(0, int(limit * share), fold_all=True)
+        yield bench.build(0, 0, fold_all=True, pinned_tokens=limit // 16)
+        yield bench.build(0, 0, fold_all=True, pinned_tokens=0)
+        return
+    turn = bench.cut_keeping(0, newest_turn(tail))
+    group = newest_group(tail)
+    comfortable = min(turn, bench.cut_keeping(int(limit * KEEP_FORCED), newest_turn(tail)))
+    crowded = bench.crowded()
+    kept = sum(bench.cost(message) for message in tail[turn:])
+    if kept <= limit:
+        yield bench.build(comfortable, int(limit * DIGEST_SHARE), fold_all=crowded)
+        for share in _SMALLER:
+            yield bench.build(turn, int(limit * share), fold_all=crowded or share < DIGEST_SHARE)
+    for cut in dict.fromkeys((turn, group)):
+        yield from _shortened(bench, cut, group)
+    # Last: only what the API cannot do without, in its shortest form.
+    for pinned_tokens in (limit // 16, 0):
+        yield from _squeezed(bench, group, range(group, len(tail)), pinned_tokens)
+
+
+def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
+    """The newest messages from `cut`, the group itself verbatim where it fits."""
+    bare = bench.build(cut, 0, fold_all=True)
+    newest = sum(bench.cost(message) for message in bench.tail[group:])
+    front = bare.tokens - sum(bench.cost(message) for message in bench.tail[cut:])
+    if bare.tokens <= bench.limit:
+        yield bare
+        return
+    if newest + front < bench.limit and cut < group:
+        yield from _squeezed(bench, cut, range(cut, group), None)
+    yield from _squeezed(bench, cut, range(cut, len(bench.tail)), None)
+
+
+def _squeezed(bench: Bench, cut: int, free: range, pinned_tokens: int | None) -> Iterator[Fitted]:
+    """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be shortened)."""
+    bare = bench.build(cut, 0, fold_all=True, pinned_tokens=pinned_tokens)
+    if bare.tokens <= bench.limit:
+        yield bare
+        return
+    sizes = [bench.cost(bench.tail[place]) for place in free]
+    room = bench.limit - (bare.tokens - sum(sizes))
+    for _ in range(6):
+        cap = _water_level(sizes, max(0, room))
+        elided = {
+            bench.tail[place].seq: elision.elide(bench.tail[place], bench.agent_id, cap, bench.counter)
+            for place, size in zip(free, sizes, strict=True)
+            if size > cap
+        }
+        tried = bench.build(cut, 0, fold_all=True, elided=elided, pinned_tokens=pinned_tokens)
+        yield tried
+        if cap == 0:
+            return
+        room = min(room - (tried.tokens - bench.limit), int(room * 0.7))
+
+
+def _water_level(sizes: Sequence[int], room: int) -> int:
+    """The largest cap such that the sizes, each cut down to it, sum up to at most `room`."""
+    left, count = room, len(sizes)
+    for size in sorted(sizes):
+        if size * count > left:
+            return left // count
+        left -= size
+        count -= 1
+    return max(sizes, default=0)
+
+
+def recount(messages: Sequence[Message], counter: TokenCounter) -> int:
+    """Tokens of messages counted anew: what the running totals must equal."""
+    return sum(count_message(message.role, message.content, counter) for message in messages)

@@ -1,0 +1,55 @@
+"""Which view an undo leads to, and which a redo: pure functions of the versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from watchkeeper.records.memory import View
+
+SAME_CONTEXT = frozenset({"elision", "append", "undo", "redo"})
+"""Reasons of views that compact nothing: undo looks through them to the compaction behind."""
+
+
+def provisional(view: View) -> bool:
+    """Whether a digest stands in that view for a summary still to come."""
+    return any(observation.provisional for observation in view.observations)
+
+
+def undo_target(views: Mapping[int, View], current: View) -> View:
+    """The view before the last compaction, skipping provisional ones.
+
+    Raises:
+        ValueError: there is none.
+    """
+    view = current
+    while view.reason in SAME_CONTEXT and view.parent is not None:
+        view = _parent(views, view)
+    if view.parent is None:
+        raise ValueError("There is nothing to undo: no compaction has changed this context.")
+    view = _parent(views, view)
+    while provisional(view):
+        if view.parent is None:
+            raise ValueError("There is nothing to undo: only provisional digests came before.")
+        view = _parent(views, view)
+    return view
+
+
+def redo_stack(views: Mapping[int, View], current: View) -> list[int]:
+    """Versions that redo leads to, the next one last; empty where the newest view does not come from `current`."""
+    newest = views[max(views)]
+    stack: list[int] = []
+    while newest.version != current.version:
+        stack.append(newest.version)
+        try:
+            newest = undo_target(views, newest)
+        except ValueError:
+            return []
+        if newest.version < current.version:
+            return []
+    return stack
+
+
+def _parent(views: Mapping[int, View], view: View) -> View:
+    if view.parent is None or view.parent not in views:
+        raise ValueError(f"Version {view.parent} of the context is not loaded.")
+    return views[view.parent]

@@ -1,0 +1,174 @@
+"""Messages as the Messages API takes them: first role user, every call answered, every result asked for.
+
+A `Rendering` is fed messages one by one and keeps its tokens running, so that adding one costs the same however
+long the history is. What was stored is never changed: repairs exist in the rendering only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from watchkeeper.memory.content import blocks_of, result_text
+from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, compact_json, count_block, count_message
+from watchkeeper.records.memory import Block, Content
+
+NO_RESULT = "[no result: the call was interrupted, or it has not ended]"
+EMPTY = "(empty)"
+START = "(start)"
+
+
+class Rendering:
+    """A context under construction. `items` are the messages, `tokens` their count by `count_message`."""
+
+    def __init__(self, counter: TokenCounter) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.tokens = 0
+        self._counter = counter
+        self._open: dict[str, None] = {}
+        """Calls of the last assistant message that have no result yet, in order."""
+        self._answers: list[Block] | None = None
+        """Results in the last item, while it can still take more."""
+        self._beside: list[Block] = []
+        """Other blocks of that item."""
+        self._item_tokens = 0
+
+    @property
+    def unstable(self) -> int:
+        """How many items at the end the next message may change (0 or 1)."""
+        return 1 if self._answers is not None and self._open else 0
+
+    def push(self, role: str, content: Content, tokens: int | None = None) -> None:
+        """Add a message; `tokens` where its count is known already."""
+        if role == "assistant":
+            self._push_assistant(content, tokens)
+        else:
+            self._push_user(content, tokens)
+
+    def _append(self, role: str, content: Content, tokens: int) -> None:
+        self.items.append({"role": role, "content": content})
+        self.tokens += tokens
+        self._item_tokens = tokens
+
+    def _push_assistant(self, content: Content, tokens: int | None) -> None:
+        if not self.items:
+            self._append("user", START, count_message("user", START, self._counter))
+        self._close()
+        kept, changed = _assistant_blocks(content)
+        shown = kept if changed else content
+        self._append("assistant", shown, self._count(shown, None if changed else tokens))
+        self._open = {str(block["id"]): None for block in kept if block.get("type") == "tool_use"}
+
+    def _push_user(self, content: Content, tokens: int | None) -> None:
+        results, beside, changed = self._user_blocks(content)
+        if results and self._answers is not None:
+            self._answers += results
+            self._beside += beside
+            self._answered(results)
+            self._show_answers(replace=True)
+            return
+        if not results:
+            self._close()
+            shown: Content = beside if changed else content
+            self._append("user", shown, self._count(shown, None if changed else tokens))
+            return
+        self._answered(results)
+        self._answers, self._beside = results, beside
+        whole = not self._open and not changed
+        if whole:
+            self._append("user", content, self._count(content, tokens))
+            self._answers = None
+        else:
+            self._show_answers(replace=False)
+
+    def _answered(self, results: Iterable[Block]) -> None:
+        for block in results:
+            self._open.pop(str(block.get("tool_use_id")), None)
+
+    def _show_answers(self, *, replace: bool) -> None:
+        assert self._answers is not None
+        content = [*self._answers, *(_no_result(call) for call in self._open), *self._beside]
+        if replace:
+            self.tokens -= self._item_tokens
+            self.items.pop()
+        self._append("user", content, self._count(content, None))
+        if not self._open:
+            self._answers = None
+
+    def _close(self) -> None:
+        """A message that is no result comes next: calls still open get an error result."""
+        if self._open and self._answers is None:
+            content: list[Block] = [_no_result(call) for call in self._open]
+            self._append("user", content, self._count(content, None))
+        self._open, self._answers, self._beside = {}, None, []
+
+    def _user_blocks(self, content: Content) -> tuple[list[Block], list[Block], bool]:
+        """Results of open calls, other blocks, and whether anything had to be repaired or moved."""
+        if isinstance(content, str):
+            return ([], blocks_of(content), False) if content.strip() else ([], blocks_of(EMPTY), True)
+        results: list[Block] = []
+        beside: list[Block] = []
+        changed = False
+        seen: set[str] = set()
+        for block in content:
+            kind = block.get("type")
+            call = str(block.get("tool_use_id", ""))
+            if kind == "tool_result" and call in self._open and call not in seen:
+                seen.add(call)
+                results.append(block)
+                changed = changed or bool(beside)  # the API wants results first
+            elif kind == "tool_result":
+                beside.append({"type": "text", "text": f"[result of call {call}]\n{result_text(block)}"})
+                changed = True
+            elif kind in ("tool_use", "thinking", "redacted_thinking"):
+                beside.append({"type": "text", "text": f"[{kind}] {compact_json(block)}"})
+                changed = True
+            elif _blank(block):
+                changed = True
+            else:
+                beside.append(block)
+        if not results and not beside:
+            return [], blocks_of(EMPTY), True
+        return results, beside, changed
+
+    def _count(self, content: Content, tokens: int | None) -> int:
+        if tokens is not None:
+            return tokens
+        if isinstance(content, str):
+            return count_message("user", content, self._counter)
+        return MESSAGE_OVERHEAD + sum(count_block(block, self._counter) for block in content)
+
+
+def _assistant_blocks(content: Content) -> tuple[list[Block], bool]:
+    if isinstance(content, str):
+        return (blocks_of(content), False) if content.strip() else (blocks_of(EMPTY), True)
+    kept: list[Block] = []
+    changed = False
+    seen: set[str] = set()
+    for block in content:
+        kind = block.get("type")
+        if kind == "tool_use":
+            call = str(block.get("id", ""))
+            if not call or call in seen:
+                kept.append({"type": "text", "text": f"[call without an id of its own] {compact_json(block)}"})
+                changed = True
+                continue
+            seen.add(call)
+            kept.append(block)
+        elif kind == "tool_result":
+            kept.append({"type": "text", "text": f"[result] {result_text(block)}"})
+            changed = True
+        elif _blank(block):
+            changed = True
+        else:
+            kept.append(block)
+    return (kept, changed) if kept else (blocks_of(EMPTY), True)
+
+
+def _blank(block: Block) -> bool:
+    """The API refuses text without a visible character."""
+    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+
+
+def _no_result(call: str) -> Block:
+    return {"type": "tool_result", "tool_use_id": call, "content": NO_RESULT, "is_error": True}
