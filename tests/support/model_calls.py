@@ -16,16 +16,26 @@ Serve = Callable[..., MessagesServer]
 FAST = Timeouts(connect=5.0, first_event=0.3, silence=0.3, progress=0.3)
 """Real seconds: for the tests in which a server falls silent."""
 
+MADE: list[AnthropicModel] = []
+"""Models of the running test; a fixture closes them while their event loop still runs."""
 
-def model_of(server: MessagesServer, **options: Any) -> AnthropicModel:
+
+def model_of(server: MessagesServer | str, **options: Any) -> AnthropicModel:
+    """A model that talks to this server (or URL)."""
     settings: dict[str, Any] = {
         "api_key": "test-key",
-        "base_url": server.url,
+        "base_url": server if isinstance(server, str) else server.url,
         "clock": ManualClock(),
         "rng": random.Random(7),
         **options,
     }
-    return AnthropicModel("claude-sonnet-5", **settings)
+    MADE.append(AnthropicModel("claude-sonnet-5", **settings))
+    return MADE[-1]
+
+
+async def close_models() -> None:
+    while MADE:
+        await MADE.pop().close()
 
 
 def asking(content: Any = "hello", **options: Any) -> ModelRequest:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 ANTHROPIC_HOST = "api.anthropic.com"
 DEFAULT_CONTEXT_WINDOW = 200_000
+SHORTEST_SECRET = 8
+"""Characters; what is shorter is a placeholder, and would garble messages if it were blotted out."""
 NO_KEY = (
     "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), "
     "or choose --model offline/surveyor, then resume"
@@ -138,7 +140,7 @@ class AnthropicModel:
                 if wait is None:
                     raise self._given_up(failure, verdict, retry - 1, started) from error
             yield Retrying(
-                reason=describe(failure, verdict),
+                reason=self._said(failure, verdict),
                 wait_seconds=wait,
                 attempt=retry,
                 rate_limited=verdict.rate_limited,
@@ -218,7 +220,7 @@ class AnthropicModel:
         seconds = self._clock.monotonic() - started
         after = f" (gave up after {retries} retries in {seconds:.0f} s)" if retries else ""
         return ModelError(
-            f"{self.ref}: {describe(failure, verdict)}{after}",
+            f"{self.ref}: {self._said(failure, verdict)}{after}",
             kind=verdict.kind,
             status=failure.status,
             retry_after_seconds=failure.retry_after_seconds,
@@ -226,6 +228,16 @@ class AnthropicModel:
             retries=retries,
             latency_seconds=seconds,
         )
+
+    def _said(self, failure: Failure, verdict: Verdict) -> str:
+        """One line for people. Some servers quote the key that they refuse; it must not get any further."""
+        said = describe(failure, verdict)
+        client = self._client
+        held = (client.api_key, client.auth_token) if client is not None else ()
+        for secret in held:
+            if secret and len(secret) >= SHORTEST_SECRET:
+                said = said.replace(secret, "[the key]")
+        return said
 
     async def _connected(self) -> AsyncAnthropic:
         """The client, made on first use in a thread: importing the SDK takes a second or two."""

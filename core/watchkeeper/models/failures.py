@@ -37,9 +37,10 @@ def failure_of(error: BaseException) -> Failure:
 def describe(failure: Failure, verdict: Verdict) -> str:
     """One line for a person: what happened, in whose words, and what to do where a person must act."""
     status = "" if failure.status in (None, 200) else f" ({failure.status})"
-    said = "" if not failure.message else f": {one_line(failure.message)}"
-    advice = f"; {verdict.advice}" if verdict.advice else ""
-    return f"{verdict.rule}{status}{said}{advice}"
+    said = one_line(failure.message)
+    if verdict.advice:
+        said = f"{said.rstrip('.')}; {verdict.advice}" if said else verdict.advice
+    return f"{verdict.rule}{status}: {said}" if said else f"{verdict.rule}{status}"
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
@@ -93,8 +94,12 @@ def _transport_failure(error: BaseException) -> Failure:
     if isinstance(error, TypeError):
         return Failure(f"the request cannot be encoded: {error}", error_type="invalid_request_error")
     if names & CONFIGURATION_ERRORS or isinstance(deepest, UnicodeEncodeError):
-        said = one_line(str(deepest))
+        said = str(deepest)
+        if "header" in said.lower():  # the library quotes the header: the key
+            said = "the key is not one clean line of text"
         return Failure(f"the request to {where} cannot be sent: {said}", error_type="configuration")
+    if isinstance(error, (ValueError, AssertionError)):  # how the SDK reports events that it cannot decode
+        return Failure(f"the stream cannot be read: {error}", error_type="broken_stream")
     if any(isinstance(link, socket.gaierror) for link in chain):
         return Failure(f"the name of {where} cannot be resolved", error_type="connection")
     if any(isinstance(link, ConnectionRefusedError) for link in chain):
@@ -126,15 +131,16 @@ def _where(error: BaseException) -> str:
     for link in _chain(error):
         try:
             url = link.request.url  # type: ignore[attr-defined]
-            return f"{url.host}:{url.port}" if url.port else str(url.host)
+            if url.host:
+                return f"{url.host}:{url.port}" if url.port else str(url.host)
         except (AttributeError, RuntimeError):  # httpx raises RuntimeError where no request was set
             continue
     return "the server"
 
 
 def one_line(text: str) -> str:
-    """The text on one line, cut where a terminal's reader would stop reading."""
-    flat = " ".join(text.split())
+    """The text on one line, without control characters (it may come from a hostile server), and cut."""
+    flat = " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 4 * MESSAGE_CHARS]).split())
     return flat if len(flat) <= MESSAGE_CHARS else f"{flat[:MESSAGE_CHARS]}…"
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.messages_server import MessagesServer, Script
-from tests.support.model_calls import Serve
+from tests.support.model_calls import Serve, close_models
 
 
 @pytest.fixture(autouse=True)
@@ -18,6 +18,12 @@ def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         monkeypatch.delenv(f"ANTHROPIC_{name}", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+
+
+@pytest.fixture(autouse=True)
+async def _closed_models() -> AsyncIterator[None]:
+    yield
+    await close_models()
 
 
 @pytest.fixture

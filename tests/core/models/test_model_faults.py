@@ -1,0 +1,213 @@
+"""Each fault of fault_cases over the real SDK: what the user sees, and what the runtime is told to do.
+
+`WATCHKEEPER_WRITE_DOCS=1 pytest tests/core/models/test_model_faults.py` rewrites the table in docs/.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from tests.core.models.fault_cases import CASES, LONG, Case
+from tests.support.messages_server import Cut, Raw, Reply, Status, in_turn, sse, stream_events, text, tool
+from tests.support.model_calls import FAST, Serve, events_of, model_of, reply_of
+
+from watchkeeper.models.retries import RetryPolicy
+from watchkeeper.records import model as records
+from watchkeeper.records.model import Delta, ErrorKind, ModelError, Retrying
+
+DOCS = Path(__file__).parents[3] / "docs" / "model-faults.md"
+RECOVERED = [text("recovered")]
+
+
+async def run(case: Case, serve: Serve) -> str:
+    """Run the fault once, then a good answer; check what must hold, and give what the user sees."""
+    answer = case.answer or Reply([text("never asked")])
+    server = serve(in_turn(answer, Reply(RECOVERED)))
+    model = model_of(server, timeouts=FAST, **case.options)
+    if case.outcome == "retry":
+        *events, reply = await events_of(model)
+        retries = [event for event in events if isinstance(event, Retrying)]
+        assert len(retries) == 1
+        assert retries[0].rate_limited == case.rate_limited
+        assert retries[0].wait_seconds >= max(case.waits_at_least, 0.5)
+        assert isinstance(reply, records.Reply)
+        assert (reply.content, reply.retries) == (RECOVERED, 1)
+        seen = retries[0].reason
+    else:
+        with pytest.raises(ModelError) as caught:
+            await events_of(model)
+        assert caught.value.kind == ErrorKind(case.outcome)
+        assert caught.value.retries == 0
+        assert len(server.requests) == (1 if case.answer else 0)
+        seen = str(caught.value)
+    assert "secret" not in seen
+    assert seen.isprintable()
+    assert len(seen) < 600
+    return re.sub(r"127\.0\.0\.1:\d+", "HOST", seen)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_each_fault_is_seen_told_and_documented(case: Case, serve: Serve) -> None:
+    seen = await run(case, serve)
+    row = f"| {case.name} | {_cell(seen)} | {case.outcome} |"
+    if os.environ.get("WATCHKEEPER_WRITE_DOCS"):
+        _write_row(case, row)
+    assert row in DOCS.read_text().splitlines()
+
+
+async def test_a_refused_connection_is_retried_and_then_named() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    model = model_of(f"http://127.0.0.1:{port}", retries=RetryPolicy(max_retries=3))
+    with pytest.raises(ModelError, match=rf"127\.0\.0\.1:{port} refused the connection.*gave up after 3") as caught:
+        await events_of(model)
+    assert (caught.value.kind, caught.value.retries) == (ErrorKind.RETRY, 3)
+
+
+async def test_a_name_that_cannot_be_resolved_is_retried_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> object:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ModelError, match=r"the name of models\.invalid cannot be resolved") as caught:
+        await events_of(model_of("http://models.invalid", retries=RetryPolicy(max_retries=1)))
+    assert (caught.value.kind, caught.value.retries) == (ErrorKind.RETRY, 1)
+
+
+async def test_a_fault_that_stays_is_given_up_after_bounded_retries(serve: Serve) -> None:
+    server = serve(lambda body: Status(529, "overloaded_error", "Overloaded"))
+    with pytest.raises(ModelError, match="gave up after 5 retries in") as caught:
+        await events_of(model_of(server))
+    assert caught.value.kind is ErrorKind.RETRY
+    assert (caught.value.status, caught.value.error_type) == (529, "overloaded_error")
+    assert len(server.requests) == 6
+    assert 30 <= caught.value.latency_seconds <= 120
+
+
+async def test_a_delay_beyond_all_patience_is_handed_to_the_caller(serve: Serve) -> None:
+    server = serve(lambda body: Status(429, "rate_limit_error", "daily limit", {"retry-after": "7200"}))
+    with pytest.raises(ModelError) as caught:
+        await events_of(model_of(server))
+    assert (caught.value.kind, caught.value.retry_after_seconds) == (ErrorKind.RETRY, 7200)
+    assert len(server.requests) == 1
+
+
+async def test_a_server_that_says_not_to_retry_is_not_asked_again(serve: Serve) -> None:
+    server = serve(lambda body: Status(500, "api_error", "no", {"x-should-retry": "false"}))
+    with pytest.raises(ModelError) as caught:
+        await events_of(model_of(server))
+    assert (caught.value.kind, len(server.requests)) == (ErrorKind.RETRY, 1)
+
+
+@pytest.mark.parametrize("how", ["disconnect", "truncate"])
+async def test_wherever_a_stream_breaks_no_half_reply_is_taken(serve: Serve, how: str) -> None:
+    whole = len(list(stream_events(LONG, model="m", usage={})))
+    answers: list[Cut | Reply] = []
+    for events in range(whole - 2):
+        answers += [Cut(LONG, events, how), Reply(RECOVERED)]  # type: ignore[arg-type]
+    model = model_of(serve(in_turn(*answers)))
+    for events in range(whole - 2):
+        reply = await reply_of(model)
+        assert (reply.content, reply.retries) == (RECOVERED, 1), f"cut after {events} events"
+
+
+async def test_what_an_attempt_showed_before_it_broke_is_followed_by_a_retry(serve: Serve) -> None:
+    model = model_of(serve(in_turn(Cut(LONG, 6, "disconnect"), Reply(RECOVERED))))
+    kinds = [type(event) for event in await events_of(model)]
+    assert kinds.index(Delta) < kinds.index(Retrying)
+    assert kinds[-1] is records.Reply
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ('{"path": "a', "not valid"),
+        ('{"path": "a"} trailing', "not valid"),
+        ("[1, 2]", "no JSON object"),
+        ('"just text"', "no JSON object"),
+        ('{"n": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "not valid"),
+        ('{"n": ' + "9" * 5_000 + "}", "not valid"),
+    ],
+    ids=["cut", "trailing", "list", "string", "nan", "deep", "huge number"],
+)
+async def test_malformed_tool_input_is_reported_and_never_taken_for_a_call(serve: Serve, raw: str, why: str) -> None:
+    blocks = [tool("look", {}, "good"), tool("look", {}, "bad")]
+    server = serve(in_turn(Reply(blocks, raw_inputs={"bad": raw}, piece=4096)))
+    reply = await reply_of(model_of(server))
+    assert set(reply.invalid_inputs) == {"bad"}
+    assert why in reply.invalid_inputs["bad"]
+    assert len(reply.invalid_inputs["bad"]) < 500
+    assert [block["input"] for block in reply.content] == [{}, {}]
+
+
+async def test_tool_input_cut_off_by_max_tokens_says_so(serve: Serve) -> None:
+    blocks = [tool("write", {}, "t")]
+    answer = Reply(blocks, stop_reason="max_tokens", raw_inputs={"t": '{"content": "half a fi'})
+    reply = await reply_of(model_of(serve(in_turn(answer))))
+    assert reply.stop_reason == "max_tokens"
+    assert "reached max_tokens" in reply.invalid_inputs["t"]
+
+
+async def test_a_huge_tool_input_arrives_whole(serve: Serve) -> None:
+    content = "line\n" * 400_000
+    answer = Reply([tool("write", {"content": content})], piece=65_536)
+    reply = await reply_of(model_of(serve(in_turn(answer))))
+    assert reply.content[0]["input"] == {"content": content}
+    assert not reply.invalid_inputs
+
+
+async def test_duplicate_tool_use_ids_are_passed_on_in_order(serve: Serve) -> None:
+    blocks = [tool("look", {"path": "a"}, "same"), tool("look", {"path": "b"}, "same")]
+    reply = await reply_of(model_of(serve(in_turn(Reply(blocks)))))
+    assert reply.content == blocks
+
+
+async def test_a_server_that_leaves_out_ends_of_blocks_and_message_is_understood(serve: Serve) -> None:
+    events = [
+        event
+        for event in stream_events(Reply([text("hi"), tool("look", {"a": 1})]), model="m", usage={"input_tokens": 3})
+        if b"content_block_stop" not in event and b"message_stop" not in event
+    ]
+    reply = await reply_of(model_of(serve(in_turn(Raw(b"".join(events))))))
+    assert reply.content == [text("hi"), tool("look", {"a": 1})]
+
+
+async def test_events_of_a_kind_not_known_yet_are_passed_over(serve: Serve) -> None:
+    events = list(stream_events(Reply([text("hi")]), model="m", usage={"input_tokens": 3}))
+    events.insert(2, sse("weather", {"type": "weather", "sky": "clear"}))
+    reply = await reply_of(model_of(serve(in_turn(Raw(b"".join(events))))))
+    assert reply.content == [text("hi")]
+
+
+async def test_a_key_that_a_server_quotes_is_not_shown(serve: Serve) -> None:
+    key = "sk-ant-api03-very-secret"
+    server = serve(lambda body: Status(401, "authentication_error", f"Incorrect API key provided: {key}"))
+    with pytest.raises(ModelError) as caught:
+        await events_of(model_of(server, api_key=key))
+    assert "secret" not in str(caught.value)
+
+
+def test_the_table_names_no_fault_that_is_not_tested() -> None:
+    rows = [line for line in DOCS.read_text().splitlines() if re.search(r"\| (retry|pause|compact|fail) \|$", line)]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [case.name for case in CASES]
+
+
+def _cell(seen: str) -> str:
+    return seen.replace("|", "\\|").replace("<", "\\<")
+
+
+def _write_row(case: Case, row: str) -> None:
+    """Put the row in place of the old one, or at the end of the table."""
+    lines = DOCS.read_text().splitlines()
+    marks = [number for number, line in enumerate(lines) if line.startswith(f"| {case.name} | ")]
+    if marks:
+        lines[marks[0]] = row
+    else:
+        lines.insert(lines.index("<!-- end of table -->"), row)
+    DOCS.write_text("\n".join(lines) + "\n")
