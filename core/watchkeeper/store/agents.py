@@ -105,11 +105,21 @@ def move(tx: Transaction, agent_id: str, status: AgentStatus, reason: str | None
         tx.event(f"agent.{status}", agent_id=agent_id, task_id=row[1], reason=reason, **about)
 
 
-def note_context(tx: Transaction, agent_id: str, *, last_seq: int, message_tokens: int, context_tokens: int, composition: dict[str, int]) -> None:  # noqa: E501
-    """The agent's place in its history and the size and make-up of its context, after a step."""
+def note_context(
+    tx: Transaction,
+    agent_id: str,
+    *,
+    view_version: int,
+    last_seq: int,
+    message_tokens: int,
+    context_tokens: int,
+    composition: dict[str, int],
+) -> None:
+    """The agent's view, its place in its history, and the size and make-up of its context, after a step."""
     tx.execute(
-        "UPDATE agents SET last_seq = ?, message_tokens = ?, context_tokens = ?, composition = ?, last_active = ? WHERE id = ?",
-        (last_seq, message_tokens, context_tokens, encode(composition), tx.now, agent_id),
+        "UPDATE agents SET view_version = ?, last_seq = ?, message_tokens = ?, context_tokens = ?, composition = ?,"
+        " last_active = ? WHERE id = ?",
+        (view_version, last_seq, message_tokens, context_tokens, encode(composition), tx.now, agent_id),
     )
 
 

@@ -91,6 +91,7 @@ CREATE TABLE tasks (
     attempt INTEGER NOT NULL DEFAULT 1,
     assigned_agent TEXT,
     resume_token TEXT,
+    starts_from TEXT,
     inputs_ref TEXT NOT NULL DEFAULT '[]',
     inputs_hash TEXT,
     expected_outputs TEXT NOT NULL DEFAULT '[]',

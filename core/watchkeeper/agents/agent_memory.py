@@ -1,0 +1,151 @@
+"""One agent's context, and the rows that each change of it writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.memory.state import Change, ContextLimits, ContextState
+from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.records.memory import Content, Role
+from watchkeeper.store import agents, artifacts, memory
+from watchkeeper.store.encoding import encode
+from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A change and what was true right after it, so that it can be written later, from another thread."""
+
+    agent_id: str
+    change: Change
+    last_seq: int
+    total_tokens: int
+    composition: dict[str, int]
+
+    def write(self, tx: Transaction, *, trigger: str = "auto", instructions: str | None = None) -> None:
+        """Messages, observations, views, and the record of a compaction if there was one."""
+        change = self.change
+        memory.add_messages(tx, self.agent_id, change.messages)
+        compaction_id = self._write_compaction(tx, trigger, instructions)
+        memory.add_observations(tx, self.agent_id, change.observations, compaction_id=compaction_id)
+        for view in change.views:
+            memory.add_view(tx, self.agent_id, view, tokens=change.tokens, compaction_id=compaction_id)
+        agents.note_context(
+            tx,
+            self.agent_id,
+            view_version=change.view.version,
+            last_seq=self.last_seq,
+            message_tokens=self.total_tokens,
+            context_tokens=change.tokens,
+            composition=self.composition,
+        )
+
+    def _write_compaction(self, tx: Transaction, trigger: str, instructions: str | None) -> int | None:
+        change = self.change
+        moved = trigger in ("undo", "redo")
+        if not change.observations and not change.messages_removed and not moved:
+            return None
+        figures: dict[str, Any] = {
+            "trigger": trigger,
+            "tokens_before": change.tokens_before,
+            "tokens_after": change.tokens,
+            "messages_removed": change.messages_removed,
+            "high_water": change.high_water,
+        }
+        if moved:
+            tx.event(f"compaction.{trigger}", agent_id=self.agent_id, view=change.view.version, **figures)
+            return None
+        compaction_id = memory.add_compaction(
+            tx,
+            self.agent_id,
+            status="applied",
+            instructions=instructions,
+            reason=change.reason or change.view.reason,
+            view_before=change.views[0].parent if change.views else None,
+            view_after=change.view.version,
+            model="digest",
+            **figures,
+        )
+        tx.event("compaction.applied", agent_id=self.agent_id, compaction=compaction_id, **figures)
+        return compaction_id
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """An agent's memory at one moment, ready to be kept whole."""
+
+    agent_id: str
+    blob: bytes
+    version: int
+    last_seq: int
+    tokens: int
+
+    def write(self, tx: Transaction, turn: int) -> str:
+        """Keep it as an artifact, and point the agent's snapshot at it; returns the reference."""
+        ref = artifacts.put(tx, self.blob, "application/json")
+        memory.save_snapshot(
+            tx, self.agent_id, ref, version=self.version, last_seq=self.last_seq, turn=turn, tokens=self.tokens
+        )
+        return ref
+
+
+class AgentMemory:
+    """A `ContextState` with its persistence: change it first, then write what was recorded in the step's transaction."""
+
+    def __init__(self, state: ContextState, agent_id: str) -> None:
+        self.state = state
+        self.agent_id = agent_id
+
+    @classmethod
+    def empty(cls, limits: ContextLimits, counter: TokenCounter, agent_id: str, at: float) -> AgentMemory:
+        return cls(ContextState(limits, counter, agent_id=agent_id, at=at), agent_id)
+
+    @classmethod
+    def load(
+        cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter, *, whole: bool = False
+    ) -> AgentMemory:
+        """The memory as it was committed.
+
+        Only the messages that the current view does not cover are read, and the first; `whole` reads all of them,
+        which undo needs.
+        """
+        row = reads.one("SELECT view_version FROM agents WHERE id = ?", (agent_id,))
+        views = memory.load_views(reads, agent_id)
+        current = next(view for view in views if view.version == row[0])
+        messages = memory.load_messages(reads, agent_id, 1, None if whole else 1)
+        if not whole and current.verbatim_from is not None:
+            messages += memory.load_messages(reads, agent_id, max(2, current.verbatim_from))
+        state = ContextState.restore(limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0])
+        return cls(state, agent_id)
+
+    def append(self, role: Role, content: Content, *, at: float) -> Recorded:
+        """Add a message. Raises `WindowTooSmall` never; the next `render` does."""
+        return self.record(self.state.append(role, content, at=at))
+
+    def record(self, change: Change) -> Recorded:
+        """A change of the state, with what is true right after it."""
+        state = self.state
+        return Recorded(self.agent_id, change, state.last_seq, state.total_tokens, state.composition())
+
+    def start(self, tx: Transaction) -> None:
+        """Write the first, empty view."""
+        memory.add_view(tx, self.agent_id, self.state.view, tokens=self.state.tokens)
+
+    def snapshot(self) -> Snapshot:
+        """The memory as it is now."""
+        state, view = self.state, self.state.view
+        blob = {
+            "agent": self.agent_id,
+            "view": view.version,
+            "verbatim_from": view.verbatim_from,
+            "last_seq": state.last_seq,
+            "tokens": state.tokens,
+            "observations": [
+                {"id": o.id, "kind": o.kind, "covers": o.covers, "citations": o.citations, "text": o.text}
+                for o in view.observations
+            ],
+            "messages": f"message://{self.agent_id}/{view.verbatim_from or state.last_seq}-{state.last_seq}",
+        }
+        data = encode(blob).encode("utf-8", "replace")
+        return Snapshot(self.agent_id, data, view.version, state.last_seq, state.tokens)

@@ -1,0 +1,116 @@
+"""One model call of a loop: a slot, the stream shown as it comes, and what is recorded of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from watchkeeper.agents.control import AgentControl, Interrupted
+from watchkeeper.agents.environment import Environment
+from watchkeeper.records.model import Cost, Delta, ErrorKind, ModelError, ModelRequest, PriceStatus, Reply, Retrying, Usage
+from watchkeeper.records.states import ModelCallStatus
+from watchkeeper.store import agents
+from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that ended, whichever way, ready to be recorded."""
+
+    reply: Reply | None
+    error: ModelError | None
+    """Set where there is no reply, unless the call was abandoned."""
+    cost: Cost
+    started_at: float
+    waited_seconds: float
+    latency_seconds: float
+    retries: int
+    estimated_prompt_tokens: int
+    model_ref: str
+    request: ModelRequest
+
+    @property
+    def status(self) -> ModelCallStatus:
+        if self.reply is not None:
+            return ModelCallStatus.DONE
+        return ModelCallStatus.ERROR if self.error is not None else ModelCallStatus.ABANDONED
+
+    def record(self, tx: Transaction, agent_id: str, turn: int) -> int:
+        """Write the row of `model_calls`, with the running totals; returns its id."""
+        reply = self.reply
+        return agents.add_model_call(
+            tx,
+            agent_id=agent_id,
+            turn=turn,
+            purpose=self.request.purpose,
+            model=self.model_ref,
+            status=self.status,
+            usage=reply.usage if reply else Usage(),
+            cost=self.cost,
+            started_at=self.started_at,
+            latency_seconds=self.latency_seconds,
+            first_token_seconds=reply.first_token_seconds if reply else None,
+            waited_seconds=self.waited_seconds,
+            retries=self.retries,
+            error=str(self.error)[:2000] if self.error else None,
+            request_id=reply.request_id if reply else None,
+            stop_reason=reply.stop_reason if reply else None,
+            estimated_prompt_tokens=self.estimated_prompt_tokens,
+            usage_exact=reply.usage_exact if reply else False,
+        )
+
+
+async def call_model(
+    environment: Environment, control: AgentControl, model_ref: str, request: ModelRequest, *, estimated_prompt_tokens: int
+) -> Called:
+    """Call the model once (its own retries included). Never raises for what a model or a provider does."""
+    clock, live, agent_id = environment.clock, environment.live, request.agent_id
+    started_at, began = clock.now(), clock.monotonic()
+    model = environment.model(model_ref)
+    waited = 0.0
+    retries = 0
+
+    async def converse() -> Reply:
+        nonlocal waited, retries
+        live.show(agent_id, "slot", "waiting for a slot")
+        async with environment.gate(model_ref).slot(request.purpose, agent_id):
+            waited = clock.monotonic() - began
+            live.show(agent_id, "working", "calling the model")
+            reply: Reply | None = None
+            async for event in model.stream(request):
+                if isinstance(event, Delta):
+                    live.stream(agent_id, event.text)
+                elif isinstance(event, Retrying):
+                    retries = event.attempt
+                    activity = "rate_limited" if event.rate_limited else "retrying"
+                    live.show(agent_id, activity, event.reason, until=clock.now() + event.wait_seconds)
+                else:
+                    reply = event
+        if reply is None:
+            raise ModelError(f"{model_ref} ended its stream without a reply", kind=ErrorKind.RETRY)
+        return reply
+
+    reply: Reply | None = None
+    error: ModelError | None = None
+    try:
+        reply = await control.abandonable(converse())
+        retries = max(retries, reply.retries)
+    except ModelError as failed:
+        error = failed
+        retries = max(retries, failed.retries)
+    except Interrupted:
+        pass
+    free = Cost(None, PriceStatus.UNPRICED)
+    cost = environment.price(model_ref, reply.usage, reply.usage_exact) if reply else free
+    return Called(
+        reply=reply,
+        error=error,
+        cost=cost,
+        started_at=started_at,
+        waited_seconds=waited,
+        latency_seconds=clock.monotonic() - began - waited,
+        retries=retries,
+        estimated_prompt_tokens=estimated_prompt_tokens,
+        model_ref=model_ref,
+        request=request,
+    )
+

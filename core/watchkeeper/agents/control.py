@@ -1,0 +1,55 @@
+"""How a person stops one agent: at the next step boundary, or at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """What was awaited was abandoned, because someone said `now`."""
+
+
+class AgentStopped(Exception):
+    """The agent was cancelled or replaced in the store; its loop must write nothing more."""
+
+
+class AgentControl:
+    """Shared by an agent's loop and its host, on one event loop."""
+
+    def __init__(self) -> None:
+        self.pause_reason: str | None = None
+        """Set: pause at the next step boundary, for this reason."""
+        self._now = asyncio.Event()
+
+    def pause(self, reason: str, *, now: bool = False) -> None:
+        """Ask the loop to pause; with `now`, what it awaits is abandoned."""
+        self.pause_reason = reason
+        if now:
+            self._now.set()
+
+    def stop_now(self) -> None:
+        """Abandon what is awaited: the agent was cancelled."""
+        self._now.set()
+
+    async def abandonable(self, work: Awaitable[T]) -> T:
+        """Await `work`, unless `now` comes first.
+
+        Raises:
+            Interrupted: it did; `work` was cancelled and has ended.
+        """
+        task = asyncio.ensure_future(work)
+        now = asyncio.ensure_future(self._now.wait())
+        try:
+            await asyncio.wait({task, now}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Interrupted
+        finally:
+            now.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)

@@ -1,0 +1,78 @@
+"""What a host lends to the loops of its agents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from watchkeeper.agents.tools.contract import Permission, Tool
+from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.models.slots import Gate
+from watchkeeper.records.clock import Clock
+from watchkeeper.records.ids import IdSource
+from watchkeeper.records.model import Cost, Model, Usage
+from watchkeeper.store.session_store import SessionStore
+
+
+class LiveBoard(Protocol):
+    """Where a loop says what its agent is doing this moment; shown, never relied upon."""
+
+    def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None: ...
+
+    def stream(self, agent_id: str, text: str) -> None:
+        """Add streamed text to what is shown."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How loops of one session behave."""
+
+    approval_timeout_seconds: float | None = None
+    """How long a question waits for a person before it is denied; None: for as long as it takes."""
+    max_output_tokens: int = 8_192
+    context_tokens: int | None = None
+    """A smaller window than the model's own, if any."""
+    summarization_threshold: float = 0.75
+    most_turns: int = 2_000
+    """A task that takes more is failed: it loops."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReached:
+    """Why no further call may be made."""
+
+    reason: str
+    whole_session: bool
+    """False: only the task that has this budget stops."""
+
+
+@dataclass(slots=True)
+class Environment:
+    """All that a loop may use. Nothing in it belongs to one agent."""
+
+    store: SessionStore
+    clock: Clock
+    new_id: IdSource
+    session_id: str
+    workspace: Path
+    model: Callable[[str], Model]
+    """The model of a reference; raises BadInput for one that cannot be used."""
+    gate: Callable[[str], Gate]
+    price: Callable[[str, Usage, bool], Cost]
+    counter: TokenCounter
+    tools: Mapping[str, Tool]
+    tools_of: Callable[[str], list[str]]
+    """The names of the tools that a role may call."""
+    permission: Callable[[str, str], Permission]
+    """(role, tool) → may it run?"""
+    redact: Callable[[Any], Any]
+    live: LiveBoard
+    budget: Callable[[str | None], BudgetReached | None]
+    """Why the agent of this task (None: the planner) may make no further call, or None."""
+    settings: LoopSettings = field(default_factory=LoopSettings)
+    decisions: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Approval id → set when a person has answered."""

@@ -1,0 +1,463 @@
+"""One agent's loop: a sequence of steps, each one transaction.
+
+(a) the model's reply, its model call and its tool intents; (b) `running`, before each call that is not idempotent;
+(c) each result; (d) the results message with everything that changed with it. Whatever moment the process dies at,
+`run` on the same agent carries on: an open turn is settled first, a `pending` call runs, a `running` one is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from watchkeeper.agents import prompts, reporting
+from watchkeeper.agents.agent_memory import AgentMemory, Recorded, Snapshot
+from watchkeeper.agents.calling import Called, call_model
+from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
+from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
+from watchkeeper.memory.state import ContextLimits, WindowTooSmall
+from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.records.memory import Block, Message
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
+from watchkeeper.store import agents, plans
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.memory import load_messages
+from watchkeeper.store.transaction import Transaction
+
+MOST_CONTINUATIONS = 3
+"""How often a reply that was cut at its output limit is asked to go on."""
+
+SAME_CALLS_IN_A_ROW = 12
+"""Turns with exactly the same tool calls after which an agent counts as looping."""
+
+NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
+
+
+class Outcome(StrEnum):
+    """Why a loop returned."""
+
+    DONE = "done"
+    FAILED = "failed"
+    PAUSED = "paused"
+    IDLE = "idle"
+    """A planner that has nothing to answer until its inbox has something."""
+    STOPPED = "stopped"
+    """Cancelled or replaced; nothing was written after that."""
+    BLOCKED = "blocked"
+    """Needs a person (no credit, bad key, budget): the session must pause."""
+    FINISHED = "finished"
+    """The planner ended the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    outcome: Outcome
+    reason: str = ""
+    status: str = "done"
+    """For FINISHED: how the session ends."""
+
+
+class AgentLoop:
+    """Drives one agent until it ends, pauses or has nothing to do."""
+
+    def __init__(self, environment: Environment, agent: Agent, control: AgentControl) -> None:
+        self._environment = environment
+        self._agent = agent
+        self._control = control
+        self._toolbox = Toolbox(environment, agent, control)
+        self._specs = self._toolbox.specs()
+        self._limits = limits_of(environment, agent, self._specs)
+        self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
+        self._turn = agent.turn
+        self._continuations = 0
+        self._last_calls: tuple[Any, int] = (None, 0)
+
+    async def run(self) -> Ending:
+        """Work. Raises only `LeaseLost` and `StoreUnusable`; whatever a model or a tool does becomes an ending."""
+        try:
+            return await self._run()
+        except AgentStopped:
+            return Ending(Outcome.STOPPED)
+        except Interrupted:
+            return await self._after_interruption()
+        except WindowTooSmall as small:
+            return await self._fail(str(small))
+
+    async def _run(self) -> Ending:
+        finishing = await self._settle_open_turn()
+        while finishing is None:
+            if self._control.pause_reason is not None:
+                return await self._pause(self._control.pause_reason)
+            await self._deliver_inbox()
+            if self._answered():
+                return await self._rest()
+            reached = self._environment.budget(self._agent.task_id)
+            if reached is not None:
+                return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
+            finishing = await self._take_turn()
+        return finishing
+
+    # --- one turn ---------------------------------------------------------------------------------------------
+
+    async def _take_turn(self) -> Ending | None:
+        if self._turn >= self._environment.settings.most_turns:
+            return await self._fail(f"it took {self._turn} turns without an end")
+        called = await self._call()
+        if called.reply is None:
+            if called.error is None:
+                await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
+                raise Interrupted
+            return await self._after_error(called, called.error)
+        content = self._usable(self._environment.redact(called.reply.content))
+        uses = [block for block in content if block.get("type") == "tool_use"]
+        intents = [(b["id"], str(b.get("name", "")), self._toolbox.is_idempotent(str(b.get("name", "")))) for b in uses]
+        invalid = called.reply.invalid_inputs
+        turn = self._turn + 1
+        now = self._environment.clock.now()
+        change = self.memory.append("assistant", content, at=now)
+        ending: Ending | None = None
+        if not uses:
+            ending = self._how_it_ends(called.reply.stop_reason)
+        snapshot = self.memory.snapshot() if ending is not None else None
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            change.write(tx)
+            called.record(tx, self._agent.id, turn)
+            agents.begin_step(tx, self._agent.id, turn, change.last_seq, called.started_at)
+            ids = agents.add_intents(tx, self._agent.id, turn, change.last_seq, intents)
+            for call_id, (use_id, _, _) in zip(ids, intents, strict=True):
+                if use_id in invalid:
+                    agents.end_tool_call(tx, call_id, ToolCallStatus.ERROR, NOT_RUN + invalid[use_id], True, tx.now)
+            tx.event(
+                "model.replied",
+                agent_id=self._agent.id,
+                task_id=self._agent.task_id,
+                turn=turn,
+                model=called.model_ref,
+                tokens=called.reply.usage.total_tokens if called.reply else 0,
+                seconds=round(called.latency_seconds, 3),
+                tools=[name for _, name, _ in intents],
+                preview=text_of(content)[:200],
+            )
+            if not uses:
+                agents.end_step(tx, self._agent.id, turn, None)
+            if ending is not None:
+                self._write_ending(tx, ending, text_of(content), turn, snapshot)
+
+        await self._environment.store.commit(write)
+        self._turn = turn
+        self._environment.live.show(self._agent.id, "working")
+        if ending is not None:
+            return ending
+        if not uses:
+            return await self._continue_reply(called.reply.stop_reason)
+        return await self._finish_turn(content)
+
+    async def _call(self) -> Called:
+        await self._make_room()
+        state = self.memory.state
+        request = ModelRequest(
+            system=self._agent.system,
+            messages=state.render(),
+            tools=self._specs,
+            max_tokens=self._limits.reserve_tokens,
+            purpose=Purpose.PLANNER if self._agent.task_id is None else Purpose.TURN,
+            agent_id=self._agent.id,
+            stable_prefix=state.stable_prefix(),
+        )
+        estimated = state.tokens + self._limits.overhead_tokens
+        return await call_model(
+            self._environment, self._control, self._agent.model, request, estimated_prompt_tokens=estimated
+        )
+
+    async def _make_room(self) -> None:
+        """Keep the bound, and compact at the threshold, before a call."""
+        state, now = self.memory.state, self._environment.clock.now()
+        change = state.fit(at=now)
+        if change is None and state.needs_compaction():
+            change = state.digest(at=now, reason="digest")
+        if change is not None:
+            recorded = self.memory.record(change)
+            await self._environment.store.commit(recorded.write)
+
+    async def _finish_turn(self, reply: list[Block]) -> Ending | None:
+        """Carry out the calls of the open turn that have not ended, then commit the results message."""
+        calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
+        if self._loops(calls):
+            return await self._fail(f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row")
+        await self._toolbox.carry_out(calls, self._turn)
+        calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
+        if any(call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING) for call in calls):
+            return await self._pause(self._control.pause_reason or "paused")
+        return await self._deliver_results(calls)
+
+    async def _deliver_results(self, calls: list[Call]) -> Ending | None:
+        content: list[Block] = [
+            {
+                "type": "tool_result",
+                "tool_use_id": call.tool_use_id,
+                "content": call.result if call.result not in (None, "", []) else "(no output)",
+                **({"is_error": True} if call.is_error else {}),
+            }
+            for call in calls
+        ]
+        now = self._environment.clock.now()
+        change = self.memory.append("user", content, at=now)
+        # What the calls ask of the loop is read from the calls: after a crash, their rows are all there is.
+        asked = _done(calls, "compact")
+        squeezed = None
+        if asked is not None:
+            squeezed = self.memory.state.digest(at=now, reason="digest", instructions=asked.get("instructions"))
+        smaller = self.memory.record(squeezed) if squeezed is not None else None
+        finish = _done(calls, "finish_session")
+        ending = None
+        if finish is not None:
+            ending = Ending(Outcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done"))
+        snapshot = self.memory.snapshot() if ending is not None else None
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            change.write(tx)
+            if smaller is not None:
+                smaller.write(tx, trigger="agent", instructions=(asked or {}).get("instructions"))
+            results_seq = change.last_seq
+            agents.deliver_results(tx, self._agent.id, self._turn, results_seq)
+            agents.end_step(tx, self._agent.id, self._turn, results_seq)
+            if self._agent.task_id is not None:
+                tx.execute(
+                    "UPDATE tasks SET resume_token = ? WHERE id = ? AND assigned_agent = ?",
+                    (f"{self._agent.id}:{self._turn}:{results_seq}", self._agent.task_id, self._agent.id),
+                )
+            if ending is not None:
+                self._write_ending(tx, ending, ending.reason, self._turn, snapshot)
+
+        await self._environment.store.commit(write)
+        return ending
+
+    async def _settle_open_turn(self) -> Ending | None:
+        """After a crash or a pause: finish the turn whose results message is missing, if there is one."""
+        store = self._environment.store
+        row = store.one(
+            "SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ? AND ended_at IS NULL", (self._agent.id, self._turn)
+        )
+        if row is None:
+            return None
+        reply = self._message(row[0]).content
+        assert isinstance(reply, list)
+        for call in load_calls(store, self._agent.id, self._turn, reply):
+            if call.status is ToolCallStatus.RUNNING and not call.idempotent:
+                await store.commit(partial(self._mark_unknown, call=call))
+        return await self._finish_turn(reply)
+
+    def _mark_unknown(self, tx: Transaction, *, call: Call) -> None:
+        assert_mine(tx, self._agent.id)
+        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
+        tx.event("tool.unknown", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.id)
+
+    # --- between turns ----------------------------------------------------------------------------------------
+
+    async def _deliver_inbox(self) -> None:
+        store = self._environment.store
+        rows = store.all(
+            "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id", (self._agent.id,)
+        )
+        if not rows:
+            return
+        text = prompts.inbox_message([(row[1], decode(row[2])) for row in rows])
+        change = self.memory.append("user", self._environment.redact(text), at=self._environment.clock.now())
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            change.write(tx)
+            tx.executemany(
+                "UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(change.last_seq, row[0]) for row in rows]
+            )
+            agents.move(tx, self._agent.id, AgentStatus.WORKING)
+            tx.event(
+                "inbox.delivered", agent_id=self._agent.id, task_id=self._agent.task_id, items=[row[1] for row in rows]
+            )
+
+        await store.commit(write)
+
+    def _answered(self) -> bool:
+        last = self.memory.state.last_seq
+        return last > 0 and self._message(last).role == "assistant"
+
+    def _message(self, seq: int) -> Message:
+        return load_messages(self._environment.store, self._agent.id, seq, seq)[0]
+
+    async def _rest(self) -> Ending:
+        """Nothing to answer: a planner waits for its inbox; anyone else has reported already."""
+        if self._agent.task_id is not None:
+            return await self._fail("it was continued, but nobody told it what to do")
+        await self._environment.store.commit(lambda tx: agents.move(tx, self._agent.id, AgentStatus.IDLE))
+        self._environment.live.show(self._agent.id, "idle")
+        return Ending(Outcome.IDLE)
+
+    async def _continue_reply(self, stop_reason: str) -> Ending | None:
+        self._continuations += 1
+        text = "Your reply was cut at its length limit. Go on where it stopped." if stop_reason == "max_tokens" else "Go on."
+        change = self.memory.append("user", text, at=self._environment.clock.now())
+        await self._environment.store.commit(change.write)
+        return None
+
+    # --- endings ----------------------------------------------------------------------------------------------
+
+    def _how_it_ends(self, stop_reason: str) -> Ending | None:
+        """What a reply without tool calls means; None: ask it to go on."""
+        if stop_reason in ("max_tokens", "pause_turn") and self._continuations < MOST_CONTINUATIONS:
+            return None
+        if stop_reason == "refusal":
+            return Ending(Outcome.FAILED, "the model refused to go on")
+        if self._agent.task_id is None:
+            return Ending(Outcome.IDLE)
+        return Ending(Outcome.DONE)
+
+    def _write_ending(
+        self, tx: Transaction, ending: Ending, text: str, turn: int, snapshot: Snapshot | None
+    ) -> None:
+        agent = self._agent
+        if ending.outcome is Outcome.IDLE:
+            agents.move(tx, agent.id, AgentStatus.IDLE)
+            return
+        assert snapshot is not None
+        memory_ref, seq = snapshot.write(tx, turn), snapshot.last_seq
+        if ending.outcome is Outcome.FINISHED:
+            reporting.finish_session(tx, agent.id, ending.status, ending.reason)
+        elif ending.outcome is Outcome.DONE:
+            reporting.task_done(tx, agent, text, memory_ref, turn, seq)
+        elif ending.outcome is Outcome.FAILED:
+            reporting.task_failed(tx, agent, ending.reason, memory_ref, turn, seq)
+
+    async def _fail(self, reason: str) -> Ending:
+        return await self._fail_after(reason, None)
+
+    async def _fail_after(self, reason: str, called: Called | None) -> Ending:
+        ending, snapshot = Ending(Outcome.FAILED, reason), self.memory.snapshot()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            if called is not None:
+                self._note_lost_call(tx, called)
+            self._write_ending(tx, ending, reason, self._turn, snapshot)
+
+        await self._environment.store.commit(write)
+        return ending
+
+    async def _after_error(self, called: Called, error: ModelError) -> Ending | None:
+        reason = str(error)
+        if error.kind is ErrorKind.COMPACT:
+            squeezed = self.memory.state.digest(at=self._environment.clock.now(), reason="digest")
+            if squeezed is not None:
+                recorded = self.memory.record(squeezed)
+                await self._environment.store.commit(lambda tx: self._squeeze(tx, called, recorded))
+                return None
+            reason = f"its context is too long for {self._agent.model}, and nothing of it can be left out ({reason})"
+        blocked = error.kind is ErrorKind.PAUSE or (error.kind is ErrorKind.RETRY and self._agent.task_id is None)
+        if blocked:
+            await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
+            return await self._pause(reason, tell=True, blocked=True)
+        return await self._fail_after(reason, called)
+
+    def _squeeze(self, tx: Transaction, called: Called, recorded: Recorded) -> None:
+        assert_mine(tx, self._agent.id)
+        self._note_lost_call(tx, called)
+        recorded.write(tx, trigger="overflow")
+
+    def _note_lost_call(self, tx: Transaction, called: Called) -> None:
+        called.record(tx, self._agent.id, self._turn + 1)
+        tx.event(
+            f"model.{called.status}",
+            agent_id=self._agent.id,
+            task_id=self._agent.task_id,
+            turn=self._turn + 1,
+            model=called.model_ref,
+            error=str(called.error)[:500] if called.error else None,
+        )
+
+    async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> Ending:
+        snapshot = self.memory.snapshot()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            snapshot.write(tx, self._turn)
+            agents.move(tx, self._agent.id, AgentStatus.PAUSED, reason)
+            if self._agent.task_id is not None:
+                plans.move(tx, self._agent.task_id, TaskStatus.PAUSED, reason, agent=self._agent.id)
+                if tell:
+                    reporting.tell_planner(tx, "task_paused", self._agent.task_id, error=reason)
+
+        await self._environment.store.commit(write)
+        self._environment.live.show(self._agent.id, "paused", reason)
+        return Ending(Outcome.BLOCKED if blocked else Outcome.PAUSED, reason)
+
+    async def _after_interruption(self) -> Ending:
+        try:
+            return await self._pause(self._control.pause_reason or "paused at once")
+        except AgentStopped:
+            return Ending(Outcome.STOPPED)
+
+    # --- small things -----------------------------------------------------------------------------------------
+
+    def _usable(self, content: list[Block]) -> list[Block]:
+        """A reply that can stand in a history: not empty, and every tool call with an id of its own."""
+        seen: set[str] = set()
+        kept: list[Block] = []
+        for block in content:
+            if block.get("type") == "text" and not str(block.get("text", "")).strip():
+                continue
+            if block.get("type") == "tool_use":
+                use_id = str(block.get("id") or "")
+                if not use_id or use_id in seen:
+                    use_id = f"toolu_wk_{self._turn + 1}_{len(kept)}"
+                seen.add(use_id)
+                block = block | {"id": use_id}
+                if not isinstance(block.get("input"), dict):
+                    block = block | {"input": {}}
+            kept.append(block)
+        return kept or [{"type": "text", "text": "(an empty reply)"}]
+
+    def _loops(self, calls: list[Call]) -> bool:
+        same = [(call.name, repr(call.arguments)) for call in calls]
+        last, count = self._last_calls
+        count = count + 1 if same == last else 1
+        self._last_calls = (same, count)
+        return count >= SAME_CALLS_IN_A_ROW
+
+
+def _done(calls: list[Call], name: str) -> dict[str, Any] | None:
+    """The input of a call of that tool that succeeded in this turn, or None."""
+    for call in calls:
+        if call.name == name and call.status is ToolCallStatus.DONE:
+            return call.arguments if isinstance(call.arguments, dict) else {}
+    return None
+
+
+def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
+    """How large this agent's context may be: its window, less what a reply, the system prompt and the tools take."""
+    window = agent.context_limit
+    reserve = max(256, min(environment.settings.max_output_tokens, window // 4))
+    return ContextLimits(
+        max_tokens=window,
+        reserve_tokens=reserve,
+        summarization_threshold=environment.settings.summarization_threshold,
+        overhead_tokens=overhead_tokens(environment.counter, agent.system, specs),
+    )
+
+
+def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int:
+    """Tokens of the system prompt and of the tools' descriptions."""
+    tools = encode([[spec.name, spec.description, spec.input_schema] for spec in specs])
+    return counter.count(system) + counter.count(tools) + 16
+
+
+def text_of(content: list[Block]) -> str:
+    """The texts of a reply, joined."""
+    return "\n".join(str(block.get("text", "")) for block in content if block.get("type") == "text").strip()
+

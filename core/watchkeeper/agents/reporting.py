@@ -1,0 +1,112 @@
+"""What a sub-agent's end means for its task, its planner and the session: rows of one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
+from watchkeeper.store import agents, artifacts, plans, sessions
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.transaction import Transaction
+
+RESULT_CHARACTERS = 2_000
+"""Of a task's result, what the planner is told in words; the whole is an artifact."""
+
+
+def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: int, seq: int) -> None:
+    """The agent reported done: its task, its output cache, the planner's inbox."""
+    assert agent.task_id is not None
+    task = plans.load_task(tx, agent.task_id)
+    assert task is not None
+    produced = produced_by(tx, agent.id)
+    result_ref = artifacts.save_output(
+        tx,
+        name=f"result/{task.name}",
+        data=text.encode("utf-8", "replace"),
+        media_type="text/plain",
+        agent_id=agent.id,
+        task_id=task.id,
+        kind="result",
+    )
+    agents.move(tx, agent.id, AgentStatus.DONE)
+    tx.execute(
+        "UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id)
+    )
+    plans.finish(
+        tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id
+    )
+    delta = memory_delta(tx, agent, task.name, text, produced, memory_ref)
+    tell_planner(
+        tx,
+        "task_done",
+        task.id,
+        result=text[:RESULT_CHARACTERS],
+        result_ref=result_ref,
+        artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
+        memory_delta=delta,
+    )
+
+
+def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, turn: int, seq: int) -> None:
+    """The agent failed: all that it did is kept, and the planner is told. A planner's failure fails the session."""
+    agents.move(tx, agent.id, AgentStatus.FAILED, reason)
+    if agent.task_id is None:
+        sessions.set_status(tx, SessionStatus.FAILED, reason)
+        return
+    tx.execute(
+        "UPDATE tasks SET error = ?, resume_token = ? WHERE id = ?", (reason, f"{agent.id}:{turn}:{seq}", agent.task_id)
+    )
+    plans.move(tx, agent.task_id, TaskStatus.FAILED, reason, agent=agent.id)
+    task = plans.load_task(tx, agent.task_id)
+    assert task is not None
+    produced = produced_by(tx, agent.id)
+    tell_planner(
+        tx,
+        "task_failed",
+        agent.task_id,
+        error=reason,
+        attempt=task.attempt,
+        turns=turn,
+        artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
+        memory_delta=memory_delta(tx, agent, task.name, "", produced, memory_ref),
+    )
+
+
+def finish_session(tx: Transaction, planner_id: str, status: str, summary: str) -> None:
+    """The planner says that the goal is reached, or out of reach."""
+    agents.move(tx, planner_id, AgentStatus.DONE)
+    sessions.set_status(tx, SessionStatus.DONE if status == "done" else SessionStatus.FAILED, summary)
+
+
+def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> None:
+    """Put news of a task into the planner's inbox."""
+    row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
+    task = plans.load_task(tx, task_id)
+    if row is None or row[0] is None or task is None:
+        return
+    plans.post(tx, row[0], kind, {"task": task.name, "title": task.title, **payload})
+
+
+def produced_by(tx: Transaction, agent_id: str) -> list[tuple[str, str]]:
+    """What an agent saved, the newest of each name, in order of name: `(name, reference)`."""
+    rows = tx.all("SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = 'artifact' ORDER BY id", (agent_id,))
+    newest = {row[0]: artifacts.ref_of(row[1]) for row in rows}
+    return sorted(newest.items())
+
+
+def memory_delta(
+    tx: Transaction, agent: Agent, task_name: str, result: str, produced: list[tuple[str, str]], memory_ref: str
+) -> str:
+    """What a sub-agent learned and made, with pointers to where it stands, as an artifact; returns its reference."""
+    facts = tx.all("SELECT id, kind, text, sources FROM facts WHERE agent_id = ? ORDER BY id", (agent.id,))
+    delta = {
+        "agent": agent.id,
+        "task": task_name,
+        "result": result,
+        "facts": [{"id": row[0], "kind": row[1], "text": row[2], "sources": decode(row[3])} for row in facts],
+        "artifacts": [{"name": name, "ref": ref} for name, ref in produced],
+        "memory": memory_ref,
+        "transcript": f"message://{agent.id}/1-{tx.one('SELECT last_seq FROM agents WHERE id = ?', (agent.id,))[0]}",
+    }
+    return artifacts.put(tx, encode(delta).encode("utf-8", "replace"), "application/json")

@@ -1,0 +1,294 @@
+"""Carrying out tool calls: permission, intent before effect, result after; and what a crash left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.agents.control import AgentControl, AgentStopped
+from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.tools.contract import OutsideTool, Permission, StoreTool, ToolContext, ToolResult
+from watchkeeper.records.memory import Block
+from watchkeeper.records.model import ToolSpec
+from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.store import agents, artifacts
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.encoding import decode
+from watchkeeper.store.transaction import Transaction
+
+OUTCOME_UNKNOWN = (
+    "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken effect, in part or"
+    " whole. Verify before you do it again."
+)
+SHORTEST_KEPT = 8_000
+"""Characters of a result that always stay in the context, however small the window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call of an open turn."""
+
+    id: int
+    position: int
+    tool_use_id: str
+    name: str
+    arguments: Any
+    idempotent: bool
+    status: ToolCallStatus
+    result: Any
+    is_error: bool
+
+
+class Toolbox:
+    """The tools of one agent, and the carrying out of its calls."""
+
+    def __init__(self, environment: Environment, agent: Agent, control: AgentControl) -> None:
+        self._environment = environment
+        self._agent = agent
+        self._control = control
+        self.names = [name for name in environment.tools_of(agent.role) if name in environment.tools]
+        self._result_characters = max(SHORTEST_KEPT, min(100_000, agent.context_limit))
+
+    def specs(self) -> list[ToolSpec]:
+        """What the model is offered; a tool that is denied to the role is left out."""
+        environment = self._environment
+        return [
+            environment.tools[name].spec
+            for name in self.names
+            if environment.permission(self._agent.role, name) is not Permission.DENY
+        ]
+
+    def is_idempotent(self, name: str) -> bool:
+        tool = self._environment.tools.get(name)
+        return tool is None or tool.idempotent
+
+    async def carry_out(self, calls: list[Call], turn: int) -> None:
+        """Do every call that has not ended, until a pause is asked for.
+
+        Neighbouring calls that are idempotent and outside run side by side.
+        """
+        waiting = [call for call in calls if call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING)]
+        while waiting and self._control.pause_reason is None:
+            batch = [waiting.pop(0)]
+            while waiting and self._side_by_side(batch[-1]) and self._side_by_side(waiting[0]):
+                batch.append(waiting.pop(0))
+            results = await asyncio.gather(*(self._one(call, turn) for call in batch), return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException):
+                    raise result
+
+    def _side_by_side(self, call: Call) -> bool:
+        tool = self._environment.tools.get(call.name)
+        allowed = self._environment.permission(self._agent.role, call.name) is Permission.ALLOW
+        return tool is not None and tool.idempotent and allowed and isinstance(tool, OutsideTool)
+
+    async def _one(self, call: Call, turn: int) -> ToolResult:
+        environment = self._environment
+        began = environment.clock.now()
+        tool = environment.tools.get(call.name)
+        if tool is None or call.name not in self.names:
+            offered = ", ".join(self.names)
+            refused = ToolResult(f"there is no tool {call.name!r}; there are {offered}", is_error=True)
+            return await self._end(call, refused, ToolCallStatus.ERROR, began)
+        invalid = _problem(tool.spec.input_schema, call.arguments)
+        if invalid:
+            refused = ToolResult(f"the input cannot be used: {invalid}. Correct it and call again", is_error=True)
+            return await self._end(call, refused, ToolCallStatus.ERROR, began)
+        permission = environment.permission(self._agent.role, call.name)
+        if permission is Permission.ASK:
+            permission, said = await self._ask(call)
+        else:
+            said = "the configuration denies it"
+        if permission is Permission.DENY:
+            refused = ToolResult(f"denied: {said}. Go on without it, or another way", is_error=True)
+            return await self._end(call, refused, ToolCallStatus.DENIED, began)
+        context = self._context(call)
+        if isinstance(tool, StoreTool):
+            return await self._apply(tool, call, context, began)
+        assert isinstance(tool, OutsideTool)
+        environment.live.show(self._agent.id, "tool", call.name)
+        if not tool.idempotent:
+            await environment.store.commit(lambda tx: self._start(tx, call))
+        result = await self._control.abandonable(tool.run(call.arguments, context))
+        return await self._end(call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began)
+
+    def _start(self, tx: Transaction, call: Call) -> None:
+        assert_mine(tx, self._agent.id)
+        agents.start_tool_call(tx, call.id)
+        tx.event("tool.started", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.id)
+
+    async def _apply(self, tool: StoreTool, call: Call, context: ToolContext, began: float) -> ToolResult:
+        arguments = self._environment.redact(call.arguments)
+
+        def change(tx: Transaction) -> ToolResult:
+            assert_mine(tx, self._agent.id)
+            done = tool.apply(tx, arguments, context)
+            self._record(tx, call, done, ToolCallStatus.ERROR if done.is_error else ToolCallStatus.DONE, began)
+            return done
+
+        try:
+            return await self._environment.store.commit(change)
+        except ValueError as error:
+            return await self._end(call, ToolResult(str(error), is_error=True), ToolCallStatus.ERROR, began)
+
+    async def _end(self, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> ToolResult:
+        result = ToolResult(self._environment.redact(result.content), result.is_error, result.effects)
+
+        def change(tx: Transaction) -> ToolResult:
+            assert_mine(tx, self._agent.id)
+            shown = self._within_reach(tx, call, result)
+            self._record(tx, call, shown, status, began)
+            return shown
+
+        return await self._environment.store.commit(change)
+
+    def _record(self, tx: Transaction, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> None:
+        agents.end_tool_call(tx, call.id, status, result.content, result.is_error, began)
+        tx.event(
+            f"tool.{status}",
+            agent_id=self._agent.id,
+            task_id=self._agent.task_id,
+            tool=call.name,
+            call=call.id,
+            seconds=round(tx.now - began, 3),
+            preview=_preview(result.content),
+        )
+
+    def _within_reach(self, tx: Transaction, call: Call, result: ToolResult) -> ToolResult:
+        """A result too long for the window becomes an artifact with head, tail and a pointer."""
+        text = result.content
+        if not isinstance(text, str) or len(text) <= self._result_characters:
+            return result
+        ref = artifacts.save_output(
+            tx,
+            name=f"tool-output/{call.name}/{call.id}",
+            data=text.encode("utf-8", "replace"),
+            media_type="text/plain",
+            agent_id=self._agent.id,
+            task_id=self._agent.task_id,
+            kind="tool_output",
+        )
+        head, tail = text[: self._result_characters * 3 // 5], text[-self._result_characters // 5 :]
+        cut = f"\n[… {len(text) - len(head) - len(tail)} characters left out; the whole is {ref}, read it with read_back …]\n"
+        return ToolResult(head + cut + tail, result.is_error, result.effects)
+
+    async def _ask(self, call: Call) -> tuple[Permission, str]:
+        """Put the question to a person, and wait. Returns the decision and what was said."""
+        environment, agent = self._environment, self._agent
+        row = environment.store.one("SELECT id FROM approvals WHERE tool_call_id = ? AND status = 'waiting'", (call.id,))
+        approval_id = row[0] if row else environment.new_id()
+        question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
+
+        def put(tx: Transaction) -> None:
+            assert_mine(tx, agent.id)
+            if row is None:
+                agents.ask_approval(
+                    tx,
+                    approval_id=approval_id,
+                    agent_id=agent.id,
+                    task_id=agent.task_id,
+                    call_id=call.id,
+                    tool=call.name,
+                    question=question,
+                )
+            agents.move(tx, agent.id, AgentStatus.WAITING, f"may it run {call.name}?")
+
+        decided = environment.decisions.setdefault(approval_id, asyncio.Event())
+        await environment.store.commit(put)
+        environment.live.show(agent.id, "waiting", question[:500])
+        try:
+            timeout = environment.settings.approval_timeout_seconds
+            answered = await self._control.abandonable(_within(decided, timeout))
+        finally:
+            environment.decisions.pop(approval_id, None)
+
+        def settle(tx: Transaction) -> tuple[Permission, str]:
+            assert_mine(tx, agent.id)
+            if not answered:
+                tx.execute(
+                    "UPDATE approvals SET status = ?, decided_at = ?, reason = 'nobody answered in time'"
+                    " WHERE id = ? AND status = 'waiting'",
+                    (ApprovalStatus.EXPIRED, tx.now, approval_id),
+                )
+            agents.move(tx, agent.id, AgentStatus.WORKING)
+            status, reason = tx.one("SELECT status, reason FROM approvals WHERE id = ?", (approval_id,))
+            if status == ApprovalStatus.APPROVED:
+                return Permission.ALLOW, ""
+            said = reason or ("a person said no" if status == ApprovalStatus.DENIED else "nobody answered in time")
+            return Permission.DENY, said
+
+        return await environment.store.commit(settle)
+
+    def _context(self, call: Call) -> ToolContext:
+        environment = self._environment
+        row = environment.store.one("SELECT current_plan_id FROM sessions WHERE id = ?", (environment.session_id,))
+        return ToolContext(
+            session_id=environment.session_id,
+            agent_id=self._agent.id,
+            task_id=self._agent.task_id,
+            plan_id=row[0] if row else None,
+            workspace=environment.workspace,
+            now=environment.clock.now(),
+            tool_call_id=str(call.id),
+        )
+
+
+def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
+    """The calls of a turn, joined with the inputs that stand in the model's reply."""
+    uses: list[Block] = [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
+    rows = reads.all(
+        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error FROM tool_calls"
+        " WHERE agent_id = ? AND turn = ? ORDER BY position",
+        (agent_id, turn),
+    )
+    return [
+        Call(
+            id=row[0],
+            position=row[1],
+            tool_use_id=row[2],
+            name=row[3],
+            arguments=uses[row[1]].get("input") if row[1] < len(uses) else None,
+            idempotent=bool(row[4]),
+            status=ToolCallStatus(row[5]),
+            result=decode(row[6]) if row[6] is not None else None,
+            is_error=bool(row[7]),
+        )
+        for row in rows
+    ]
+
+
+def assert_mine(tx: Transaction, agent_id: str) -> None:
+    """Refuse to write for an agent that was cancelled or replaced meanwhile.
+
+    Raises:
+        AgentStopped: it was.
+    """
+    row = tx.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
+    if row is None or row[0] in ("cancelled", "failed", "done"):
+        raise AgentStopped(agent_id)
+
+
+async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
+    if timeout_seconds is None:
+        await event.wait()
+        return True
+    try:
+        await asyncio.wait_for(event.wait(), timeout_seconds)
+    except TimeoutError:
+        return event.is_set()
+    return True
+
+
+def _problem(schema: dict[str, Any], arguments: Any) -> str | None:
+    from watchkeeper.agents.tools.validation import validate_arguments
+
+    if not isinstance(arguments, dict):
+        return "it is no JSON object"
+    return validate_arguments(schema, arguments)
+
+
+def _preview(content: Any) -> str:
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+    return text[:200]

@@ -1,0 +1,54 @@
+"""Budgets: what was spent against what may be, asked before each model call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from watchkeeper.agents.environment import BudgetReached
+
+UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
+
+
+class Budgets:
+    """Answers whether a session, or one task, may go on.
+
+    Tokens count the cache reads; turns are model replies; seconds are hosted wall time (for a task: its agents'
+    active time).
+    """
+
+    def __init__(self, reads: Any, session_id: str, hosted_seconds: Callable[[], float]) -> None:
+        self._reads = reads
+        self._session_id = session_id
+        self._hosted_seconds = hosted_seconds
+
+    def reached(self, task_id: str | None) -> BudgetReached | None:
+        """The first budget that is used up, for the session or for the task; None: go on."""
+        rows = self._reads.all("SELECT task_id, kind, amount FROM budgets WHERE session_id = ? ORDER BY id", (self._session_id,))
+        for owner, kind, amount in rows:
+            if owner is not None and owner != task_id:
+                continue
+            spent = self.spent(owner)[kind]
+            if spent is not None and spent >= amount:
+                whole = owner is None
+                what = "the session's" if whole else "the task's"
+                return BudgetReached(
+                    f"{what} budget of {amount:g} {UNITS[kind]} is reached ({spent:g} spent); raise it with `wk budget`", whole
+                )
+        return None
+
+    def spent(self, task_id: str | None) -> dict[str, float | None]:
+        """What a session (None) or a task has used, by kind of budget."""
+        if task_id is None:
+            row = self._reads.one(
+                "SELECT cost_usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens,"
+                " (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = sessions.id) FROM sessions WHERE id = ?",
+                (self._session_id,),
+            )
+            return {"usd": row[0], "tokens": row[1], "turns": row[2], "seconds": self._hosted_seconds()}
+        row = self._reads.one(
+            "SELECT sum(cost_usd), sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens), sum(turn),"
+            " sum(active_seconds) FROM agents WHERE task_id = ?",
+            (task_id,),
+        )
+        return {"usd": row[0], "tokens": row[1] or 0, "turns": row[2] or 0, "seconds": row[3] or 0.0}

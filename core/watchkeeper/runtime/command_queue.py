@@ -1,0 +1,302 @@
+"""Applying commands: each in the transaction that changes what it changes, or refused with a reason."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.agents import reporting
+from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.loop import limits_of
+from watchkeeper.agents.storetools import plan as plan_tools
+from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.records.states import (
+    AGENT_ENDED,
+    SESSION_ENDED,
+    TASK_ENDED,
+    AgentStatus,
+    ApprovalStatus,
+    CommandStatus,
+    SessionStatus,
+    TaskStatus,
+)
+from watchkeeper.runtime import recovery
+from watchkeeper.store import agents, commands, plans, sessions
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.encoding import decode
+from watchkeeper.store.plans import Task
+from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.runtime.host import SessionHost
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the queue."""
+
+    id: int
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    payload: dict[str, Any]
+    requested_by: str
+
+
+class CommandQueue:
+    """The host's side of `commands`."""
+
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
+        self._store = host.store
+        self._appliers: dict[str, Callable[[Command], Awaitable[str]]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "cancel": self._cancel,
+            "rerun": self._rerun,
+            "compact": self._compact,
+            "undo": self._undo,
+            "redo": self._undo,
+            "steer": self._steer,
+            "approve": self._decide,
+            "deny": self._decide,
+            "set_budget": self._set_budget,
+            "memory_sync": self._sync,
+        }
+
+    def waiting(self) -> bool:
+        """Whether a command is queued."""
+        return self._store.one("SELECT 1 FROM commands WHERE session_id = ? AND status = 'queued'", (self._store.session_id,)) is not None
+
+    async def apply_waiting(self) -> None:
+        """Apply what is queued, in order."""
+        rows = self._store.all(
+            "SELECT id, kind, agent_id, task_id, payload, requested_by FROM commands"
+            " WHERE session_id = ? AND status = 'queued' ORDER BY id",
+            (self._store.session_id,),
+        )
+        for row in rows:
+            command = Command(row[0], row[1], row[2], row[3], decode(row[4]), row[5])
+            try:
+                applier = self._appliers.get(command.kind)
+                if applier is None:
+                    raise ValueError(f"this host knows no command {command.kind}")
+                said = await applier(command)
+            except ValueError as refused:
+                reason = str(refused)
+                await self._settle(command, CommandStatus.REFUSED, reason)
+            else:
+                await self._settle(command, CommandStatus.APPLIED, said)
+            self._host.kick()
+
+    async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
+        await self._store.commit(
+            lambda tx: commands.settle(
+                tx, command.id, command.kind, status, result, agent_id=command.agent_id, task_id=command.task_id
+            )
+        )
+
+    # --- each kind ---------------------------------------------------------------------------------------------
+
+    async def _pause(self, command: Command) -> str:
+        reason = f"paused by {command.requested_by}"
+        now = bool(command.payload.get("now"))
+        if command.agent_id is None:
+            self._host.pause_all(reason, now=now)
+            return "pausing every agent" + (" at once" if now else " at its next step")
+        agent = self._agent(command)
+        control = self._host.control_of(agent.id)
+        if control is None:
+            if agent.status is AgentStatus.IDLE:
+                await self._store.commit(lambda tx: agents.move(tx, agent.id, AgentStatus.PAUSED, reason))
+                return f"{agent.name} is paused"
+            raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
+        control.pause(reason, now=now)
+        return f"{agent.name} pauses" + (" at once" if now else " at its next step")
+
+    async def _resume(self, command: Command) -> str:
+        if command.agent_id is None:
+            await self._store.commit(recovery.lift_pauses)
+            return "resumed"
+        agent = self._agent(command)
+        if agent.status is AgentStatus.PAUSED:
+            await self._store.commit(lambda tx: recovery.lift(tx, agent.id, agent.task_id))
+            return f"{agent.name} goes on"
+        task = self._task_of(agent)
+        if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
+            await self._store.commit(lambda tx: plan_tools.resume(tx, task, "A person resumed you. Go on where you stopped."))
+            return f"{agent.name} goes on where it stopped"
+        raise ValueError(f"{agent.name} is {agent.status}; only a paused, failed or cancelled agent can be resumed")
+
+    async def _cancel(self, command: Command) -> str:
+        reason = f"cancelled by {command.requested_by}"
+        if command.agent_id is None and command.task_id is None:
+            await self._store.commit(lambda tx: cancel_session(tx, reason))
+            return "the session is cancelled"
+        task = self._task(command) if command.task_id else self._task_of(self._agent(command))
+        if task is None:
+            raise ValueError("the planner cannot be cancelled alone; cancel the session")
+        if task.status in TASK_ENDED:
+            raise ValueError(f"{task.name} is {task.status} already")
+
+        def change(tx: Transaction) -> None:
+            plan_tools.stop_agent(tx, task, reason)
+            plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
+            reporting.tell_planner(tx, "task_cancelled", task.id)
+
+        await self._store.commit(change)
+        return f"{task.name} is cancelled"
+
+    async def _rerun(self, command: Command) -> str:
+        task = self._task(command) if command.task_id else self._task_of(self._agent(command))
+        if task is None:
+            raise ValueError("the planner cannot be run again; start a new session, or steer it")
+        fresh = bool(command.payload.get("fresh"))
+        status = SessionStatus(self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0])
+
+        def change(tx: Transaction) -> set[str]:
+            current = plans.load_task(tx, task.id)
+            assert current is not None
+            plan_tools.rerun(tx, current, fresh=fresh)
+            plans.revise(tx, task.parent_plan_id, f"{command.requested_by} re-runs {task.name}")
+            later = plan_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
+            return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
+
+        touched = await self._store.commit(change)
+        if status in SESSION_ENDED or self._host.driving_once:
+            self._host.restrict_to(touched)
+        attempt = task.attempt + 1
+        return f"{task.name} runs again as attempt {attempt}" + (", without its memory" if fresh else ", with its memory")
+
+    async def _compact(self, command: Command) -> str:
+        agent = self._agent(command)
+        up_to = command.payload.get("up_to")
+        instructions = command.payload.get("instructions") or None
+        memory = self._memory(agent)
+        change = memory.state.digest(
+            up_to=int(up_to) if up_to is not None else None,
+            at=self._host.environment.clock.now(),
+            reason="manual",
+            instructions=instructions,
+        )
+        if change is None:
+            raise ValueError(f"nothing to gain: {memory.state.last_refusal or 'the context is as small as it gets'}")
+        recorded = memory.record(change)
+        await self._store.commit(lambda tx: recorded.write(tx, trigger="manual", instructions=instructions))
+        return f"{agent.name}: {change.tokens_before} → {change.tokens} tokens"
+
+    async def _undo(self, command: Command) -> str:
+        agent = self._agent(command)
+        memory = self._memory(agent, whole=True)
+        at = self._host.environment.clock.now()
+        change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
+        recorded = memory.record(change)
+        await self._store.commit(lambda tx: recorded.write(tx, trigger=command.kind))
+        return f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
+
+    async def _steer(self, command: Command) -> str:
+        text = str(command.payload.get("text") or "").strip()
+        if not text:
+            raise ValueError("there is nothing to say; give a text")
+        agent = self._agent(command)
+        if agent.status in AGENT_ENDED:
+            raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
+        await self._store.commit(
+            lambda tx: plans.post(tx, agent.id, "steer", {"text": text, "from": command.requested_by})
+        )
+        return f"{agent.name} reads it before its next turn"
+
+    async def _decide(self, command: Command) -> str:
+        wanted = str(command.payload.get("approval") or "")
+        row = self._store.one(
+            "SELECT id, tool, status FROM approvals WHERE session_id = ? AND (id = ? OR (? = '' AND agent_id = ?))"
+            " ORDER BY status = 'waiting' DESC, created_at DESC LIMIT 1",
+            (self._store.session_id, wanted, wanted, command.agent_id),
+        )
+        if row is None:
+            raise ValueError(f"no question {wanted!r} waits in this session")
+        status = ApprovalStatus.APPROVED if command.kind == "approve" else ApprovalStatus.DENIED
+        reason = command.payload.get("reason")
+
+        def change(tx: Transaction) -> bool:
+            done = commands.decide_approval(tx, row[0], status, command.requested_by, reason)
+            if done:
+                tx.event(f"approval.{status}", approval=row[0], tool=row[1], by=command.requested_by)
+            return done
+
+        if not await self._store.commit(change):
+            raise ValueError(f"that question was answered before ({row[2]})")
+        event = self._host.environment.decisions.get(row[0])
+        if event is not None:
+            event.set()
+        return f"{row[1]}: {status}"
+
+    async def _set_budget(self, command: Command) -> str:
+        kind, amount = str(command.payload.get("kind")), command.payload.get("amount")
+        if kind not in ("usd", "tokens", "turns", "seconds"):
+            raise ValueError("a budget is in usd, tokens, turns or seconds")
+        if amount is not None and float(amount) <= 0:
+            raise ValueError("a budget must be positive; leave the amount out to lift it")
+        task = self._task(command) if command.task_id else None
+        task_id = task.id if task else None
+
+        def change(tx: Transaction) -> None:
+            tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
+            if amount is not None:
+                tx.execute(
+                    "INSERT INTO budgets (session_id, task_id, kind, amount, created_at) VALUES (?, ?, ?, ?, ?)",
+                    (tx.session_id, task_id, kind, float(amount), tx.now),
+                )
+
+        await self._store.commit(change)
+        of = f"{task.name}'s" if task else "the session's"
+        return f"{of} budget: {'no limit' if amount is None else f'{float(amount):g}'} {kind}"
+
+    async def _sync(self, command: Command) -> str:
+        everyone = [agent for agent in agents.load_all(self._store, self._store.session_id) if agent.status not in AGENT_ENDED]
+        for agent in everyone:
+            snapshot = self._memory(agent).snapshot()
+            current = agents.load(self._store, agent.id)
+            await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
+        return f"{len(everyone)} memories persisted"
+
+    # --- who is meant ------------------------------------------------------------------------------------------
+
+    def _memory(self, agent: Agent, *, whole: bool = False) -> AgentMemory:
+        """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
+        running = self._host.memory_of(agent.id)
+        if running is not None:
+            return running
+        environment = self._host.environment
+        specs = Toolbox(environment, agent, AgentControl()).specs()
+        return AgentMemory.load(self._store, agent.id, limits_of(environment, agent, specs), environment.counter, whole=whole)
+
+    def _agent(self, command: Command) -> Agent:
+        agent = agents.load(self._store, command.agent_id) if command.agent_id else None
+        if agent is None:
+            raise ValueError(f"no agent {command.agent_id} in this session")
+        return agent
+
+    def _task(self, command: Command) -> Task:
+        task = plans.load_task(self._store, command.task_id) if command.task_id else None
+        if task is None:
+            raise ValueError(f"no task {command.task_id} in this session")
+        return task
+
+    def _task_of(self, agent: Agent) -> Task | None:
+        return plans.load_task(self._store, agent.task_id) if agent.task_id else None
+
+
+def cancel_session(tx: Transaction, reason: str) -> None:
+    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is kept."""
+    for task in plans.load_tasks(tx, tx.session_id):
+        if task.status not in TASK_ENDED and task.status is not TaskStatus.STALE:
+            plan_tools.stop_agent(tx, task, reason)
+            plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
+    for agent in agents.load_all(tx, tx.session_id):
+        if agent.status not in AGENT_ENDED:
+            agents.move(tx, agent.id, AgentStatus.CANCELLED, reason)
+    sessions.set_status(tx, SessionStatus.CANCELLED, reason)

@@ -1,0 +1,119 @@
+"""The user's configuration: `config.toml` in the configuration folder, and what a workspace may add to it.
+
+A flag wins over the environment, the environment over the user's file, the user's file over the workspace's
+`.watchkeeper/config.toml`. A workspace is somebody else's text: it may only narrow permissions, and set nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from watchkeeper.records.errors import BadInput
+
+M = TypeVar("M", bound=BaseModel)
+PermissionName = Literal["allow", "ask", "deny"]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class AnthropicSettings(_Strict):
+    """Where Claude, or a server that speaks its protocol, is reached. Unset: the SDK's own environment variables."""
+
+    base_url: str | None = None
+    api_key_env: str | None = None
+    """The name of the environment variable that holds the key; the key itself never stands in a file of ours."""
+    context_window: int | None = Field(default=None, gt=0)
+    prompt_cache: bool = True
+
+
+class McpServer(_Strict):
+    """One MCP tool server: `command` to start over stdio, or `url` to reach over HTTP."""
+
+    command: str | None = None
+    args: list[str] = []
+    env: dict[str, str] = {}
+    url: str | None = None
+    headers: dict[str, str] = {}
+    idempotent_tools: list[str] = []
+    """Tools of this server that may run again after a crash; others are `unknown` then."""
+
+
+class Config(_Strict):
+    """Every setting, documented where it stands."""
+
+    model: str = "offline/surveyor"
+    """The model of planner and sub-agents where none is named."""
+    max_parallel: int = Field(default=4, ge=1, le=256)
+    """How many sub-agents work at a time."""
+    slots: int = Field(default=8, ge=1, le=256)
+    """How many calls to one model run at a time."""
+    max_output_tokens: int = Field(default=8_192, ge=256)
+    """The longest reply."""
+    summarization_threshold: float = Field(default=0.75, gt=0.1, le=0.95)
+    """The fraction of a context window at which compaction starts."""
+    tool_timeout_seconds: float = Field(default=120.0, gt=0)
+    anthropic: AnthropicSettings = AnthropicSettings()
+    mcp: dict[str, McpServer] = {}
+    permissions: dict[str, PermissionName] = {}
+    """By tool: whether it may run, must be asked for, or is denied."""
+    theme: str | None = None
+    keys: dict[str, str] = {}
+    """The dashboard's keys by action."""
+
+
+class WorkspaceConfig(_Strict):
+    """What a workspace's own `.watchkeeper/config.toml` may say: narrower permissions."""
+
+    permissions: dict[str, PermissionName] = {}
+
+
+def config_folder() -> Path:
+    """`WATCHKEEPER_CONFIG_DIR`, else the user's configuration folder."""
+    chosen = os.environ.get("WATCHKEEPER_CONFIG_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("watchkeeper", appauthor=False)
+
+
+def load_config(folder: Path | None = None) -> Config:
+    """The user's configuration; defaults where there is no file.
+
+    Raises:
+        BadInput: the file is no TOML, or says something that is no setting; the line names it.
+    """
+    return _read((folder or config_folder()) / "config.toml", Config)
+
+
+def load_workspace_config(workspace: Path) -> WorkspaceConfig:
+    """What the workspace's own file says.
+
+    Raises:
+        BadInput: it is damaged, or tries to set more than permissions.
+    """
+    return _read(workspace / ".watchkeeper" / "config.toml", WorkspaceConfig)
+
+
+def _read(path: Path, model: type[M]) -> M:
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return model()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} cannot be read ({error}); mend or remove it") from None
+    try:
+        return model.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"{path} is no valid TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{path}: {where}: {first['msg']}") from None

@@ -1,0 +1,137 @@
+"""Control from anywhere: write a command for the host that drives a session, or start one where none lives.
+
+This module writes the `commands` table and starts processes, nothing else: it is all of the runtime that the dashboard
+may import, and it imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
+from watchkeeper.store import commands, database
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.lease import probe
+
+GUARD = "WATCHKEEPER_AGENT"
+"""Set in the environment of every tool: an agent must not steer the run that it is part of."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandState:
+    """How a command stands: `queued`, `applied` or `refused`, and what came of it."""
+
+    status: str
+    result: str | None
+
+
+def refuse_agents() -> None:
+    """Refuse to act on behalf of a tool of a run. A guard against accidents, not a boundary.
+
+    Raises:
+        BadInput: `WATCHKEEPER_AGENT` is set.
+    """
+    if os.environ.get(GUARD):
+        raise BadInput("an agent's tool may not control runs (WATCHKEEPER_AGENT is set); ask the person who watches")
+
+
+def submit(
+    database_path: Path,
+    session_id: str,
+    kind: str,
+    *,
+    agent_id: str | None = None,
+    task_id: str | None = None,
+    payload: dict[str, Any] | None = None,
+    requested_by: str = "dashboard",
+    dedupe_key: str | None = None,
+) -> int:
+    """Queue a command; returns its id at once. The host applies it, or refuses it with a reason.
+
+    Raises:
+        BadInput: not a kind of command, or called from a tool.
+        StoreUnusable: the database cannot be written.
+    """
+    refuse_agents()
+    if kind not in commands.KINDS:
+        raise BadInput(f"no such command: {kind}; there are {', '.join(sorted(commands.KINDS))}")
+    connection = database.open_writable(database_path)
+    try:
+        database.begin_immediate(connection)
+        command_id = commands.insert(
+            connection,
+            session_id=session_id,
+            kind=kind,
+            agent_id=agent_id,
+            task_id=task_id,
+            payload=payload or {},
+            requested_by=requested_by,
+            dedupe_key=dedupe_key,
+            now=time.time(),
+        )
+        connection.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(database_path, error)) from error
+    finally:
+        connection.close()
+    return command_id
+
+
+def state(database_path: Path, command_id: int) -> CommandState:
+    """How a command stands now.
+
+    Raises:
+        NotFound: no such command.
+    """
+    connection = database.open_readonly(database_path)
+    try:
+        row = connection.execute("SELECT status, result FROM commands WHERE id = ?", (command_id,)).fetchone()
+    finally:
+        connection.close()
+    if row is None:
+        raise NotFound(f"no command {command_id}")
+    return CommandState(row[0], row[1])
+
+
+def start_host(database_path: Path, session_id: str, *, resume: bool = True, once: int | None = None) -> int | None:
+    """Start a detached host process for a session, unless one lives; returns its pid, or None where one lives.
+
+    `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it was.
+    """
+    refuse_agents()
+    if probe(database_path, session_id) is not None:
+        return None
+    command = [sys.executable, "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]
+    if resume:
+        command.append("--resume")
+    if once is not None:
+        command += ["--once", str(once)]
+    log = host_log_path(database_path, session_id)
+    with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd="/",
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+    return process.pid
+
+
+def host_log_path(database_path: Path, session_id: str) -> Path:
+    """Where a detached host writes what no one reads unless it dies."""
+    from watchkeeper.store.lease import lock_path
+
+    path = lock_path(database_path, session_id).with_suffix(".log")
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+

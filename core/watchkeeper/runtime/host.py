@@ -1,0 +1,388 @@
+"""The host: drives one session from wherever its rows say it stands, until it ends, pauses or is told to stop.
+
+Level-triggered: `reconcile` compares what the database says with the loops that run, and makes them agree. A crash
+at any moment therefore needs no special path; resuming is starting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass
+
+from watchkeeper.agents import prompts, reporting
+from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.loop import AgentLoop, Ending, Outcome, limits_of
+from watchkeeper.agents.roles import Role
+from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.records.errors import LeaseLost, WatchkeeperError
+from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
+from watchkeeper.runtime import recovery
+from watchkeeper.runtime.command_queue import CommandQueue
+from watchkeeper.runtime.dispatch import dispatch, inputs_of
+from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.scheduling import ready, settled_stale, unfinished
+from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.store import agents, plans
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.changes import ChangeFeed
+from watchkeeper.store.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+MOST_NUDGES = 3
+"""How often an idle planner is told that nothing runs any more before the session pauses."""
+
+HEARTBEAT_SECONDS = 2.0
+
+PAUSED_EXIT, INTERRUPTED_EXIT = 5, 130
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """How a host's work ended."""
+
+    status: SessionStatus
+    reason: str | None
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An agent's loop as it runs."""
+
+    task: asyncio.Task[Ending]
+    control: AgentControl
+    loop: AgentLoop
+
+
+class SessionHost:
+    """Drives a claimed session on the running event loop."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        live: LiveRows,
+        roles: dict[str, Role],
+        *,
+        settings: SessionSettings,
+        agents_md: str | None,
+        once: int | None = None,
+    ) -> None:
+        self.environment = environment
+        self.store = environment.store
+        self._live = live
+        self._roles = roles
+        self._settings = settings
+        self._agents_md = agents_md
+        self._once = once
+        self._only: set[str] | None = None
+        """With `once`: the tasks that may run; everything else stays as it was."""
+        self._loops: dict[str, Running] = {}
+        self._changed = asyncio.Event()
+        self._stopping: tuple[str, int] | None = None
+        """Why everything pauses, and the exit code that goes with it."""
+        self._nudges = 0
+        self._error: BaseException | None = None
+        self.commands = CommandQueue(self)
+        self.started_at = environment.clock.monotonic()
+
+    # --- what others may ask -----------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Look again at what should run. Safe from the event loop only."""
+        self._changed.set()
+
+    def pause_all(self, reason: str, *, now: bool = False, exit_code: int = PAUSED_EXIT) -> None:
+        """Pause every agent at its next step boundary, or at once; then the host ends."""
+        if self._stopping is None:
+            self._stopping = (reason, exit_code)
+        for running in self._loops.values():
+            running.control.pause(reason, now=now)
+        self.kick()
+
+    def control_of(self, agent_id: str) -> AgentControl | None:
+        """The running loop's control, or None where no loop runs."""
+        running = self._loops.get(agent_id)
+        return running.control if running else None
+
+    def memory_of(self, agent_id: str) -> AgentMemory | None:
+        """The memory that the agent's running loop uses, or None where no loop runs."""
+        running = self._loops.get(agent_id)
+        return running.loop.memory if running else None
+
+    def restrict_to(self, task_ids: set[str]) -> None:
+        """With `once`: these tasks may run."""
+        if self._once is not None:
+            self._only = (self._only or set()) | task_ids
+
+    @property
+    def driving_once(self) -> bool:
+        return self._once is not None
+
+    # --- the drive ---------------------------------------------------------------------------------------------
+
+    async def run(self, *, resume: bool) -> HostResult:
+        """Drive the session to its end.
+
+        Raises:
+            LeaseLost: another host took over.
+            StoreUnusable: the database failed; everything committed is kept.
+        """
+        background: list[asyncio.Task[None]] = []
+        feed = ChangeFeed(self.store.path)
+        try:
+            if self._once is None:
+                await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume))
+                await self._ensure_planner()
+            background = [
+                asyncio.create_task(self._watch(feed)),
+                asyncio.create_task(self._live.run()),
+                asyncio.create_task(self._beat()),
+            ]
+            for task in background:
+                task.add_done_callback(self._background_ended)
+            while True:
+                self._changed.clear()
+                await self.commands.apply_waiting()
+                if self._error is not None:
+                    raise self._error
+                if await self._reconcile():
+                    break
+                await self._changed.wait()
+            return await self._finish()
+        finally:
+            feed.close()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self._drop_loops()
+
+    async def _reconcile(self) -> bool:
+        """Make the loops agree with the rows; True when there is nothing left to do."""
+        store = self.store
+        if self._stopping is not None:
+            return not self._loops
+        status = SessionStatus(store.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0])
+        if status in SESSION_ENDED and self._once is None:
+            for running in self._loops.values():
+                running.control.stop_now()
+            return not self._loops
+        await self._settle_stale()
+        everyone = agents.load_all(store, store.session_id)
+        for agent in everyone:
+            entry = self._loops.get(agent.id)
+            if agent.status in AGENT_ENDED and entry is not None:
+                entry.control.stop_now()
+            elif entry is None and self._should_run(agent):
+                self._start(agent)
+        await self._dispatch_ready(everyone)
+        return not self._loops and await self._out_of_work()
+
+    def _should_run(self, agent: Agent) -> bool:
+        if self._only is not None and agent.task_id not in self._only:
+            return False
+        if self._once is not None and self._only is None:
+            return False
+        if agent.status in (AgentStatus.WORKING, AgentStatus.WAITING):
+            return True
+        return agent.status is AgentStatus.IDLE and self._has_mail(agent.id)
+
+    def _has_mail(self, agent_id: str) -> bool:
+        return self.store.one("SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (agent_id,)) is not None
+
+    def _start(self, agent: Agent) -> None:
+        control = AgentControl()
+        loop = AgentLoop(self.environment, agent, control)
+        task = asyncio.create_task(loop.run(), name=f"agent-{agent.id}")
+        self._loops[agent.id] = Running(task, control, loop)
+        task.add_done_callback(lambda done: self._ended(agent, done))
+
+    def _ended(self, agent: Agent, task: asyncio.Task[Ending]) -> None:
+        self._loops.pop(agent.id, None)
+        self.kick()
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            if not isinstance(error, WatchkeeperError):
+                log.error("agent %s stopped on a fault of the program", agent.id, exc_info=error)
+            self._error = self._error or error
+            return
+        ending = task.result()
+        if ending.outcome is Outcome.BLOCKED:
+            self.pause_all(ending.reason)
+        elif ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None:
+            self.pause_all(ending.reason)
+
+    async def _dispatch_ready(self, everyone: list[Agent]) -> None:
+        if self._once is not None and self._only is None:
+            return
+        planner = self._planner(everyone)
+        if planner is None:
+            return
+        free = self._settings.max_parallel - sum(1 for agent_id in self._loops if agent_id != planner.id)
+        for task in ready(plans.load_tasks(self.store, self.store.session_id)):
+            if free <= 0:
+                return
+            if self._only is not None and task.id not in self._only:
+                continue
+            role = self._roles.get(task.role) or self._roles["explorer"]
+            model = task.model or role.model or planner.model
+            try:
+                agent_id = await dispatch(
+                    self.environment, task, role, model=model, planner_id=planner.id, agents_md=self._agents_md
+                )
+            except LeaseLost:
+                raise
+            except WatchkeeperError as error:
+                reason = str(error)
+                await self.store.commit(lambda tx, task=task, reason=reason: _cannot_start(tx, task.id, reason))  # type: ignore[misc]
+                continue
+            agent = agents.load(self.store, agent_id)
+            if agent is not None and agent.id not in self._loops:
+                self._start(agent)
+                free -= 1
+
+    async def _settle_stale(self) -> None:
+        tasks = plans.load_tasks(self.store, self.store.session_id)
+        stale = [task for task in tasks if task.status is TaskStatus.STALE]
+        if not stale:
+            return
+        hashes = {
+            task.id: plans.inputs_hash([one.ref for one in inputs_of(self.store, task, tasks)], task.instructions)
+            for task in stale
+        }
+        for task, again in settled_stale(tasks, hashes):
+            await self.store.commit(lambda tx, task=task, again=again: recovery.settle_stale(tx, task, again=again))  # type: ignore[misc]
+
+    async def _out_of_work(self) -> bool:
+        """No loop runs: is that the end, or must somebody be told?"""
+        if self._once is not None:
+            return self._only is None or not self._anything_ready()
+        if self._anything_ready():
+            return False
+        tasks = unfinished(plans.load_tasks(self.store, self.store.session_id))
+        stuck = [task for task in tasks if task.status is TaskStatus.PAUSED]
+        if stuck:
+            self._stopping = (f"{stuck[0].name} is paused: {stuck[0].status_reason}", PAUSED_EXIT)
+            return True
+        planner = self._planner(agents.load_all(self.store, self.store.session_id))
+        assert planner is not None
+        if planner.status is AgentStatus.PAUSED:
+            self._stopping = (planner.status_reason or "the planner is paused", PAUSED_EXIT)
+            return True
+        if planner.status is AgentStatus.CANCELLED:
+            self._stopping = ("the planner was cancelled; resume it or cancel the session", PAUSED_EXIT)
+            return True
+        if self._nudges >= MOST_NUDGES:
+            self._stopping = ("the planner ended its turn without finishing, and nothing is left to run; steer it", PAUSED_EXIT)
+            return True
+        self._nudges += 1
+        left = ", ".join(f"{task.name} ({task.status})" for task in tasks)
+        text = f"Nothing runs any more. {'Left: ' + left + '. ' if left else ''}Go on with the plan, or call finish_session."
+        await self.store.commit(lambda tx: plans.post(tx, planner.id, "nudge", {"text": text}))
+        self.kick()
+        return False
+
+    def _anything_ready(self) -> bool:
+        tasks = ready(plans.load_tasks(self.store, self.store.session_id))
+        if any(self._only is None or task.id in self._only for task in tasks):
+            return True
+        everyone = agents.load_all(self.store, self.store.session_id)
+        return any(self._should_run(agent) for agent in everyone)
+
+    async def _finish(self) -> HostResult:
+        await self._live.flush()
+        await self._note_hosted()
+        row = self.store.one("SELECT status, status_reason FROM sessions WHERE id = ?", (self.store.session_id,))
+        status = SessionStatus(row[0])
+        if self._once is None and status is SessionStatus.RUNNING:
+            reason, code = self._stopping or ("stopped", PAUSED_EXIT)
+            await self.store.commit(lambda tx: recovery.pause_session(tx, reason))
+            return HostResult(SessionStatus.PAUSED, reason, code)
+        codes = {SessionStatus.DONE: 0, SessionStatus.FAILED: 1, SessionStatus.CANCELLED: 1, SessionStatus.PAUSED: PAUSED_EXIT}
+        return HostResult(status, row[1], codes.get(status, 0))
+
+    # --- the planner -------------------------------------------------------------------------------------------
+
+    def _planner(self, everyone: list[Agent]) -> Agent | None:
+        row = self.store.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (self.store.session_id,))
+        return next((agent for agent in everyone if row and agent.id == row[0]), None)
+
+    async def _ensure_planner(self) -> None:
+        row = self.store.one(
+            "SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (self.store.session_id,)
+        )
+        if row[0] is not None:
+            return
+        environment, role = self.environment, self._roles["planner"]
+        goal, model = environment.redact(row[1]), role.model or row[2]
+        window = environment.settings.context_tokens or environment.model(model).context_window
+        workspace = str(environment.workspace)
+        system = prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=self._agents_md)
+        agent = Agent(
+            id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
+            status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
+            context_limit=window,
+        )  # fmt: skip
+        limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+        now = environment.clock.now()
+
+        def write(tx: Transaction) -> None:
+            memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
+            agents.create(
+                tx, agent_id=agent.id, name=agent.name, role=agent.role, model=model, system=system, goal=goal, context_limit=window
+            )
+            memory.start(tx)
+            memory.append("user", prompts.goal_message(goal, workspace), at=now).write(tx)
+            tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
+
+        await self.store.commit(write)
+
+    # --- beside the loops --------------------------------------------------------------------------------------
+
+    async def _watch(self, feed: ChangeFeed) -> None:
+        """Wake for commands of other processes."""
+        while True:
+            if await asyncio.to_thread(feed.wait, 1.0) and self.commands.waiting():
+                self.kick()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await self._note_hosted()
+
+    async def _note_hosted(self) -> None:
+        """Add the time hosted since the last note; a budget of time counts it."""
+        now = self.environment.clock.monotonic()
+        seconds, self.started_at = now - self.started_at, now
+        await self.store.commit(
+            lambda tx: tx.execute(
+                "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?", (seconds, tx.session_id)
+            )
+        )
+
+    def _background_ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            self._error = self._error or task.exception()
+            self.kick()
+
+    async def _drop_loops(self) -> None:
+        tasks = [running.task for running in self._loops.values()]
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _cannot_start(tx: Transaction, task_id: str, reason: str) -> None:
+    """A task whose agent cannot even be made (an unknown model, say) fails, and the planner is told."""
+    tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task_id))
+    plans.move(tx, task_id, TaskStatus.RUNNING)
+    plans.move(tx, task_id, TaskStatus.FAILED, reason)
+    reporting.tell_planner(tx, "task_failed", task_id, error=reason, attempt=1)
+

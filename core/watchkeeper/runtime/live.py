@@ -1,0 +1,79 @@
+"""The `live` rows: what each agent does this moment, written at most ten times a second."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from watchkeeper.records.clock import Clock
+from watchkeeper.store.encoding import plain
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+
+PERIOD_SECONDS = 0.1
+SHOWN_CHARACTERS = 2_000
+"""Of streamed text, the end that is shown."""
+
+
+@dataclass(slots=True)
+class _Shown:
+    activity: str
+    detail: str
+    since: float
+    until: float | None = None
+    text: str = ""
+
+
+class LiveRows:
+    """Gathers what loops say and upserts it, off their path. Nothing relies on these rows."""
+
+    def __init__(self, store: SessionStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._shown: dict[str, _Shown] = {}
+        self._dirty: set[str] = set()
+
+    def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
+        """Say what an agent does now; a new activity clears the streamed text."""
+        now = self._clock.now()
+        old = self._shown.get(agent_id)
+        same = old is not None and old.activity == activity and old.detail == detail and until is None
+        since = old.since if old is not None and same else now
+        text = old.text if old is not None and same else ""
+        self._shown[agent_id] = _Shown(activity, detail, since, until, text)
+        self._dirty.add(agent_id)
+
+    def stream(self, agent_id: str, text: str) -> None:
+        """Add streamed text."""
+        shown = self._shown.get(agent_id)
+        if shown is not None:
+            shown.text = (shown.text + text)[-SHOWN_CHARACTERS:]
+            self._dirty.add(agent_id)
+
+    async def run(self) -> None:
+        """Write what changed, until cancelled."""
+        while True:
+            await asyncio.sleep(PERIOD_SECONDS)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write what changed since the last time."""
+        if not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, set()
+        now = self._clock.now()
+        rows = [
+            (agent_id, self._store.session_id, one.activity, plain(one.detail), plain(one.text), one.since, one.until, now)
+            for agent_id, one in ((agent_id, self._shown[agent_id]) for agent_id in dirty)
+        ]
+
+        def write(tx: Transaction) -> None:
+            tx.executemany(
+                "INSERT INTO live (agent_id, session_id, activity, detail, text, since, until, updated_at)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET activity = excluded.activity,"
+                " detail = excluded.detail, text = excluded.text, since = excluded.since, until = excluded.until,"
+                " updated_at = excluded.updated_at",
+                rows,
+            )
+
+        await self._store.commit(write)

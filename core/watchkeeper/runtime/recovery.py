@@ -1,0 +1,75 @@
+"""Opening and closing a session's drive: what a resume, a pause and a re-run change in the rows."""
+
+from __future__ import annotations
+
+from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
+from watchkeeper.store import agents, plans, sessions
+from watchkeeper.store.plans import Task
+from watchkeeper.store.transaction import Transaction
+
+
+class AlreadyEnded(WatchkeeperError):
+    """The session is over; there is nothing to resume."""
+
+    exit_code = 0
+
+
+def open_session(tx: Transaction, *, resume: bool) -> None:
+    """Let a host begin: `resume` lifts the session's pause and every agent's."""
+    status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
+    if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
+        sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
+    tx.execute("DELETE FROM live WHERE session_id = ?", (tx.session_id,))
+    tx.event("host.started", resume=resume)
+    if resume:
+        lift_pauses(tx)
+        if status is SessionStatus.FAILED:
+            revive_planner(tx)
+
+
+def lift_pauses(tx: Transaction) -> None:
+    """Every paused agent and task goes on where it stopped; attempts stay what they are."""
+    for agent in agents.load_all(tx, tx.session_id):
+        if agent.status is AgentStatus.PAUSED:
+            lift(tx, agent.id, agent.task_id)
+    for task in plans.load_tasks(tx, tx.session_id):
+        if task.status is TaskStatus.PAUSED:
+            plans.move(tx, task.id, TaskStatus.RUNNING if task.assigned_agent else TaskStatus.PENDING, "resumed")
+
+
+def lift(tx: Transaction, agent_id: str, task_id: str | None) -> None:
+    """One agent, and its task, go on."""
+    agents.move(tx, agent_id, AgentStatus.WORKING, "resumed")
+    task = plans.load_task(tx, task_id) if task_id else None
+    if task is not None and task.status is TaskStatus.PAUSED and task.assigned_agent == agent_id:
+        plans.move(tx, task.id, TaskStatus.RUNNING, "resumed", agent=agent_id)
+
+
+def revive_planner(tx: Transaction) -> None:
+    """A session that failed is resumed: its planner is told, and decides."""
+    row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
+    planner = agents.load(tx, row[0]) if row and row[0] else None
+    if planner is not None and planner.status in (AgentStatus.FAILED, AgentStatus.DONE, AgentStatus.CANCELLED):
+        agents.move(tx, planner.id, AgentStatus.IDLE, "resumed")
+        plans.post(tx, planner.id, "resumed", {"text": "The session was resumed by a person. Go on with the plan."})
+
+
+def pause_session(tx: Transaction, reason: str) -> None:
+    """Nothing runs any more, and the goal is not reached."""
+    sessions.set_status(tx, SessionStatus.PAUSED, reason)
+
+
+def settle_stale(tx: Transaction, task: Task, *, again: bool) -> None:
+    """A stale task whose inputs are all there again: as good as before, or run anew."""
+    current = plans.load_task(tx, task.id)
+    if current is None or current.status is not TaskStatus.STALE:
+        return
+    if not again:
+        plans.move(tx, task.id, TaskStatus.DONE, "its inputs did not change")
+        return
+    plans.move(tx, task.id, TaskStatus.PENDING, "its inputs changed")
+    tx.execute(
+        "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL WHERE id = ?",
+        (task.id,),
+    )

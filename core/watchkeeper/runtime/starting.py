@@ -1,0 +1,115 @@
+"""Starting a session: one row, with everything that a host needs to drive it later, on its own."""
+
+from __future__ import annotations
+
+import getpass
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.ids import IdSource, random_id
+from watchkeeper.store import database, sessions
+from watchkeeper.store.encoding import decode
+from watchkeeper.store.writer import Group
+
+BUDGET_KINDS = ("usd", "tokens", "turns", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What was decided when a session started; kept in its row, so that a resume needs no flag again."""
+
+    max_parallel: int = 4
+    context_tokens: int | None = None
+    speed: float | None = 1.0
+    """The surveyor's pace; None waits for nothing."""
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    approval_timeout_seconds: float | None = None
+    base_url: str | None = None
+
+    @classmethod
+    def load(cls, text: str) -> SessionSettings:
+        """From the JSON of a row; what a newer program wrote there is passed over."""
+        known = {key: value for key, value in decode(text).items() if key in cls.__slots__}
+        for name in ("allow", "deny"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a person asks for."""
+
+    goal: str
+    workspace: Path
+    model: str
+    settings: SessionSettings = field(default_factory=SessionSettings)
+    budgets: dict[str, float] = field(default_factory=dict)
+    """Kind (`usd`, `tokens`, `turns`, `seconds`) → amount."""
+
+
+def create_session(database_path: Path, wanted: NewSession, *, new_id: IdSource = random_id, now: float | None = None) -> str:
+    """Write the session's row; returns its id. A host drives it from there.
+
+    Raises:
+        BadInput: the workspace is no folder, the goal is empty, or a budget cannot be kept.
+        StoreUnusable: the database cannot be written.
+    """
+    check_workspace(wanted.workspace)
+    if not wanted.goal.strip():
+        raise BadInput("the goal is empty; say what should be done: wk run \"GOAL\"")
+    for kind, amount in wanted.budgets.items():
+        if kind not in BUDGET_KINDS or amount <= 0:
+            raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
+    session_id = new_id()
+    connection = database.open_writable(database_path)
+    try:
+        database.begin_immediate(connection)
+        sessions.create(
+            Group(connection),
+            session_id=session_id,
+            user_id=_user(),
+            goal=wanted.goal,
+            workspace=str(wanted.workspace.resolve()),
+            model=wanted.model,
+            settings=_plain(asdict(wanted.settings)),
+            budgets=wanted.budgets,
+            now=now if now is not None else time.time(),
+        )
+        connection.execute("COMMIT")
+    finally:
+        connection.close()
+    return session_id
+
+
+def check_workspace(workspace: Path) -> None:
+    """Refuse a workspace that is no folder.
+
+    Raises:
+        BadInput: one line that says which.
+    """
+    try:
+        if workspace.is_dir():
+            with_names = next(iter(workspace.iterdir()), None)
+            del with_names
+            return
+        exists = workspace.exists()
+    except OSError as error:
+        raise BadInput(f"the workspace {workspace} cannot be read ({error.strerror}); choose another with --workspace") from None
+    raise BadInput(
+        f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with --workspace"
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
