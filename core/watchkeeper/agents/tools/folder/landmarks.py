@@ -71,8 +71,8 @@ def _declared(name: str, content: bytes) -> str | None:
         parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
         parser.optionxform = str  # type: ignore[assignment,method-assign]  # command names keep their case
         parser.read_string(text)
-        scripts = parser.options("console_scripts") if parser.has_section("console_scripts") else []
-        return _listed("console_scripts", scripts)
+        names = parser.options("console_scripts") if parser.has_section("console_scripts") else []
+        return _listed("console_scripts", names)
     except (ValueError, RecursionError, configparser.Error):
         return None
 

@@ -1,0 +1,315 @@
+"""The surveyor as explorer: pages through its part of the folder, and saves the figures of each page as it goes.
+
+Phases: `list` (a page was asked for), `read` (all is listed, some files are being read), `close` (the joined figures are
+being saved), `done`, `failed`. The cursor of a reply says how things stand once its calls have succeeded.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.models.surveyor import moves
+from watchkeeper.models.surveyor.figures import figures_of, first_words, no_figures
+from watchkeeper.models.surveyor.moves import Call, Move, count
+from watchkeeper.models.surveyor.partial import json_object
+from watchkeeper.models.surveyor.situation import MOST_ATTEMPTS, Outcome, Situation
+
+ROLLED_PAGES = 16
+"""So many pages' figures are joined into one artifact, so that naming them all stays short."""
+LEAST_PAGE_BYTES = 1_500
+READ_LINES = 30
+_READABLE_BYTES = 200_000
+_READABLE_LINE = 160
+_READS_AT_ONCE = 2
+_READS_IN_ALL = 6
+
+DEFAULT_SCOPE: dict[str, Any] = {"task": "workspace", "parts": [{"path": "."}]}
+"""For an assignment that names no part: all of it."""
+
+
+def explore(situation: Situation, page_bytes: int) -> Move:
+    """The explorer's next reply."""
+    return _Explorer(situation, page_bytes).next_move()
+
+
+class _Explorer:
+    """One turn. `state` is the cursor in the making."""
+
+    def __init__(self, situation: Situation, page_bytes: int) -> None:
+        self.situation = situation
+        self.scope = situation.scope or DEFAULT_SCOPE
+        self.parts: list[dict[str, Any]] = self.scope.get("parts") or DEFAULT_SCOPE["parts"]
+        self.output = f"figures/{self.scope.get('task') or 'workspace'}"
+        old = situation.cursor
+        if old is None or old.get("role") != "explorer" or (old["phase"] == "done" and situation.assigned_again):
+            old = None
+        self.started = old is not None
+        self.state: dict[str, Any] = old or self._fresh(page_bytes)
+        self.calls: list[Call] = []
+        self.said: list[str] = []
+        self.outcomes = list(situation.outcomes) if self.started else []
+        self.notes = self._notes()
+
+    def _fresh(self, page_bytes: int) -> dict[str, Any]:
+        return {
+            "role": "explorer",
+            "phase": "list",
+            "key": self.situation.key,
+            "part": 0,
+            "page": 0,
+            "next": self._first_cursor(0),
+            "size": page_bytes,
+            "totals": {"files": 0, "folders": 0, "bytes": 0, "lines": 0, "todos": 0},
+            "big": [],
+        }
+
+    def next_move(self) -> Move:
+        state, steering = self.state, self.situation.steering
+        if self.situation.assigned_again and self.scope != DEFAULT_SCOPE:
+            state["scope"] = self.scope
+        if state["phase"] == "done":
+            return Move(f"{steering.acknowledgement}My part is finished; {self._result()}", state)
+        if state["phase"] == "failed":
+            state["phase"], self.outcomes = state.pop("was"), []
+            state.pop("tries", None)
+            if state["phase"] != "list":
+                self.state = state = self._fresh(state["size"])
+        if steering.skip:
+            state["skip"] = sorted({*state.get("skip", ()), *steering.skip})
+        if steering.stop:
+            state["stop"] = True
+        failed_saves = [o for o in self.outcomes if o.failed and o.name == "save_artifact"]
+        if failed_saves:
+            state["tries"] = state.get("tries", 0) + 1
+            if moves.exhausted(state["tries"], failed_saves):
+                return self._give_up(moves.reason(failed_saves))
+            self.calls += moves.again(failed_saves)
+        {"list": self._list, "read": self._read, "close": self._close}[state["phase"]](failed_saves)
+        if not failed_saves and not state.pop("failing", False):
+            state.pop("tries", None)
+        text = steering.acknowledgement + " ".join(self.said)
+        if state["phase"] == "done":
+            return Move(steering.acknowledgement + self._result(), self._final())
+        return Move(text, state, self.calls)
+
+    # -- listing ----------------------------------------------------------------------------------------------------
+
+    def _list(self, failed_saves: list[Outcome]) -> None:
+        listed = [o for o in self.outcomes if o.name == "list_folder"]
+        if not listed:
+            if not self.state["page"]:
+                self.said.append(f"I survey {self._label()} and count what it holds, page by page.")
+            self._ask()
+            return
+        outcome = listed[-1]
+        page = None if outcome.failed else json_object(outcome.text)
+        if page is None and not outcome.failed and self.state["size"] > LEAST_PAGE_BYTES:
+            # It came, but shortened to fit the window: a smaller page fits.
+            self.state["size"] = max(LEAST_PAGE_BYTES, self.state["size"] // 2)
+            self.said.append("That page did not fit my context; I ask for a smaller one.")
+            self._ask()
+        elif page is None:
+            if not failed_saves:
+                self.state["tries"] = self.state.get("tries", 0) + 1
+            self.state["failing"] = True
+            if moves.exhausted(self.state["tries"], [outcome]) or (self.state["tries"] > 1 and not outcome.transient):
+                self.state.pop("failing")
+                self._absorb({"unreadable": "could not be listed"})
+            else:
+                self.said.append(f"Listing {self._label()} failed; I try again ({moves.reason([outcome])}).")
+                self._ask()
+        else:
+            self._absorb(page)
+
+    def _absorb(self, page: dict[str, Any]) -> None:
+        """Take a page's figures, and ask for what comes next."""
+        state, part = self.state, self.parts[self.state["part"]]
+        figures = figures_of(page, state["big"], state.get("skip", ()))
+        totals = figures["totals"]
+        if page.get("unreadable"):
+            totals["unreadable"] += 1
+            figures.setdefault("unreadable", []).append([str(part.get("path", ".")), str(page["unreadable"])])
+        first_of_part = state["next"] == self._first_cursor(state["part"])
+        if first_of_part and "from" not in part and part.get("path", ".") != ".":
+            totals["folders"] += 1  # The folder itself, which its own listing does not name.
+        sums = state["totals"]
+        for name in ("files", "folders", "bytes", "lines"):
+            sums[name] += totals[name]
+        sums["todos"] += totals["todo"] + totals["fixme"]
+        self._choose(page.get("entries", ()))
+        if self.notes:
+            figures["notes"] = self.notes
+        last = self._advance(page.get("next"))
+        if last and state.get("skip"):
+            left_out = [f"{name} (on request)" for name in state["skip"]]
+            figures["skipped"] = [*figures.get("skipped", ()), *left_out]
+        if last and state.pop("stopped_at", None):
+            figures["skipped"] = [*figures.get("skipped", ()), f"{self._label()}, the rest (on request)"]
+        here = f"{count(totals['files'], 'file')}, {count(totals['lines'], 'line')}"
+        if not last:
+            self.said.append(f"Page {state['page'] + 1} of {self._label()}: {here}. I save its figures and go on.")
+            self._save_page(figures)
+            self._ask()
+            self._read_files()
+        elif state.get("want") and not state.get("read"):
+            self.said.append(f"The last page: {here}. I read what looks most telling.")
+            self._save_page(figures)
+            self._read_files()
+            state["phase"] = "read"
+        else:
+            self.said.append(f"The last page: {here}. I join the figures as {self.output}.")
+            self._finish(figures)
+        if self.notes:
+            self._remember()
+
+    def _advance(self, following: object) -> bool:
+        """Move on to the next page or part; True when there is none, or a person said stop."""
+        state = self.state
+        if isinstance(following, str) and following:
+            if state.get("stop"):
+                state["stopped_at"] = following
+                return True
+            state["next"] = following
+            return False
+        if state["part"] + 1 >= len(self.parts):
+            return True
+        if state.get("stop"):
+            state["stopped_at"] = "part"
+            return True
+        state["part"] += 1
+        state["next"] = self._first_cursor(state["part"])
+        return False
+
+    def _first_cursor(self, index: int) -> str | None:
+        part = self.parts[index]
+        return f"from:{part['from']}" if "from" in part else None
+
+    def _ask(self) -> None:
+        part = self.parts[self.state["part"]]
+        only = part.get("only")
+        arguments: dict[str, Any] = {"path": part.get("path", "."), "recursive": only != "files"}
+        if only:
+            arguments["only"] = only
+        if self.state["next"]:
+            arguments["cursor"] = self.state["next"]
+        if part.get("until"):
+            arguments["until"] = part["until"]
+        arguments["max_bytes"] = self.state["size"]
+        self.calls.append(("list_folder", arguments))
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def _choose(self, entries: Any) -> None:
+        """Note which files of a page are worth reading: a README, an entry point, else the largest source."""
+        state = self.state
+        want: list[str] = state.setdefault("want", [])
+        best: list[Any] = state.setdefault("best", [0, ""])
+        for entry in entries:
+            path, size, lines = str(entry["path"]), entry.get("bytes", 0), entry.get("lines") or 0
+            plain = "\\" not in path and len(path) <= 160
+            if entry.get("kind") != "file" or not plain or not 0 < size <= _READABLE_BYTES or entry.get("unreadable"):
+                continue
+            if not lines or size / lines > _READABLE_LINE or "todos_from" in entry:
+                continue
+            name = path.rpartition("/")[2].lower()
+            wanted = name.startswith("readme") or entry.get("entry_point")
+            if wanted and len(want) < _READS_AT_ONCE and state.get("read", 0) + len(want) < _READS_IN_ALL:
+                want.append(path)
+            elif not entry.get("test") and size > best[0]:
+                best[:] = [size, path]
+        if not want and not state.get("read") and best[1]:
+            want.append(best[1])
+
+    def _read_files(self) -> None:
+        want = self.state.pop("want", [])
+        if "read" not in self.situation.tools:
+            return
+        for path in want:
+            self.calls.append(("read", {"file_path": path, "view_range": [1, READ_LINES]}))
+        if want:
+            self.state["read"] = self.state.get("read", 0) + len(want)
+            self.state.pop("best", None)
+
+    def _notes(self) -> list[list[str]]:
+        """What the files that were just read begin with."""
+        notes = []
+        for outcome in self.outcomes:
+            if outcome.name == "read" and not outcome.failed and (words := first_words(outcome.text)):
+                notes.append([str(outcome.arguments.get("file_path")), words])
+        return notes
+
+    def _read(self, failed_saves: list[Outcome]) -> None:
+        failed = [o for o in self.outcomes if o.name == "read" and o.transient]
+        if failed and not self.notes and self.state.get("reads_again", 0) < MOST_ATTEMPTS - 1:
+            self.state["reads_again"] = self.state.get("reads_again", 0) + 1
+            self.said.append("Reading was interrupted; I read again.")
+            self.calls += moves.again(failed)
+            return
+        if failed_saves:
+            # The pages must be there before they are joined; what was read is read again then.
+            self.said.append("Saving failed; I save again.")
+            self.calls += [(o.name, o.arguments) for o in self.outcomes if o.name == "read"]
+            return
+        self._remember()
+        self.said.append(f"I keep what I read, and join the figures as {self.output}.")
+        self._finish({"notes": self.notes} if self.notes else {})
+
+    def _remember(self) -> None:
+        if "remember" in self.situation.tools:
+            for path, words in self.notes:
+                self.calls.append(("remember", {"text": f"{path} begins: {words}", "kind": "fact"}))
+
+    # -- saving -----------------------------------------------------------------------------------------------------
+
+    def _save_page(self, figures: dict[str, Any]) -> None:
+        self.state["page"] += 1
+        page = self.state["page"]
+        name, content = f"{self.output}/{page:04d}", figures
+        if page % ROLLED_PAGES == 0:
+            first = page - ROLLED_PAGES + 1
+            earlier = [{"$artifact": f"{self.output}/{number:04d}"} for number in range(first, page)]
+            name, content = f"{self.output}/{first:04d}-{page:04d}", {"$merge": [*earlier, figures]}
+        self.calls.append(("save_artifact", {"name": name, "content": content}))
+
+    def _finish(self, figures: dict[str, Any]) -> None:
+        """Save the joined figures of all pages under the name that the writer knows."""
+        pages = self.state["page"]
+        rolled = pages // ROLLED_PAGES
+        names = [f"{i * ROLLED_PAGES + 1:04d}-{(i + 1) * ROLLED_PAGES:04d}" for i in range(rolled)]
+        names += [f"{number:04d}" for number in range(rolled * ROLLED_PAGES + 1, pages + 1)]
+        parts: list[Any] = [no_figures(), *({"$artifact": f"{self.output}/{name}"} for name in names)]
+        if figures:
+            parts.append(figures)
+        self.calls.append(("save_artifact", {"name": self.output, "content": {"$merge": parts}}))
+        self.state["phase"] = "close"
+        for spent in ("want", "best", "next", "big"):
+            self.state.pop(spent, None)
+
+    def _close(self, failed_saves: list[Outcome]) -> None:
+        if failed_saves:
+            self.said.append(f"Saving failed; I save again ({moves.reason(failed_saves)}).")
+        else:
+            self.state["phase"] = "done"
+
+    # -- ending -----------------------------------------------------------------------------------------------------
+
+    def _label(self) -> str:
+        return str(self.scope.get("label") or self.parts[min(self.state["part"], len(self.parts) - 1)].get("path", "."))
+
+    def _result(self) -> str:
+        sums = self.state["totals"]
+        todos = count(sums["todos"], "TODO or FIXME", "TODOs and FIXMEs")
+        return (
+            f"{self._label()} holds {count(sums['files'], 'file')} in {count(sums['folders'], 'folder')}: "
+            f"{count(sums['bytes'], 'byte')}, {count(sums['lines'], 'line')}, {todos}. "
+            f"The figures are in the artifact {self.output}."
+        )
+
+    def _final(self) -> dict[str, Any]:
+        """The cursor of the last reply: no more than a re-run needs, and the same however the work went."""
+        kept = ("role", "phase", "key", "totals", "size", "part", "page", "scope")
+        return {name: self.state[name] for name in kept if name in self.state}
+
+    def _give_up(self, why: str) -> Move:
+        self.state["was"], self.state["phase"] = self.state["phase"], "failed"
+        return Move(f"FAILED: {self._label()} could not be surveyed to its end: {why}", self.state)

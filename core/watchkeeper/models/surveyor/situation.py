@@ -1,0 +1,207 @@
+"""What a request says, read for what the surveyor needs: who it is, where it stands, what has come back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.models.surveyor.partial import json_after
+from watchkeeper.records.model import ModelRequest, Purpose
+
+CURSOR = "cursor:"
+SCOPE = "scope:"
+MOST_ATTEMPTS = 3
+"""How often a call that keeps failing is made in all."""
+
+_TRANSIENT = re.compile(r"interrupt|unknown|timed? ?out|time-out|unavailable|try again|busy|cancelled", re.IGNORECASE)
+_STOP = re.compile(r"(?:^|[.!?:;\n])\s*(?:please\s+)?stop\b(?!ped)", re.IGNORECASE)
+_SKIP = re.compile(r"(?:^|[.!?:;,\n]|\band\b)\s*(?:please\s+)?skip\s+[`'\"]?([^\s`'\",;]+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A tool call of the last reply, with its result."""
+
+    name: str
+    arguments: dict[str, Any]
+    text: str
+    failed: bool
+
+    @property
+    def transient(self) -> bool:
+        """It failed in a way that trying again may mend. Every call that the surveyor makes may be repeated."""
+        return self.failed and _TRANSIENT.search(self.text[:400]) is not None
+
+    @property
+    def denied(self) -> bool:
+        return self.failed and re.search(r"denied|not allowed|permission", self.text[:400], re.IGNORECASE) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Steering:
+    """What people said since the last reply."""
+
+    texts: tuple[str, ...] = ()
+    stop: bool = False
+    skip: tuple[str, ...] = ()
+
+    @property
+    def acknowledgement(self) -> str:
+        """A sentence to begin the reply with; empty when nobody said anything."""
+        if not self.texts:
+            return ""
+        said = " ".join(" ".join(self.texts).split())
+        return f"Noted: “{said if len(said) <= 100 else said[:99] + '…'}” "
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A request, understood."""
+
+    role: str
+    tools: frozenset[str]
+    assignment: str
+    """The first user message, as text."""
+    scope: dict[str, Any] | None
+    """The machine line of the assignment that holds now."""
+    assigned_again: bool
+    """The assignment was delivered anew after the last reply."""
+    cursor: dict[str, Any] | None
+    """Where the last reply left off; None at the start."""
+    outcomes: tuple[Outcome, ...]
+    inbox: tuple[dict[str, Any], ...]
+    steering: Steering
+    replied: bool
+    """There is an earlier reply in the context, or a trace of one."""
+
+    def outcomes_of(self, *names: str) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.name in names]
+
+    @property
+    def key(self) -> str:
+        """Ties a cursor to its assignment, so that a file's text cannot pass for one."""
+        basis = json.dumps(self.scope, sort_keys=True) if self.scope else "planner"
+        return hashlib.sha256(basis.encode()).hexdigest()[:8]
+
+
+def understand(request: ModelRequest) -> Situation:
+    """Read a request. Tolerates whatever compaction left between the first message and the last ones."""
+    messages = request.messages
+    last = max((i for i, message in enumerate(messages) if message.get("role") == "assistant"), default=-1)
+    assignment = "\n".join(_texts(messages[0])) if messages else ""
+    said = [text for message in messages[last + 1 :] for text in _texts(message)] if last >= 0 else []
+    scope, assigned_again = _scope_in(assignment), False
+    for text in said:
+        if (newer := _scope_in(text)) is not None:
+            scope, assigned_again = newer, True
+    inbox = tuple(item for text in said or [assignment] for item in _inbox_in(text))
+    situation = Situation(
+        role=_role(request),
+        tools=frozenset(tool.name for tool in request.tools),
+        assignment=assignment,
+        scope=scope,
+        assigned_again=assigned_again,
+        cursor=None,
+        outcomes=tuple(_outcomes(messages, last)) if last >= 0 else (),
+        inbox=inbox,
+        steering=_steering(said, inbox),
+        replied=last >= 0,
+    )
+    cursor = None
+    if last >= 0:
+        cursor = json_after("\n".join(_texts(messages[last])), CURSOR, last=True)
+    if cursor is None:
+        # Everything may have been compacted away; an observation at the front may still quote the cursor.
+        traced = json_after(assignment, CURSOR, last=True)
+        cursor = traced if traced and traced.get("key") == situation.key else None
+    if cursor and isinstance(cursor.get("scope"), dict) and not assigned_again:
+        scope = cursor["scope"]
+    return _replaced(situation, scope, cursor)
+
+
+def _replaced(situation: Situation, scope: dict[str, Any] | None, cursor: dict[str, Any] | None) -> Situation:
+    from dataclasses import replace
+
+    return replace(situation, scope=scope, cursor=cursor)
+
+
+def _role(request: ModelRequest) -> str:
+    first = request.system.lstrip().partition("\n")[0]
+    if first.lower().startswith("role:"):
+        return first[5:].strip().lower()
+    if request.purpose in (Purpose.OBSERVER, Purpose.REFLECTOR):
+        return str(request.purpose)
+    names = {tool.name for tool in request.tools}
+    return "planner" if "create_plan" in names else "explorer" if "list_folder" in names else ""
+
+
+def _texts(message: dict[str, Any]) -> Iterator[str]:
+    content = message.get("content")
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Sequence):
+        for block in content:
+            if isinstance(block, dict) and block.get("type") == "text":
+                yield str(block.get("text", ""))
+
+
+def _outcomes(messages: Sequence[dict[str, Any]], last: int) -> Iterator[Outcome]:
+    results = {
+        block.get("tool_use_id"): block
+        for message in messages[last + 1 :]
+        for block in _blocks(message)
+        if block.get("type") == "tool_result"
+    }
+    for block in _blocks(messages[last]):
+        if block.get("type") != "tool_use":
+            continue
+        result = results.get(block.get("id"))
+        arguments = block.get("input")
+        yield Outcome(
+            name=str(block.get("name")),
+            arguments=arguments if isinstance(arguments, dict) else {},
+            text="".join(_texts(result)) if result else "interrupted, outcome unknown",
+            failed=result is None or bool(result.get("is_error")),
+        )
+
+
+def _blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    content = message.get("content")
+    return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+
+
+def _scope_in(text: str) -> dict[str, Any] | None:
+    scope = json_after(text, SCOPE)
+    if scope is None and SCOPE in text:
+        # The instructions may come quoted inside a JSON handoff.
+        scope = json_after(text.replace('\\"', '"').replace("\\\\", "\\"), SCOPE)
+    return scope
+
+
+def _inbox_in(text: str) -> list[dict[str, Any]]:
+    position = text.find('{"inbox"')
+    if position < 0:
+        return []
+    whole = json_after(text[position:], "")
+    items = whole.get("inbox") if whole else None
+    if not isinstance(items, list):
+        from watchkeeper.models.surveyor.partial import leading_rows
+
+        items, _ = leading_rows(text[text.find("[", position) :]) if "[" in text[position:] else ([], False)
+    return [item for item in items if isinstance(item, dict)]
+
+
+def _steering(said: Sequence[str], inbox: Sequence[dict[str, Any]]) -> Steering:
+    texts = [str(item.get("text", "")) for item in inbox if item.get("kind") == "steer"]
+    if not inbox:
+        texts += [text[:600] for text in said if SCOPE not in text and text.strip()]
+    joined = "\n".join(texts)
+    return Steering(
+        texts=tuple(texts),
+        stop=_STOP.search(joined) is not None,
+        skip=tuple(name.rstrip("/.") for name in _SKIP.findall(joined) if name.strip("/.")),
+    )
