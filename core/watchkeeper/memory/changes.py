@@ -70,6 +70,8 @@ class Prepared:
     kind: ObservationKind = ObservationKind.SUMMARY
     level: int = 0
     reason: str = "summary"
+    refused: tuple[str, ...] = ()
+    """Why texts that the model gave before this one were not used."""
 
 
 class WindowTooSmall(Exception):

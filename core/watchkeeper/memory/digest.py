@@ -90,15 +90,19 @@ class DigestNotes:
         chosen: dict[str, list[_Line]] = {}
         ranked = {title: _by_rank(self.sections[title], title) for title in SECTIONS if self.sections.get(title)}
         rank = 0
+        told: set[str] = set()  # what one section says, another need not repeat
         while left > 0 and any(rank < len(lines) for lines in ranked.values()):
             for title, lines in ranked.items():
                 if rank >= len(lines):
+                    continue
+                if lines[rank].text[:80] in told:
                     continue
                 cost = counter.count(lines[rank].shown(width)) + 1
                 if title not in chosen:
                     cost += counter.count(title) + 2
                 if cost <= left:
                     left -= cost
+                    told.add(lines[rank].text[:80])
                     chosen.setdefault(title, []).append(lines[rank])
             rank += 1
         parts = [head]

@@ -59,8 +59,8 @@ class Bench:
     tail: Sequence[Message]
     """The messages that `view` does not cover."""
     pinned: Message | None
-    split: int | None
-    """High-water mark of a pass in flight: no digest may cover messages on both sides of it."""
+    marks: Sequence[int]
+    """High-water marks of passes in flight: no digest may cover messages on both sides of one."""
     next_id: int
     at: float
     instructions: str | None = None
@@ -118,12 +118,15 @@ class Bench:
     def _pieces(
         self, folded: Sequence[Observation], covered: Sequence[Message]
     ) -> list[tuple[Sequence[Observation], Sequence[Message]]]:
-        mark = self.split
-        if mark is None:
-            return [(folded, covered)]
-        below = ([o for o in folded if o.covers[1] <= mark], [m for m in covered if m.seq <= mark])
-        above = ([o for o in folded if o.covers[1] > mark], [m for m in covered if m.seq > mark])
-        return [piece for piece in (below, above) if piece[0] or piece[1]]
+        pieces: list[tuple[Sequence[Observation], Sequence[Message]]] = []
+        low = 0
+        for mark in (*sorted(set(self.marks)), None):
+            old = [o for o in folded if o.covers[1] > low and (mark is None or o.covers[1] <= mark)]
+            messages = [m for m in covered if m.seq > low and (mark is None or m.seq <= mark)]
+            if old or messages:
+                pieces.append((old, messages))
+            low = mark or low
+        return pieces
 
     def _digest(
         self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int

@@ -21,7 +21,7 @@ from watchkeeper.memory import fitting, history
 from watchkeeper.memory.assembly import Assembly, assemble, pinnable
 from watchkeeper.memory.changes import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
 from watchkeeper.memory.content import copied
-from watchkeeper.memory.cuts import cut_points
+from watchkeeper.memory.cuts import cut_points, newest_turn
 from watchkeeper.memory.publishing import spliced
 from watchkeeper.memory.rendering import Rendering
 from watchkeeper.memory.tokens import TokenCounter, count_message
@@ -62,7 +62,7 @@ class ContextState:
         self._views: dict[int, View] = {}
         self._redo: list[int] = []
         self._held = False
-        self._in_flight: int | None = None
+        self._marks: list[int] = []
         self._next_observation = 1
         self._last_seq = 0
         self._total_tokens = 0
@@ -131,6 +131,11 @@ class ContextState:
     def verbatim(self) -> Sequence[Message]:
         """The messages that the view does not cover."""
         return self._tail(self._view)
+
+    def shown_tokens(self, message: Message) -> int:
+        """Tokens of a message as the view shows it: whole, or shortened."""
+        shortened = self._view.elided.get(message.seq)
+        return message.tokens if shortened is None else shortened.tokens
 
     @property
     def last_seq(self) -> int:
@@ -241,11 +246,22 @@ class ContextState:
 
     def begin_pass(self, high_water: int) -> None:
         """A pass that reads up to `high_water` is in flight: digests made meanwhile split there."""
-        self._in_flight = high_water
+        self._marks.append(high_water)
 
-    def end_pass(self) -> None:
-        """No pass is in flight any more."""
-        self._in_flight = None
+    def end_pass(self, high_water: int) -> None:
+        """The pass that `begin_pass` announced is over."""
+        if high_water in self._marks:
+            self._marks.remove(high_water)
+
+    def descends_from(self, version: int) -> bool:
+        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by hand."""
+        view: View | None = self._view
+        while view is not None and view.version != version:
+            by_itself = view.reason in ("append", "elision") or (view.reason == "digest" and history.provisional(view))
+            if not by_itself or view.parent is None:
+                return False
+            view = self._views.get(view.parent)
+        return view is not None
 
     def reset_epoch(self) -> None:
         """Whatever is in flight is abandoned (agent reset, re-run, session ended)."""
@@ -267,11 +283,9 @@ class ContextState:
         """
         tail = self.verbatim
         bench = self._bench(at, instructions=instructions, provisional=False)
-        from watchkeeper.memory.cuts import newest_turn
-
         latest = newest_turn(tail) if keep_newest and tail else len(tail)
         if up_to is None:
-            cut = bench.cut_keeping(int(self.limit * fitting.KEEP_BY_HAND), latest) if tail else 0
+            cut = self.cut_for_pass(latest)
         else:
             cut = self.cut_before(up_to, latest)
         if cut == 0:
@@ -287,8 +301,25 @@ class ContextState:
             return None
         self.last_refusal = ""
         self.epoch += 1
-        self._held = False
         return self._take(fitted, reason, at)
+
+    def fold(self, *, at: float) -> Change | None:
+        """Make one provisional digest of all observations, for a reflection still to come; None where none is smaller."""
+        fitted = self._bench(at).build(0, int(self.limit * fitting.DIGEST_SHARE), fold_all=True)
+        if not fitted.new or fitted.tokens >= self.tokens:
+            return None
+        return self._take(fitted, "digest", at)
+
+    def cut_for_pass(self, latest: int | None = None) -> int:
+        """How many of the verbatim messages a pass should cover that nobody gave a mark: all but the newest fifth of
+        the window; where everything is within that, all but the newest turn."""
+        tail = self.verbatim
+        if not tail:
+            return 0
+        if latest is None:
+            latest = newest_turn(tail)
+        bench = self._bench(0.0)
+        return bench.cut_keeping(int(self.limit * fitting.KEEP_BY_HAND), latest) or bench.cut_keeping(0, latest)
 
     def cut_before(self, up_to: int, latest: int | None = None) -> int:
         """How many of the verbatim messages a cut behind message `up_to` covers, moved back so that no pair is cut."""
@@ -335,7 +366,6 @@ class ContextState:
             return Rejection(
                 f"The context with the summary takes {assembly.tokens} tokens, {assembly.tokens - self.limit} too many."
             )
-        self._held = False
         return self._take(fitting.Fitted(view, (observation,), assembly), prepared.reason, at)
 
     def undo(self, *, at: float) -> Change:
@@ -395,7 +425,7 @@ class ContextState:
             view=self._view,
             tail=self.verbatim,
             pinned=self._pinned,
-            split=self._in_flight,
+            marks=tuple(self._marks),
             next_id=self._next_observation,
             at=at,
             instructions=instructions,
@@ -419,6 +449,8 @@ class ContextState:
         view = self._adopt(fitted.view, reason, at)
         self._assembly = fitted.assembly
         self._next_observation += len(fitted.new)
+        if fitted.new:
+            self._held = False  # the bound forced it, or somebody asked
         start = self._uncovered_from(view)
         return Change(
             observations=fitted.new,

@@ -1,0 +1,330 @@
+"""Compaction beside an agent's loop: snapshot, ask a model, judge, publish; or leave no trace.
+
+A pass has two phases. *Prepare* works on a snapshot (what the context says up to a high-water mark) and may take as
+long as it takes; messages added meanwhile are not its business. *Publish* puts the result in place in one move, after
+the checks of `publishing.spliced`. One pass runs at a time; a second request is a no-op that says so.
+
+Where the model errs, hangs, says nothing, or says more than it read, it is asked once more for something shorter;
+then the deterministic digest takes its place, so that a pass always makes progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from watchkeeper.memory import elision, fitting
+from watchkeeper.memory.changes import Change, Prepared, Rejection
+from watchkeeper.memory.content import copied
+from watchkeeper.memory.digest import DigestNotes
+from watchkeeper.memory.judging import (
+    IDENTIFIERS_SHARE,
+    degenerate,
+    important_identifiers,
+    judge_citations,
+    with_identifiers,
+)
+from watchkeeper.memory.publishing import SMALLER_BY
+from watchkeeper.memory.rendering import Rendering
+from watchkeeper.memory.state import ContextState
+from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS
+from watchkeeper.records.memory import Message, Observation, ObservationKind
+
+log = logging.getLogger(__name__)
+
+STRONGER = (
+    "Your last summary could not be used ({why}). Write a much shorter one: at most {words} words. Keep every path, id, "
+    "number and error message that still matters."
+)
+WORDS_PER_TOKEN = 0.6
+
+
+class Summarizer(Protocol):
+    """Any coroutine function that summarises messages, on top of what an earlier summary said."""
+
+    def __call__(
+        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> Awaitable[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPass:
+    """The snapshot that one pass works on."""
+
+    covers: tuple[int, int]
+    """First and last message that the summary will stand for."""
+    messages: tuple[Message, ...]
+    """The messages that it reads, with their numbers."""
+    request: list[dict[str, Any]]
+    """The same as the Messages API takes them: repaired, and shortened where the context shows them short."""
+    earlier: tuple[Observation, ...]
+    """The observations whose place the summary will take."""
+    previous: str | None
+    """Their text."""
+    source_tokens: int
+    instructions: str | None
+    base_version: int
+    epoch: int
+
+    @property
+    def high_water(self) -> int:
+        """The mark that is used: the one asked for, moved back so that no pair is cut."""
+        return self.covers[1]
+
+
+Writer = Callable[[CompactionPass, str | None], Awaitable[str]]
+"""Writes the summary of a pass; the second argument are instructions (a retry's included)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a request for compaction ended."""
+
+    applied: bool
+    reason: str
+    """`summary`, `digest: …` with why no summary was used, or why nothing was applied."""
+    high_water: int | None = None
+    tokens_before: int = 0
+    tokens_after: int = 0
+    messages_removed: int = 0
+    change: Change | None = None
+    """The records to store, where something was applied."""
+
+
+@dataclass(slots=True)
+class Compactor:
+    """Runs passes over one `ContextState`. Give it a `summarize` (see `Summarizer`) or a `write` (see `Writer`)."""
+
+    state: ContextState
+    summarize: Summarizer | None = None
+    write: Writer | None = None
+    timeout_seconds: float | None = 120.0
+    """Per call of the model; a call that takes longer counts as failed."""
+    attempts: int = 2
+    monotonic: Callable[[], float] = time.monotonic
+    durations: list[float] = field(default_factory=list)
+    """Seconds that the last passes took, newest last."""
+    _running: CompactionPass | None = None
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a pass is between `begin` and `end`."""
+        return self._running is not None
+
+    @property
+    def running(self) -> CompactionPass | None:
+        return self._running
+
+    def begin(self, up_to: int | None = None, instructions: str | None = None) -> CompactionPass | Rejection:
+        """Take the snapshot of a pass, and the one slot there is. Must be followed by `end`.
+
+        `up_to`: the last message to cover, moved back so that no tool pair is cut; None: all but the newest messages.
+        """
+        if self._running is not None:
+            return Rejection(f"A compaction up to message {self._running.high_water} is running already.")
+        state = self.state
+        tail = state.verbatim
+        cut = state.cut_for_pass() if up_to is None else state.cut_before(up_to)
+        if cut == 0:
+            return Rejection(self._why_nothing(up_to, tail))
+        source = tail[:cut]
+        earlier = state.view.observations
+        replaced = earlier
+        # Where a digest stands in for messages that are still at hand, the summary reads these instead.
+        while earlier and earlier[-1].provisional:
+            start = earlier[-1].covers[0]
+            again = [message for message in state.messages if start <= message.seq < tail[0].seq]
+            if not again or again[0].seq != start:
+                break
+            if sum(state.shown_tokens(message) for message in (*again, *tail[:cut])) > state.limit:
+                break
+            source = (*again, *tail[:cut])
+            earlier = earlier[:-1]
+        rendering = Rendering(state.counter)
+        for message in source:
+            shortened = state.view.elided.get(message.seq)
+            content = message.content if shortened is None else elision.apply(message.content, shortened)
+            rendering.push(message.role, content, message.tokens if shortened is None else shortened.tokens)
+        self._running = CompactionPass(
+            covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
+            messages=tuple(source),
+            request=[copied(item) for item in rendering.items],
+            earlier=replaced,
+            previous="\n\n".join(observation.text for observation in earlier) or None,
+            source_tokens=rendering.tokens + sum(observation.tokens for observation in earlier),
+            instructions=instructions,
+            base_version=state.view.version,
+            epoch=state.epoch,
+        )
+        state.begin_pass(self._running.high_water)
+        return self._running
+
+    def _why_nothing(self, up_to: int | None, tail: Sequence[Message]) -> str:
+        if not tail:
+            return "Every message is summarised already." if self.state.last_seq else "There are no messages yet."
+        if up_to is not None and up_to < tail[0].seq:
+            return f"Messages up to {up_to} are summarised already (or do not exist)."
+        if up_to is None:
+            return "Only the newest messages are left, and these stay."
+        return f"A cut up to message {up_to} would separate a tool call from its result."
+
+    def end(self) -> None:
+        """Free the slot: the pass is published, rejected or abandoned."""
+        if self._running is not None:
+            self.state.end_pass(self._running.high_water)
+            self._running = None
+
+    async def prepare(self, run: CompactionPass) -> Prepared:
+        """Ask the model, judge what it says, retry stronger, and else digest. Changes nothing.
+
+        Cancelling it at any await leaves nothing behind (but the slot, which `end` frees).
+        """
+        started = self.monotonic()
+        refused: list[str] = []
+        try:
+            for attempt in range(self.attempts):
+                judged = await self._attempt(run, attempt, refused)
+                if isinstance(judged, Prepared):
+                    return replace(judged, refused=tuple(refused))
+                log.info("summary of messages %d-%d not used: %s", *run.covers, judged.reason)
+                refused.append(judged.reason)
+            return replace(self._digest(run), refused=tuple(refused))
+        finally:
+            self.durations.append(self.monotonic() - started)
+            del self.durations[:-20]
+
+    async def _attempt(self, run: CompactionPass, attempt: int, refused: list[str]) -> Prepared | Rejection:
+        instructions = run.instructions
+        if attempt:
+            words = max(20, int(run.source_tokens * WORDS_PER_TOKEN / 4**attempt))
+            stronger = STRONGER.format(why=refused[-1], words=words)
+            instructions = f"{instructions}\n\n{stronger}" if instructions else stronger
+        try:
+            async with asyncio.timeout(self.timeout_seconds):
+                if self.write is not None:
+                    text = await self.write(run, instructions)
+                elif self.summarize is not None:
+                    text = await self.summarize(
+                        [copied(item) for item in run.request], instructions=instructions, previous=run.previous
+                    )
+                else:
+                    return Rejection("There is no summariser.")
+        except TimeoutError:
+            return Rejection(f"The summariser took longer than {self.timeout_seconds} seconds.")
+        except Exception as error:
+            return Rejection(f"The summariser failed: {type(error).__name__}: {error}"[:300])
+        if not isinstance(text, str):
+            return Rejection(f"The summariser returned {type(text).__name__} instead of text.")
+        return await self._judge(run, text)
+
+    async def _judge(self, run: CompactionPass, text: str) -> Prepared | Rejection:
+        counter = self.state.counter
+        most = int(run.source_tokens * (1 - SMALLER_BY))
+        if len(text) > max(4_000, 40 * run.source_tokens):
+            return Rejection(f"The summary has {len(text)} characters for {run.source_tokens} tokens of messages.")
+        stuck = degenerate(text)
+        if stuck:
+            return Rejection(f"The summary is degenerate: {stuck}.")
+        judged = judge_citations(text, run.covers, run.messages)
+        if isinstance(judged, Rejection):
+            return judged
+        if len(judged.text) > BESIDE_LOOP_CHARACTERS:
+            tokens = await asyncio.to_thread(counter.count, judged.text)
+        else:
+            tokens = counter.count(judged.text)
+        if tokens > most:
+            return Rejection(f"The summary takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %.")
+        found = await important_identifiers(run.messages, run.earlier)
+        room = min(most - tokens, int(self.state.limit * IDENTIFIERS_SHARE))
+        text = with_identifiers(judged.text, found, room, counter)
+        tokens = counter.count(text)
+        if tokens > most:  # lines counted one by one may count a little more together
+            text = judged.text
+            tokens = counter.count(text)
+        return self._prepared(run, text, tokens, judged.citations, ObservationKind.SUMMARY, "summary")
+
+    def _digest(self, run: CompactionPass) -> Prepared:
+        notes = DigestNotes.gather(self.state.agent_id, run.covers, run.earlier, run.messages, run.instructions)
+        budget = min(int(self.state.limit * fitting.DIGEST_SHARE), run.source_tokens // 2)
+        text, citations = notes.write(budget, self.state.counter)
+        return self._prepared(run, text, self.state.counter.count(text), citations, ObservationKind.DIGEST, "digest")
+
+    def _prepared(
+        self,
+        run: CompactionPass,
+        text: str,
+        tokens: int,
+        citations: tuple[int, ...],
+        kind: ObservationKind,
+        reason: str,
+    ) -> Prepared:
+        return Prepared(
+            text=text,
+            tokens=tokens,
+            covers=run.covers,
+            citations=citations,
+            replaces=tuple(observation.id for observation in run.earlier),
+            source_tokens=run.source_tokens,
+            base_version=run.base_version,
+            epoch=run.epoch,
+            kind=kind,
+            reason=reason,
+        )
+
+    def publish(self, prepared: Prepared, *, at: float) -> Outcome:
+        """Put a prepared pass in its place and free the slot; the outcome says why where that was not possible."""
+        before = self.state.tokens
+        try:
+            change = self.state.publish(prepared, at=at)
+        finally:
+            self.end()
+        if isinstance(change, Rejection):
+            return Outcome(applied=False, reason=change.reason, tokens_before=before, tokens_after=before)
+        reason = prepared.reason
+        if prepared.kind is ObservationKind.DIGEST and prepared.refused:
+            reason = f"digest: {prepared.refused[-1]}"
+        return Outcome(
+            applied=True,
+            reason=reason,
+            high_water=prepared.covers[1],
+            tokens_before=before,
+            tokens_after=change.tokens,
+            messages_removed=change.messages_removed,
+            change=change,
+        )
+
+    def republish(self, prepared: Prepared, *, at: float) -> Outcome:
+        """Publish a pass that a session which ended had prepared, if only the bound changed the context since."""
+        if not self.state.descends_from(prepared.base_version):
+            before = self.state.tokens
+            return Outcome(
+                applied=False,
+                reason=f"The context is not the one (version {prepared.base_version}) that the pass read.",
+                tokens_before=before,
+                tokens_after=before,
+            )
+        return self.publish(replace(prepared, epoch=self.state.epoch), at=at)
+
+    async def run(self, up_to: int | None = None, instructions: str | None = None, *, at: float) -> Outcome:
+        """A whole pass: `begin`, `prepare`, `publish`. For callers whose state nobody else changes between turns."""
+        before = self.state.tokens
+        started = self.begin(up_to, instructions)
+        if isinstance(started, Rejection):
+            return Outcome(applied=False, reason=started.reason, tokens_before=before, tokens_after=before)
+        try:
+            prepared = await self.prepare(started)
+            return self.publish(prepared, at=at)
+        finally:
+            if self._running is started:
+                self.end()
+
+    def expected_seconds(self) -> float:
+        """The 95th percentile of what passes took; 0 while none has run."""
+        if not self.durations:
+            return 0.0
+        ordered = sorted(self.durations)
+        return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]

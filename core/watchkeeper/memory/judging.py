@@ -1,0 +1,145 @@
+"""Judging what a model wrote: its citations, what it dropped, whether it repeats itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watchkeeper.memory.changes import Rejection
+from watchkeeper.memory.content import texts_of
+from watchkeeper.memory.identifiers import gather, identifiers_in
+from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.records.memory import Message, Observation
+
+CITATION = re.compile(
+    r"(?<![\w#&/])#(?P<one>\d{1,9})(?:\s*[–-]\s*#?(?P<to>\d{1,9}))?(?!\w)"
+    r"|message://[\w.-]+/(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?"
+    r"|(?<![\w\]])\[(?P<list>#?\d{1,9}(?:\s*[,–-]\s*#?\d{1,9})*)\](?!\()"
+)
+"""`#12`, `#12-15`, `message://agent/12-40`, `[12]`, `[#12, #14]`."""
+
+_NUMBER = re.compile(r"\d+")
+IDENTIFIERS_SHARE = 0.1
+"""Of the limit: what identifiers appended to a summary may take; all others stay reachable by its pointer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A text that may stand for messages, and what it rests on."""
+
+    text: str
+    citations: tuple[int, ...]
+
+
+def judge_citations(text: str, covers: tuple[int, int], source: Sequence[Message]) -> Judged | Rejection:
+    """Drop each line that cites a message which does not exist; a text without citations gets its range.
+
+    A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no citation.
+    """
+    kept: list[str] = []
+    cited: set[int] = set()
+    dropped = 0
+    for line in text.strip().splitlines():
+        seqs: set[int] = set()
+        invented = False
+        for match in CITATION.finditer(line):
+            numbers = [int(number) for number in _NUMBER.findall(_numbers(match))]
+            if any(not 1 <= number <= covers[1] for number in numbers):
+                if not _stands_in(match.group(0), source):
+                    invented = True
+            else:
+                seqs.update(numbers)
+        if invented:
+            dropped += 1
+            continue
+        kept.append(line)
+        cited.update(seq for seq in seqs if covers[0] <= seq <= covers[1])
+    if not any(_says_something(line) for line in kept):
+        if dropped:
+            return Rejection("Every line of the summary cites messages that do not exist.")
+        return Rejection("The summary is empty.")
+    return Judged("\n".join(kept).strip(), tuple(sorted(cited)) or _range(covers))
+
+
+def _numbers(match: re.Match[str]) -> str:
+    return " ".join(part for part in match.groupdict().values() if part)
+
+
+def _range(covers: tuple[int, int]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(covers))
+
+
+def _says_something(line: str) -> bool:
+    return any(character.isalnum() for character in line) and not line.lstrip().startswith("#")
+
+
+def _stands_in(text: str, source: Sequence[Message]) -> bool:
+    return any(text in piece for message in source for piece in texts_of(message.content))
+
+
+async def important_identifiers(source: Sequence[Message], earlier: Sequence[Observation]) -> dict[str, int]:
+    """Identifier → message, of everything that a pass read. Lets the event loop run between messages."""
+    found: dict[str, int] = {}
+    breath = time.perf_counter()
+    for observation in earlier:
+        for line in observation.text.splitlines():
+            cited = CITATION.search(line)
+            numbers = _NUMBER.findall(_numbers(cited)) if cited else []
+            seq = int(numbers[0]) if numbers else observation.covers[1]
+            for identifier in identifiers_in(CITATION.sub(" ", line)):
+                found[identifier] = min(max(1, seq), observation.covers[1])
+            breath = await _breathe(breath)
+    for message in source:
+        for identifier, seq in gather([message]).items():
+            found.pop(identifier, None)
+            found[identifier] = seq
+        breath = await _breathe(breath)
+    return found
+
+
+async def _breathe(since: float) -> float:
+    """Give the event loop a turn where the last one was over a millisecond ago."""
+    if time.perf_counter() - since < 0.001:
+        return since
+    await asyncio.sleep(0)
+    return time.perf_counter()
+
+
+def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
+    """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest where room is short."""
+    lines: list[tuple[int, str]] = []
+    heading = "\nAlso mentioned:"
+    left = room - counter.count(heading) - 1
+    for identifier, seq in reversed(found.items()):
+        if left <= 0:
+            break
+        if identifier in text:
+            continue
+        line = f"{identifier} → #{seq}"
+        cost = counter.count(line) + 1
+        if cost <= left:
+            left -= cost
+            lines.append((seq, line))
+    if not lines:
+        return text
+    lines.sort(key=lambda item: item[0])
+    return text + heading + "".join(f"\n{line}" for _, line in lines)
+
+
+def degenerate(text: str) -> str | None:
+    """Why `text` is the output of a model that got stuck (one line or one phrase over and over); None where it is not."""
+    lines = [line.strip() for line in text.splitlines() if len(line.strip()) > 8]
+    if len(lines) >= 8 and len(set(lines)) < len(lines) / 3:
+        return f"it repeats {len(lines) - len(set(lines))} of its {len(lines)} lines"
+    words = text[:20_000].split()
+    if len(words) >= 60:
+        phrases = [" ".join(words[place : place + 5]) for place in range(0, len(words) - 4)]
+        if len(set(phrases)) < len(phrases) / 3:
+            return "it repeats one phrase over and over"
+    longest = max((len(word) for word in text[:20_000].split()), default=0)
+    if longest > 4_000 and len(set(text[:20_000])) < 12:
+        return "it repeats a few characters over and over"
+    return None

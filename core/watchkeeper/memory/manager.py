@@ -1,0 +1,504 @@
+"""`HierarchicalContextManager`: an agent's context in ten lines, with any model.
+
+    manager = HierarchicalContextManager(max_tokens=8192, summarizer=summarize)
+    await manager.add_message({"role": "user", "content": "..."})
+    reply = await my_model(manager.get_context())
+    await manager.add_message({"role": "assistant", "content": reply})
+
+Short-term memory are the messages shown as they are, long-term memory the observations that stand for older ones.
+Summaries are written beside the loop: no call here waits for the summariser, but `compact`, `idle` and `close`, which
+say so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast, get_args
+
+from watchkeeper.memory.changes import Change, Prepared, Rejection
+from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
+from watchkeeper.memory.content import content_size, copied
+from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, as_counter, count_message
+from watchkeeper.records.memory import Content, Message, Observation, Role, View
+
+log = logging.getLogger(__name__)
+
+SwapEvent = Literal["swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned"]
+"""A pass began; has its text; took its place (or a digest did); could not; was given up."""
+
+LEAD_SHARE = 0.25
+"""Of the threshold: how much earlier than it a pass may begin because the context grows fast."""
+
+GROWTH_SHARE = 0.1
+"""Of the limit: how much a context must grow after a pass that gained nothing before another one begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What callbacks of `on` are given."""
+
+    event: SwapEvent
+    messages_removed: int = 0
+    """Messages that were verbatim before this swap and are not any more."""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    high_water: int | None = None
+    view_version: int = 0
+    stall_seconds: float = 0.0
+    """How long `add_message` waited for this pass; 0 unless `max_wait_seconds` allows some."""
+    reason: str = ""
+
+
+Callback = Callable[[Swap], None] | Callable[[Swap], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Flight:
+    """One pass in flight, or landed and not yet published."""
+
+    run: CompactionPass
+    task: asyncio.Task[Prepared]
+    outcome: Outcome | None = None
+    stall_seconds: float = 0.0
+
+
+class HierarchicalContextManager:
+    """See the module's docstring; `docs/memory.md` shows every method."""
+
+    def __init__(
+        self,
+        max_tokens: int,
+        summarization_threshold: float = 0.75,
+        tokenizer: TokenCounter | Callable[[str], int] | None = None,
+        summarizer: Summarizer | None = None,
+        *,
+        reserve_tokens: int = 0,
+        max_wait_seconds: float = 0.0,
+        overhead_tokens: int = 0,
+        agent_id: str = "agent",
+        pin_first: bool = False,
+        timeout_seconds: float | None = 120.0,
+        passes_per_hour: int = 120,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        on_change: Callable[[Change], None] | None = None,
+        state: ContextState | None = None,
+    ) -> None:
+        """
+        Args:
+            max_tokens: the window; `get_context` stays below it by `reserve_tokens` and `overhead_tokens`.
+            summarization_threshold: the fraction of `max_tokens` from which on older messages are summarised.
+            tokenizer: a callable `str -> int` or an object with `count`; None: tiktoken's o200k_base.
+            summarizer: see `Summarizer`; None: the deterministic digest does its work.
+            max_wait_seconds: how long `add_message` may wait for a late pass before a digest stands in; 0: never.
+            pin_first: keep the first user message at the front for ever.
+            timeout_seconds: of one call of the summariser.
+            passes_per_hour: no more automatic passes than this; the digest keeps the bound without them.
+            on_change: is given every `Change`, in order: the records to store.
+            state: a `ContextState` made by `ContextState.restore`, to carry on from what was stored.
+
+        Raises:
+            ValueError: sizes that leave no room.
+        """
+        if max_tokens - reserve_tokens - overhead_tokens <= 0:
+            raise ValueError(
+                f"max_tokens={max_tokens} leaves no room: reserve_tokens={reserve_tokens} and "
+                f"overhead_tokens={overhead_tokens} take it all."
+            )
+        if not 0.0 < summarization_threshold <= 1.0:
+            raise ValueError(f"summarization_threshold must be above 0 and at most 1, not {summarization_threshold}.")
+        limits = ContextLimits(max_tokens, reserve_tokens, summarization_threshold, overhead_tokens)
+        counter = as_counter(tokenizer)
+        self._now = now
+        self._monotonic = monotonic
+        self._state = state or ContextState(limits, counter, agent_id=agent_id, at=now(), pin_first=pin_first)
+        self._state.set_limits(limits, self._state.calibration)
+        self._compactor = Compactor(
+            self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic
+        )
+        self._summarizes = summarizer is not None
+        self._max_wait_seconds = max_wait_seconds
+        self._passes_per_hour = passes_per_hour
+        self._on_change = on_change
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._background: set[asyncio.Task[Any]] = set()
+        self._flight: _Flight | None = None
+        self._order = asyncio.Lock()
+        self._closed = False
+        self._growth: deque[tuple[float, int]] = deque(maxlen=50)
+        self._starts: deque[float] = deque(maxlen=passes_per_hour or 1)
+        self._not_before_tokens = 0
+
+    # --- what is there -------------------------------------------------------------------------------------------
+
+    def get_context(self) -> list[dict[str, Any]]:
+        """The messages to send: valid for the Messages API, never above `max_tokens - reserve_tokens`. Only renders.
+
+        Raises:
+            WindowTooSmall: not even the newest messages fit, however short they are made.
+        """
+        return self._state.render()
+
+    @property
+    def tokens(self) -> int:
+        """Of `get_context()`."""
+        return self._state.tokens
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Every message ever added, in order."""
+        return tuple(self._state.messages)
+
+    @property
+    def view(self) -> View:
+        """What is shown of the messages now."""
+        return self._state.view
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Every version of the view, oldest first."""
+        return self._state.views
+
+    @property
+    def short_term_memory(self) -> tuple[Message, ...]:
+        """The messages that are shown as they are (the very large ones shortened)."""
+        return tuple(self._state.verbatim)
+
+    @property
+    def long_term_memory(self) -> tuple[Observation, ...]:
+        """The observations that stand for older messages."""
+        return self._state.view.observations
+
+    @property
+    def state(self) -> ContextState:
+        """The bookkeeping underneath. Change it through the manager only."""
+        return self._state
+
+    @property
+    def is_compacting(self) -> bool:
+        """Whether a pass is in flight."""
+        return self._flight is not None and not self._flight.task.done()
+
+    # --- messages ------------------------------------------------------------------------------------------------
+
+    async def add_message(self, message: Mapping[str, Any]) -> int:
+        """Add a message and return its id, the sequence number. Publishes a pass that has landed, starts one in time.
+
+        Raises:
+            ValueError: its role is not `user` or `assistant`.
+            TypeError: its content is neither text nor a list of content blocks.
+        """
+        role, content = _checked(message)
+        # Counting a huge text happens in a thread; the lock keeps messages in the order in which they came.
+        async with self._order:
+            tokens = await self._count(role, content)
+            flight = self._flight
+            if flight is not None and not flight.task.done():
+                if self._would_overflow(tokens):
+                    await self._wait(flight)
+                # One turn of the event loop: a caller that never awaits anything else must not starve its pass.
+                await asyncio.sleep(0)
+            self._land()
+            before = self._state.view.version
+            change = self._state.append(role, content, at=self._now(), tokens=tokens)
+            self._store(change)
+            if change.view.version != before and change.high_water is not None:
+                self._emit(_swap("swap:complete", change))
+            self._growth.append((self._monotonic(), self._state.total_tokens))
+            self._start_if_due()
+            return self._state.last_seq
+
+    async def _count(self, role: Role, content: Content) -> int:
+        counter = self._state.counter
+        if content_size(content) > BESIDE_LOOP_CHARACTERS:
+            return await asyncio.to_thread(count_message, role, content, counter)
+        return count_message(role, content, counter)
+
+    def _would_overflow(self, tokens: int) -> bool:
+        return self._state.tokens + tokens > self._state.limit
+
+    async def _wait(self, flight: _Flight) -> None:
+        if self._max_wait_seconds <= 0:
+            return
+        started = self._monotonic()
+        await asyncio.wait([flight.task], timeout=self._max_wait_seconds)
+        flight.stall_seconds += self._monotonic() - started
+
+    # --- compaction ----------------------------------------------------------------------------------------------
+
+    async def compact(self, up_to: int | None = None, instructions: str | None = None) -> Outcome:
+        """Compact now and wait for it (adding messages meanwhile is fine; they stay verbatim).
+
+        `up_to`: the id of the last message to cover; it moves back where it would separate a tool call from its
+        result, and `outcome.high_water` says where it came to lie. While a pass is in flight this is a no-op that
+        says so.
+        """
+        if self._closed:
+            return self._nothing("The manager is closed.")
+        if self.is_compacting:
+            assert self._flight is not None
+            return self._nothing(
+                f"A compaction up to message {self._flight.run.high_water} is already running.",
+                high_water=self._flight.run.high_water,
+            )
+        self._land()
+        if not self._summarizes:
+            return self._digest(up_to, instructions)
+        flight = self._begin(up_to, instructions)
+        if isinstance(flight, Rejection):
+            return self._nothing(flight.reason)
+        try:
+            await asyncio.wait([flight.task])
+        except asyncio.CancelledError:
+            if self._flight is flight:
+                self._abandon("The request was cancelled.")
+            raise
+        if self._flight is flight:
+            self._land()
+        return flight.outcome or self._nothing("The pass was abandoned.")
+
+    def undo(self) -> View:
+        """Go back to the view before the last compaction; messages added since stay. Gives up a pass in flight.
+
+        Raises:
+            ValueError: there is none, or it does not fit any more.
+        """
+        return self._move(self._state.undo, "The context went back to an earlier version.")
+
+    def redo(self) -> View:
+        """Undo the last undo.
+
+        Raises:
+            ValueError: there is none, a newer view came since, or it does not fit any more.
+        """
+        return self._move(self._state.redo, "The context went on to a later version.")
+
+    def _move(self, move: Callable[..., Change], why: str) -> View:
+        change = move(at=self._now())
+        self._abandon(why)
+        self._store(change)
+        return change.view
+
+    async def idle(self) -> None:
+        """Wait until no pass is in flight; what has landed is in place then."""
+        while self._flight is not None:
+            flight = self._flight
+            if not flight.task.done():
+                await asyncio.wait([flight.task])
+            if self._flight is flight:
+                self._land()
+        if self._background:
+            await asyncio.wait(set(self._background))
+
+    async def close(self) -> None:
+        """Give up a pass in flight, and start none any more. Messages can still be added and read."""
+        self._closed = True
+        task = self._flight.task if self._flight is not None else None
+        self._abandon("The manager was closed.")
+        if task is not None and not task.done():
+            await asyncio.wait([task], timeout=1.0)
+
+    def on(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
+        """Call `callback` (a function or a coroutine function) with a `Swap` at each `event`; returns how to stop it.
+
+        Raises:
+            ValueError: there is no such event.
+        """
+        if event not in get_args(SwapEvent):
+            raise ValueError(f"There is no event {event!r}; there are {', '.join(get_args(SwapEvent))}.")
+        listeners = self._callbacks.setdefault(event, [])
+        listeners.append(callback)
+
+        def stop() -> None:
+            if callback in listeners:
+                listeners.remove(callback)
+
+        return stop
+
+    # --- how -----------------------------------------------------------------------------------------------------
+
+    def _start_if_due(self) -> None:
+        state = self._state
+        if self._closed or self._flight is not None or state.held or state.tokens < self._not_before_tokens:
+            return
+        lead = min(self._growth_rate() * self._compactor.expected_seconds(), state.threshold * LEAD_SHARE)
+        if state.tokens + lead < state.threshold:
+            return
+        if not self._summarizes:
+            outcome = self._digest(None, None)
+            if not outcome.applied:
+                self._not_before_tokens = state.tokens + max(1, int(state.limit * GROWTH_SHARE))
+            return
+        now = self._monotonic()
+        if len(self._starts) >= self._passes_per_hour and now - self._starts[0] < 3600:
+            return
+        if isinstance(self._begin(None, None), Rejection):
+            self._not_before_tokens = state.tokens + max(1, int(state.limit * GROWTH_SHARE))
+        else:
+            self._starts.append(now)
+
+    def _growth_rate(self) -> float:
+        """Tokens a second, over the last messages."""
+        if len(self._growth) < 2:
+            return 0.0
+        (start, first), (end, last) = self._growth[0], self._growth[-1]
+        return (last - first) / max(1.0, end - start)
+
+    def _begin(self, up_to: int | None, instructions: str | None) -> _Flight | Rejection:
+        run = self._compactor.begin(up_to, instructions)
+        if isinstance(run, Rejection):
+            return run
+        self._flight = flight = _Flight(run, asyncio.create_task(self._prepare(run)))
+        flight.task.add_done_callback(_retrieved)
+        self._emit(
+            Swap(
+                event="swap:start",
+                tokens_before=self._state.tokens,
+                tokens_after=self._state.tokens,
+                high_water=run.high_water,
+                view_version=self._state.view.version,
+                reason=instructions or "",
+            )
+        )
+        return flight
+
+    async def _prepare(self, run: CompactionPass) -> Prepared:
+        prepared = await self._compactor.prepare(run)
+        self._emit(
+            Swap(
+                event="swap:ready",
+                tokens_before=self._state.tokens,
+                tokens_after=self._state.tokens,
+                high_water=run.high_water,
+                view_version=self._state.view.version,
+                reason=prepared.reason,
+            )
+        )
+        return prepared
+
+    def _land(self) -> None:
+        """Publish the pass that has its text, if there is one."""
+        flight = self._flight
+        if flight is None or not flight.task.done():
+            return
+        self._flight = None
+        if flight.task.cancelled() or flight.task.exception() is not None:
+            self._compactor.end()
+            error = None if flight.task.cancelled() else flight.task.exception()
+            reason = f"The pass failed: {error}" if error else "The pass was cancelled."
+            flight.outcome = self._nothing(reason)
+            self._emit(self._swap_now("swap:abandoned", flight, reason))
+            return
+        outcome = self._compactor.publish(flight.task.result(), at=self._now())
+        flight.outcome = outcome
+        gained = outcome.applied and outcome.tokens_after < outcome.tokens_before
+        self._not_before_tokens = 0 if gained else self._state.tokens + max(1, int(self._state.limit * GROWTH_SHARE))
+        if outcome.change is None:
+            self._emit(self._swap_now("swap:rejected", flight, outcome.reason))
+            return
+        for why in flight.task.result().refused:
+            self._emit(self._swap_now("swap:rejected", flight, why))
+        self._store(outcome.change)
+        done = _swap("swap:complete", outcome.change)
+        self._emit(replace(done, reason=outcome.reason, stall_seconds=flight.stall_seconds))
+
+    def _digest(self, up_to: int | None, instructions: str | None) -> Outcome:
+        before = self._state.tokens
+        change = self._state.digest(
+            up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None
+        )
+        if change is None:
+            return self._nothing(self._state.last_refusal)
+        self._store(change)
+        self._emit(_swap("swap:complete", change))
+        return Outcome(
+            applied=True,
+            reason="digest",
+            high_water=change.high_water,
+            tokens_before=before,
+            tokens_after=change.tokens,
+            messages_removed=change.messages_removed,
+            change=change,
+        )
+
+    def _abandon(self, reason: str) -> None:
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        flight.task.cancel()
+        self._compactor.end()
+        flight.outcome = self._nothing(reason)
+        self._emit(self._swap_now("swap:abandoned", flight, reason))
+
+    def _nothing(self, reason: str, high_water: int | None = None) -> Outcome:
+        tokens = self._state.tokens
+        return Outcome(
+            applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens
+        )
+
+    def _swap_now(self, event: SwapEvent, flight: _Flight, reason: str) -> Swap:
+        return Swap(
+            event=event,
+            tokens_before=self._state.tokens,
+            tokens_after=self._state.tokens,
+            high_water=flight.run.high_water,
+            view_version=self._state.view.version,
+            stall_seconds=flight.stall_seconds,
+            reason=reason,
+        )
+
+    def _store(self, change: Change) -> None:
+        if self._on_change is not None:
+            self._on_change(change)
+
+    def _emit(self, swap: Swap) -> None:
+        for callback in tuple(self._callbacks.get(swap.event, ())):
+            try:
+                result = callback(swap)
+                if inspect.isawaitable(result):
+                    task = asyncio.ensure_future(result)
+                    self._background.add(task)
+                    task.add_done_callback(self._called)
+            except Exception:  # a listener's fault must not break the agent that it listens to
+                log.exception("a callback of %s failed", swap.event)
+
+    def _called(self, task: asyncio.Future[Any]) -> None:
+        self._background.discard(cast("asyncio.Task[Any]", task))
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a callback failed", exc_info=task.exception())
+
+
+def _swap(event: SwapEvent, change: Change) -> Swap:
+    return Swap(
+        event=event,
+        messages_removed=change.messages_removed,
+        tokens_before=change.tokens_before,
+        tokens_after=change.tokens,
+        high_water=change.high_water,
+        view_version=change.view.version,
+        reason=change.reason,
+    )
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Look at the exception, so that an abandoned pass leaves no "never retrieved" warning."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _checked(message: Mapping[str, Any]) -> tuple[Role, Content]:
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant"):
+        raise ValueError(f"A message's role must be 'user' or 'assistant', not {role!r}.")
+    if isinstance(content, str):
+        return cast(Role, role), content
+    if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "type" in block for block in content):
+        return cast(Role, role), [copied(dict(block)) for block in content]
+    raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")
