@@ -126,6 +126,7 @@ class MessagesServer:
         """Why bodies broke the API's rules; a test of well-formed contexts asserts that this is empty."""
         self.abandoned = threading.Semaphore(0)
         """Released each time a client hangs up in the middle of a response."""
+        self.connections = 0
         self.script_errors: list[BaseException] = []
 
     @property
@@ -164,6 +165,7 @@ class MessagesServer:
             await asyncio.wait([task])
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         try:
             while (request := await _read_request(reader)) is not None:
                 method, path, headers, raw = request

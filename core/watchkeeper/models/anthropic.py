@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 ANTHROPIC_HOST = "api.anthropic.com"
 DEFAULT_CONTEXT_WINDOW = 200_000
+DRAIN_SECONDS = 0.2
 SHORTEST_SECRET = 8
 """Characters; what is shorter is a placeholder, and would garble messages if it were blotted out."""
 NO_KEY = (
@@ -186,6 +187,8 @@ class AnthropicModel:
                     yield delta
             if not attempt.assembler.started:
                 _explain_foreign_body(response)
+            attempt.ended_at = self._clock.monotonic()
+            await _drain(events)
         finally:
             with suppress(Exception):  # the connection is of no more use, whatever closing it says
                 await response.aclose()
@@ -196,7 +199,7 @@ class AnthropicModel:
         usage, exact = assembler.usage()
         if not exact:
             usage = _estimated(usage, request, assembler.chars)
-        now = self._clock.monotonic()
+        ended = self._clock.monotonic() if attempt.ended_at is None else attempt.ended_at
         first = attempt.first_token_at
         return Reply(
             content=content,
@@ -205,7 +208,7 @@ class AnthropicModel:
             usage_exact=exact,
             request_id=attempt.request_id or assembler.message_id,
             model=assembler.request_model,
-            latency_seconds=now - started,
+            latency_seconds=ended - started,
             first_token_seconds=None if first is None else first - started,
             retries=retries,
             invalid_inputs=dict(assembler.invalid_inputs),
@@ -277,12 +280,21 @@ class AnthropicModel:
 class _Attempt:
     """What one request has brought so far."""
 
-    __slots__ = ("assembler", "first_token_at", "request_id")
+    __slots__ = ("assembler", "ended_at", "first_token_at", "request_id")
 
     def __init__(self) -> None:
         self.assembler = ReplyAssembler()
         self.first_token_at: float | None = None
+        self.ended_at: float | None = None
         self.request_id: str | None = None
+
+
+async def _drain(events: AsyncIterator[Any]) -> None:
+    """Read to the end of a reply that is whole already, so that its connection can serve the next call."""
+    with suppress(Exception):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in events:
+                pass
 
 
 def _credentialless(client: AsyncAnthropic) -> bool:

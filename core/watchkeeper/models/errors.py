@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from watchkeeper.records.model import ErrorKind
 
+READ_CHARS = 2_000
+"""How much of a message is searched: it comes from outside, and may be made to cost time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -52,7 +55,7 @@ class Rule:
             failure.status in self.statuses
             or failure.error_type in self.types
             or failure.error_code in self.codes
-            or (self.wording is not None and self.wording.search(failure.message) is not None)
+            or (self.wording is not None and self.wording.search(failure.message, 0, READ_CHARS) is not None)
         )
 
 
@@ -76,7 +79,7 @@ OVERFLOW = _words(
     r"prompt is too long",  # Anthropic
     r"exceeds? (the )?(available )?context (size|length|window|limit)",  # llama.cpp, Anthropic, Ollama
     r"maximum (model )?(context|input|prompt|sequence) (length|size)",  # vLLM, OpenAI-shaped proxies
-    r"longer than the (model'?s )?(maximum )?context",  # SGLang, TensorRT-LLM
+    r"longer than the (model'?s |maximum )*(context|model length)",  # SGLang, older vLLM
     r"context[ _-]?(window|length|size)[ _-]?exceeded",  # LiteLLM, OpenAI codes
     r"context the overflows|greater than the context length|reached context length",  # LM Studio
     r"must be <= .*max.*(total|input).*tokens|must have less than \d+ tokens",  # text-generation-inference

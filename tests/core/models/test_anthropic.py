@@ -135,6 +135,14 @@ async def test_one_model_serves_many_agents_at_once(serve: Serve) -> None:
     assert [reply.content[0]["text"] for reply in replies] == [f"AGENT {n}" for n in range(30)]
 
 
+async def test_calls_one_after_another_share_a_connection(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text("ok")]))
+    model = model_of(server)
+    for _ in range(5):
+        await reply_of(model)
+    assert server.connections == 1
+
+
 async def test_a_retry_is_announced_before_the_wait_and_counted(serve: Serve) -> None:
     overloaded = Status(529, "overloaded_error", "Overloaded")
     server = serve(in_turn(overloaded, overloaded, Reply([text("at last")])))
@@ -152,6 +160,39 @@ async def test_a_local_server_needs_no_key(serve: Serve) -> None:
     await reply_of(model_of(server, api_key=None))
     assert "authorization" not in server.headers[0]
     assert "x-api-key" not in server.headers[0]
+
+
+def test_the_first_call_does_not_stall_the_event_loop(serve: Serve) -> None:
+    """Importing the SDK takes a second or two; meanwhile a host must keep its other agents going."""
+    server = serve(lambda body: Reply([text("ok")]))
+    code = f"""
+import asyncio, time
+from watchkeeper.models.anthropic import AnthropicModel
+from watchkeeper.records.model import ModelRequest
+
+async def main():
+    gaps, done = [], asyncio.Event()
+    async def beat():
+        while not done.is_set():
+            before = time.monotonic()
+            await asyncio.sleep(0.01)
+            gaps.append(time.monotonic() - before)
+    beating = asyncio.create_task(beat())
+    model = AnthropicModel("m", api_key="test", base_url={server.url!r})
+    started = time.monotonic()
+    async for _ in model.stream(ModelRequest("", [{{"role": "user", "content": "x"}}])):
+        pass
+    took = time.monotonic() - started
+    done.set()
+    await beating
+    await model.close()
+    print(max(gaps), took)
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    longest, took = map(float, done.stdout.split())
+    assert longest < max(0.3, took / 3)
 
 
 def test_importing_the_room_imports_no_sdk() -> None:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
 import socket
 from pathlib import Path
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.core.models.fault_cases import CASES, LONG, Case
 from tests.support.messages_server import Cut, Raw, Reply, Status, in_turn, sse, stream_events, text, tool
-from tests.support.model_calls import FAST, Serve, events_of, model_of, reply_of
+from tests.support.model_calls import FAST, Serve, asking, events_of, model_of, reply_of
 
 from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.records import model as records
@@ -166,6 +168,48 @@ async def test_duplicate_tool_use_ids_are_passed_on_in_order(serve: Serve) -> No
     blocks = [tool("look", {"path": "a"}, "same"), tool("look", {"path": "b"}, "same")]
     reply = await reply_of(model_of(serve(in_turn(Reply(blocks)))))
     assert reply.content == blocks
+
+
+async def test_streams_damaged_at_random_end_in_a_reply_or_a_named_error(serve: Serve) -> None:
+    whole = b"".join(stream_events(LONG, model="m", usage={"input_tokens": 5}))
+    rng = random.Random(20_26)
+    damaged = [_damaged(whole, rng) for _ in range(150)]
+    left = iter(damaged)
+    model = model_of(
+        serve(lambda body: Raw(next(left)) if body["max_tokens"] == 1 else Reply(RECOVERED)),
+        timeouts=FAST,
+        retries=RetryPolicy(max_retries=0),
+    )
+    outcomes, messages = set(), list[str]()
+    for _ in damaged:
+        try:
+            reply = await reply_of(model, asking(max_tokens=1))
+            outcomes.add("reply")
+            assert reply.stop_reason
+            json.dumps(reply.content)
+        except ModelError as error:
+            outcomes.add(error.kind)
+            messages.append(str(error))
+    assert all(message.isprintable() for message in messages)
+    assert {"reply", ErrorKind.RETRY} <= outcomes
+    assert (await reply_of(model)).content == RECOVERED
+
+
+def _damaged(stream: bytes, rng: random.Random) -> bytes:
+    """Flip, drop, repeat or insert bytes at a few places."""
+    damaged = bytearray(stream)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(damaged))
+        match rng.randrange(4):
+            case 0:
+                damaged[at] ^= 1 << rng.randrange(8)
+            case 1:
+                del damaged[at : at + rng.randint(1, 200)]
+            case 2:
+                damaged[at:at] = damaged[at : at + rng.randint(1, 200)]
+            case _:
+                damaged[at:at] = rng.randbytes(rng.randint(1, 8))
+    return bytes(damaged)
 
 
 async def test_a_server_that_leaves_out_ends_of_blocks_and_message_is_understood(serve: Serve) -> None:

@@ -178,7 +178,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(steps=STEPS, limit=st.integers(1, 5))
 def test_whatever_happens_the_limits_hold_and_everyone_is_served(steps: list[tuple[str, object]], limit: int) -> None:
     asyncio.run(_whatever_happens(steps, limit))
@@ -210,7 +210,11 @@ async def _whatever_happens(steps: list[tuple[str, object]], limit: int) -> None
                 await settle()
             else:
                 await callers.end(name)
-        holding = [name for name in callers.started if not callers.tasks[name].done()]
+        for _ in range(10):  # whoever was granted a slot in this very instant has yet to wake
+            holding = [name for name in callers.started if not callers.tasks[name].done()]
+            if gate.running == len(holding):
+                break
+            await asyncio.sleep(0)
         assert gate.running == len(holding) <= limit
         background = sum(purposes[name] not in FOREGROUND for name in holding)
         assert background <= max(1, limit - 1)

@@ -1,0 +1,229 @@
+"""Against Messages API servers that somebody else wrote: PyPI llmock, and npm @copilotkit/aimock.
+
+aimock is looked for in `$WATCHKEEPER_AIMOCK`, then in `.ci-cache/aimock` of the checkout (a folder in which
+`npm install @copilotkit/aimock@1.43.0` was run); else npm installs it into a temporary folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.model_calls import FAST, asking, events_of, model_of, reply_of
+
+from watchkeeper.models.registry import resolve
+from watchkeeper.models.retries import RetryPolicy
+from watchkeeper.records.clock import SystemClock
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Reply, Retrying, ToolSpec
+
+ROOT = Path(__file__).parents[3]
+AIMOCK = "@copilotkit/aimock@1.43.0"
+LOOK = ToolSpec(
+    "look",
+    "Look at a path.",
+    {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]},
+)
+
+
+async def converse(model: Any, goal: str, run_tool: Callable[[dict[str, Any]], str]) -> list[Reply]:
+    """The smallest agent: ask, answer every tool call, until the model stops asking."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": goal}]
+    replies: list[Reply] = []
+    while len(replies) < 8:
+        request = ModelRequest(system="Use the tools.", messages=tuple(messages), tools=[LOOK])
+        reply = await reply_of(model, request)
+        replies.append(reply)
+        calls = [block for block in reply.content if block["type"] == "tool_use"]
+        if not calls:
+            return replies
+        results = [
+            {"type": "tool_result", "tool_use_id": call["id"], "content": run_tool(call["input"])}
+            for call in calls
+        ]
+        messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
+    raise AssertionError("the conversation does not end")
+
+
+class TestLLMock:
+    """llmock breaks streams on demand, and judges its client afterwards."""
+
+    async def test_an_agent_runs_its_tools_and_ends(self, llmock: Any) -> None:
+        seen: list[dict[str, Any]] = []
+
+        def run_tool(tool_input: dict[str, Any]) -> str:
+            seen.append(tool_input)
+            return "three files"
+
+        replies = await converse(model_of(llmock.base_url("anthropic")), "Look around.", run_tool)
+        assert [reply.stop_reason for reply in replies] == ["tool_use", "end_turn"]
+        assert [set(tool_input) for tool_input in seen] == [{"path"}]
+        assert all(reply.usage_exact for reply in replies)
+        llmock.assert_resilient()
+
+    @pytest.mark.parametrize("after", [1, 2, 3, 4])
+    @pytest.mark.parametrize("fault", ["disconnect", "truncate", "corrupt", "stall"])
+    async def test_a_broken_stream_is_asked_for_again(self, llmock: Any, fault: str, after: int) -> None:
+        llmock.call_tool("look", {"path": "a/rather/long/path"}, times=None)
+        getattr(llmock, fault)(after_chunks=after)
+        *events, reply = await events_of(
+            model_of(llmock.base_url("anthropic"), timeouts=FAST), asking(tools=[LOOK])
+        )
+        assert isinstance(reply, Reply)
+        assert reply.content[0]["input"] == {"path": "a/rather/long/path"}
+        assert reply.retries == 1
+        assert sum(isinstance(event, Retrying) for event in events) == 1
+        llmock.assert_resilient()
+
+    async def test_the_delay_of_a_rate_limit_is_kept_by_the_wall_clock(self, llmock: Any) -> None:
+        llmock.rate_limit(times=2, retry_after=0.2)
+        model = model_of(llmock.base_url("anthropic"), clock=SystemClock())
+        assert (await reply_of(model)).retries == 2
+        llmock.assert_resilient()
+
+    async def test_an_outage_is_given_up_with_one_line(self, llmock: Any) -> None:
+        llmock.outage()
+        with pytest.raises(ModelError, match=r"overloaded \(503\).*gave up after 2") as caught:
+            await events_of(model_of(llmock.base_url("anthropic"), retries=RetryPolicy(max_retries=2)))
+        assert caught.value.kind is ErrorKind.RETRY
+
+    async def test_a_context_overflow_asks_for_compaction(self, llmock: Any) -> None:
+        llmock.context_overflow()
+        with pytest.raises(ModelError) as caught:
+            await events_of(model_of(llmock.base_url("anthropic")))
+        assert caught.value.kind is ErrorKind.COMPACT
+
+    async def test_its_own_count_of_a_full_window_asks_for_compaction(self, llmock: Any) -> None:
+        llmock.limits(context_window=100)
+        with pytest.raises(ModelError) as caught:
+            await events_of(model_of(llmock.base_url("anthropic")), asking("word " * 400))
+        assert caught.value.kind is ErrorKind.COMPACT
+
+    async def test_tool_arguments_that_are_not_json_are_reported(self, llmock: Any) -> None:
+        llmock.call_tool("look", {"path": "a"}).break_tool_call("malformed_arguments")
+        reply = await reply_of(model_of(llmock.base_url("anthropic")), asking(tools=[LOOK]))
+        (call,) = [block for block in reply.content if block["type"] == "tool_use"]
+        assert set(reply.invalid_inputs) == {call["id"]}
+
+    async def test_the_server_can_be_chosen_by_the_environment_alone(self, llmock: Any) -> None:
+        llmock.reply("from the environment")
+        model = resolve("anthropic/claude-haiku-4-5")
+        reply = await reply_of(model)
+        assert reply.content == [{"type": "text", "text": "from the environment"}]
+        await model.close()  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def aimock_cli(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """aimock's command, found or installed; skips saying why where neither is possible."""
+    if shutil.which("node") is None:
+        pytest.skip("aimock needs node, which is not installed")
+    named = os.environ.get("WATCHKEEPER_AIMOCK")
+    for folder in (Path(named) if named else None, ROOT / ".ci-cache" / "aimock"):
+        cli = folder and folder / "node_modules/@copilotkit/aimock/dist/cli.js"
+        if cli and cli.exists():
+            return cli
+    if shutil.which("npm") is None:
+        pytest.skip("aimock is not installed, and there is no npm to install it")
+    folder = tmp_path_factory.mktemp("aimock")
+    command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--fetch-retries=0", AIMOCK]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm could not install aimock within 60 s")
+    if done.returncode != 0:
+        pytest.skip(f"npm could not install aimock: {done.stderr.strip().splitlines()[-1:]}")
+    return folder / "node_modules/@copilotkit/aimock/dist/cli.js"
+
+
+@pytest.fixture
+def aimock(aimock_cli: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Start aimock on fixtures; gives its URL."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(fixtures: list[dict[str, Any]], *options: str) -> str:
+        path = tmp_path / "fixtures.json"
+        path.write_text(json.dumps({"fixtures": fixtures}))
+        command = ["node", str(aimock_cli), "-p", "0", "-f", str(path), "--strict", "-c", "7", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if found := re.search(r"listening on (http://\S+)", line):
+                return found.group(1)
+        raise AssertionError("aimock did not start")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+class TestAimock:
+    """aimock plays scripted conversations of several turns."""
+
+    async def test_a_scripted_conversation_with_parallel_calls_runs_to_its_end(
+        self, aimock: Callable[..., str]
+    ) -> None:
+        look = [{"name": "look", "arguments": json.dumps({"path": path}), "id": f"toolu_{path}"} for path in "ab"]
+        usage = {"input_tokens": 321, "output_tokens": 12}
+        url = aimock(
+            [
+                {
+                    "match": {"userMessage": "survey", "hasToolResult": False},
+                    "response": {
+                        "content": "Let me look.",
+                        "toolCalls": look,
+                        "reasoning": "two places",
+                        "usage": usage,
+                    },
+                },
+                {"match": {"hasToolResult": True}, "response": {"content": "Both seen.", "usage": usage}},
+            ]
+        )
+        seen: list[str] = []
+
+        def run_tool(tool_input: dict[str, Any]) -> str:
+            seen.append(tool_input["path"])
+            return f"{tool_input['path']} holds files"
+
+        first, last = await converse(model_of(url), "survey the folder", run_tool)
+        assert [block["type"] for block in first.content] == ["thinking", "text", "tool_use", "tool_use"]
+        assert first.content[0]["signature"]
+        assert seen == ["a", "b"]
+        assert last.content == [{"type": "text", "text": "Both seen."}]
+        assert (first.usage.prompt_tokens, first.usage_exact) == (321, True)
+
+    async def test_scripted_errors_are_judged_like_the_provider_s_own(self, aimock: Callable[..., str]) -> None:
+        def error(word: str, status: int, error_type: str, message: str) -> dict[str, Any]:
+            body = {"error": {"message": message, "type": error_type}, "status": status}
+            return {"match": {"userMessage": word}, "response": body}
+
+        url = aimock(
+            [
+                error("broke", 400, "invalid_request_error", "Your credit balance is too low"),
+                error("long", 400, "invalid_request_error", "prompt is too long: 9 tokens > 8 maximum"),
+                error("locked", 401, "authentication_error", "invalid x-api-key"),
+                error("busy", 529, "overloaded_error", "Overloaded"),
+            ]
+        )
+        model = model_of(url, retries=RetryPolicy(max_retries=1))
+        kinds = {"broke": "pause", "long": "compact", "locked": "pause", "busy": "retry"}
+        for word, kind in kinds.items():
+            with pytest.raises(ModelError) as caught:
+                await events_of(model, asking(word))
+            assert (word, caught.value.kind.value) == (word, kind)
+
+    @pytest.mark.parametrize("chaos", ["drop", "malformed", "disconnect", "ratelimit"])
+    async def test_its_chaos_never_gives_half_a_reply(self, aimock: Callable[..., str], chaos: str) -> None:
+        whole = "all of it, from the first word to the last"
+        url = aimock([{"match": {"userMessage": "go"}, "response": {"content": whole}}], f"--chaos-{chaos}", "0.4")
+        model = model_of(url, retries=RetryPolicy(max_retries=40))
+        for _ in range(10):
+            assert (await reply_of(model, asking("go"))).content == [{"type": "text", "text": whole}]
