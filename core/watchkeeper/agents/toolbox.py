@@ -282,7 +282,7 @@ async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
 
 
 def _problem(schema: dict[str, Any], arguments: Any) -> str | None:
-    from watchkeeper.agents.tools.validation import validate_arguments
+    from watchkeeper.agents.tools.validate import validate_arguments
 
     if not isinstance(arguments, dict):
         return "it is no JSON object"

@@ -6,8 +6,28 @@ from collections.abc import Callable
 from typing import Any
 
 from watchkeeper.agents.environment import BudgetReached
+from watchkeeper.store.transaction import Transaction
 
 UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
+
+
+def write_budget(tx: Transaction, task_id: str | None, kind: str, amount: float | None) -> None:
+    """Set the budget of a session (None) or a task; without an amount, take it away.
+
+    Raises:
+        ValueError: no such kind, or not positive.
+    """
+    if kind not in UNITS:
+        raise ValueError("a budget is in usd, tokens, turns or seconds")
+    if amount is not None and not amount > 0:
+        raise ValueError("a budget must be positive; leave the amount out to lift it")
+    tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
+    if amount is not None:
+        tx.execute(
+            "INSERT INTO budgets (session_id, task_id, kind, amount, created_at) VALUES (?, ?, ?, ?, ?)",
+            (tx.session_id, task_id, kind, float(amount), tx.now),
+        )
+    tx.event("budget.set", task_id=task_id, budget=kind, amount=amount)
 
 
 class Budgets:

@@ -24,6 +24,7 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import recovery
+from watchkeeper.runtime.budgets import write_budget
 from watchkeeper.store import agents, commands, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode
@@ -236,24 +237,12 @@ class CommandQueue:
 
     async def _set_budget(self, command: Command) -> str:
         kind, amount = str(command.payload.get("kind")), command.payload.get("amount")
-        if kind not in ("usd", "tokens", "turns", "seconds"):
-            raise ValueError("a budget is in usd, tokens, turns or seconds")
-        if amount is not None and float(amount) <= 0:
-            raise ValueError("a budget must be positive; leave the amount out to lift it")
         task = self._task(command) if command.task_id else None
         task_id = task.id if task else None
-
-        def change(tx: Transaction) -> None:
-            tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
-            if amount is not None:
-                tx.execute(
-                    "INSERT INTO budgets (session_id, task_id, kind, amount, created_at) VALUES (?, ?, ?, ?, ?)",
-                    (tx.session_id, task_id, kind, float(amount), tx.now),
-                )
-
-        await self._store.commit(change)
+        limit = float(amount) if amount is not None else None
+        await self._store.commit(lambda tx: write_budget(tx, task_id, kind, limit))
         of = f"{task.name}'s" if task else "the session's"
-        return f"{of} budget: {'no limit' if amount is None else f'{float(amount):g}'} {kind}"
+        return f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
 
     async def _sync(self, command: Command) -> str:
         everyone = [agent for agent in agents.load_all(self._store, self._store.session_id) if agent.status not in AGENT_ENDED]

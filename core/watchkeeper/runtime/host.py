@@ -121,7 +121,13 @@ class SessionHost:
 
     @property
     def driving_once(self) -> bool:
+        """Whether this host was started for one command alone."""
         return self._once is not None
+
+    def hosted_seconds(self) -> float:
+        """Wall time for which the session has been hosted, through now."""
+        row = self.store.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (self.store.session_id,))
+        return float(row[0]) + self.environment.clock.monotonic() - self.started_at
 
     # --- the drive ---------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class PlanTools:
                 ["goal", "tasks"],
                 self.create_plan,
             ),
-            tool("add_task", "Add a task to the plan.", whole, list(_TASK["required"]), self.add_task),  # type: ignore[call-overload]
+            tool("add_task", "Add a task to the plan.", whole, list(_TASK["required"]), self.add_task),
             tool(
                 "revise_task",
                 "Change the title, instructions, role or dependencies of a task that is not running.",

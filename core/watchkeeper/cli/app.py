@@ -1,0 +1,115 @@
+"""The command `wk`: its subcommands load when they are called, and every error is one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from watchkeeper.records.errors import WatchkeeperError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "watch": ("watching", "Watch a session live, or browse a finished one"),
+    "demo": ("running", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
+    "run": ("running", "Start a session: a planner and its sub-agents work towards a goal"),
+    "resume": ("running", "Carry on from the exact step"),
+    "pause": ("controlling", "Pause a session, or one agent"),
+    "cancel": ("controlling", "End a session, or one agent's task, for good"),
+    "rerun": ("controlling", "Do a task again"),
+    "compact": ("controlling", "Compact an agent's context now"),
+    "undo": ("controlling", "Take back an agent's last compaction"),
+    "redo": ("controlling", "Take back an undo"),
+    "steer": ("controlling", "Send an agent a message"),
+    "approve": ("controlling", "Let a tool call that waits run"),
+    "deny": ("controlling", "Refuse a tool call that waits"),
+    "budget": ("controlling", "Set or lift a budget of a session or a task"),
+    "sessions": ("looking", "List every session"),
+    "show": ("looking", "Show the whole state of a session"),
+    "artifacts": ("looking", "List what a session produced, or print one"),
+    "memory": ("remembering", "Status, sync and search of what agents remember"),
+    "agent": ("remembering", "Reports on agents"),
+    "doctor": ("doctor", "Check this installation and the database"),
+    "completion": ("completion", "Print shell completion for bash, zsh or fish"),
+    "host": ("hosting", "Drive a session (started by the other commands)"),
+}
+HIDDEN = frozenset({"host"})
+
+
+class LazyGroup(click.Group):
+    """Knows the commands' names and summaries, and loads a command's module only when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if name not in HIDDEN]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"watchkeeper.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, 1)
+            hint = f"; did you mean `wk {near[0]}`?" if near else "; `wk --help` lists the commands"
+            raise click.UsageError(f"there is no command {name!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="watchkeeper", message="watchkeeper %(version)s")
+@click.pass_context
+def wk(ctx: click.Context) -> None:
+    """Run long multi-agent LLM work durably, and watch it live.
+
+    Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` carries on from the
+    exact step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix; `last` is the newest session.
+    """
+    if ctx.invoked_subcommand is None:
+        from watchkeeper.cli.watching import watch
+
+        ctx.invoke(watch)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run `wk ARGUMENTS`; returns the exit code. No traceback reaches a user."""
+    try:
+        outcome = wk.main(list(arguments), prog_name="wk", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.UsageError as error:
+        where = error.ctx.command_path if error.ctx else "wk"
+        return _say(f"{error.format_message().rstrip('.')} (see `{where} --help`)", 2)
+    except click.ClickException as error:
+        return _say(error.format_message(), error.exit_code)
+    except WatchkeeperError as error:
+        return _say(str(error), error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output went away (`wk show | head`): nothing to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get("WATCHKEEPER_DEBUG"):
+            raise
+        return _say(f"a fault of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where", 1)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _say(message: str, code: int) -> int:
+    one_line = " ".join(str(message).split())
+    print(f"wk: {one_line}", file=sys.stderr)
+    return code

@@ -1,0 +1,234 @@
+"""Control from another shell: each command is queued for the host, and its answer waited for."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper.cli.options import Opened, db_option, json_option, print_json, session_argument
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.runtime import control
+from watchkeeper.store.lease import probe
+
+ANSWER_SECONDS = 10.0
+"""How long the answer of a host is waited for before the command is left queued."""
+
+WITHOUT_HOST = frozenset({"compact", "undo", "redo", "rerun", "memory_sync"})
+"""Commands that start a host for themselves where none lives; others apply on resume."""
+
+
+def command(
+    opened: Opened,
+    kind: str,
+    as_json: bool,
+    *,
+    agent_id: str | None = None,
+    task_id: str | None = None,
+    payload: dict[str, Any] | None = None,
+) -> int:
+    """Queue a command, wait for what comes of it, say so, and return the exit code."""
+    import getpass
+
+    command_id = control.submit(
+        opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
+        requested_by=f"{getpass.getuser()} (command line)",
+    )  # fmt: skip
+    alone = probe(opened.path, opened.session_id) is None
+    once = alone and kind in WITHOUT_HOST
+    if once:
+        control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
+    state = control.CommandState("queued", None)
+    deadline = time.monotonic() + (60.0 if once else ANSWER_SECONDS)
+    while (once or not alone) and state.status == "queued" and time.monotonic() < deadline:
+        time.sleep(0.02)
+        state = control.state(opened.path, command_id)
+    said = state.result or ("applies on resume: no host drives the session now" if alone else "queued; the host has not answered yet")
+    if as_json:
+        print_json({"command": command_id, "kind": kind, "status": state.status, "result": said})
+    elif state.status == "refused":
+        raise BadInput(f"refused: {said}")
+    else:
+        click.echo(said)
+    return 2 if state.status == "refused" else 0
+
+
+def _who(opened: Opened, name: str | None) -> str | None:
+    return opened.agent(name) if name is not None else None
+
+
+@click.command()
+@session_argument
+@click.argument("agent", required=False)
+@click.option("--now", is_flag=True, help="At once: the model call that runs is abandoned.")
+@db_option
+@json_option
+def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
+    """Pause SESSION, or one AGENT of it, at its next step boundary."""
+    opened = Opened(db, session)
+    if probe(opened.path, opened.session_id) is None and agent is None:
+        status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
+        said = f"no host drives the session; it is {status}, and nothing runs"
+        print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
+        return 0
+    return command(opened, "pause", as_json, agent_id=_who(opened, agent), payload={"now": now})
+
+
+@click.command()
+@session_argument
+@click.argument("agent", required=False)
+@click.option("--now", is_flag=True, help="Accepted for symmetry with pause; a cancel is always at once.")
+@db_option
+@json_option
+def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
+    """End SESSION, or one AGENT's task, for good. What was done is kept."""
+    opened = Opened(db, session)
+    if agent is None and probe(opened.path, opened.session_id) is None:
+        from watchkeeper.runtime.driving import cancel_without_host
+
+        said = cancel_without_host(opened.path, opened.session_id)
+        print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
+        return 0
+    task_id = opened.task(agent) if agent else None
+    return command(
+        opened, "cancel", as_json, task_id=task_id, agent_id=None if task_id else _who(opened, agent), payload={"now": now}
+    )
+
+
+@click.command()
+@session_argument
+@click.argument("task")
+@click.option("--fresh", is_flag=True, help="Without the memory of the attempt before.")
+@db_option
+@json_option
+def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) -> int:
+    """Do TASK (or an AGENT's task) again, as a new attempt. Dependants run again only if their inputs changed."""
+    opened = Opened(db, session)
+    task_id = opened.task(task)
+    agent_id = None
+    if task_id is None:
+        try:
+            agent_id = opened.agent(task)
+        except NotFound:
+            names = ", ".join(row["name"] for row in opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,)))
+            raise NotFound(f"no task or agent {task!r}; the tasks are {names or 'none yet'}") from None
+    return command(opened, "rerun", as_json, task_id=task_id, agent_id=agent_id, payload={"fresh": fresh})
+
+
+@click.command()
+@session_argument
+@click.argument("agent")
+@click.option("--up-to", type=click.IntRange(1), metavar="SEQ", help="Compact up to this message; later ones stay as they are.")
+@click.option("--instructions", metavar="TEXT", help="What must be kept, or left out.")
+@db_option
+@json_option
+def compact(session: str, agent: str, up_to: int | None, instructions: str | None, db: Path | None, as_json: bool) -> int:
+    """Compact AGENT's context now. Nothing is lost: `wk undo` takes it back."""
+    opened = Opened(db, session)
+    payload = {"up_to": up_to, "instructions": instructions}
+    return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
+
+
+@click.command()
+@session_argument
+@click.argument("agent")
+@db_option
+@json_option
+def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
+    """Give AGENT back the context it had before its last compaction, if that still fits."""
+    opened = Opened(db, session)
+    return command(opened, "undo", as_json, agent_id=opened.agent(agent))
+
+
+@click.command()
+@session_argument
+@click.argument("agent")
+@db_option
+@json_option
+def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
+    """Take back AGENT's last undo."""
+    opened = Opened(db, session)
+    return command(opened, "redo", as_json, agent_id=opened.agent(agent))
+
+
+@click.command()
+@session_argument
+@click.argument("agent")
+@click.argument("text")
+@db_option
+@json_option
+def steer(session: str, agent: str, text: str, db: Path | None, as_json: bool) -> int:
+    """Send AGENT a message; it reads it before its next turn."""
+    opened = Opened(db, session)
+    return command(opened, "steer", as_json, agent_id=opened.agent(agent), payload={"text": text})
+
+
+def _decision(kind: str) -> Any:
+    @click.command(name=kind)
+    @session_argument
+    @click.argument("approval", metavar="ID")
+    @click.option("--reason", help="What the model is told.")
+    @db_option
+    @json_option
+    def decide(session: str, approval: str, reason: str | None, db: Path | None, as_json: bool) -> int:
+        opened = Opened(db, session)
+        rows = opened.all("SELECT id FROM approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at", (opened.session_id,))
+        found = [row[0] for row in rows if approval == "last" or row[0].startswith(approval)]
+        if not found:
+            waiting = ", ".join(row[0] for row in rows)
+            raise NotFound(f"no question {approval!r} waits; {'these do: ' + waiting if waiting else 'none does'}")
+        if len(found) > 1 and approval != "last":
+            raise BadInput(f"{approval!r} could be {', '.join(found[:5])}; give more characters")
+        return command(opened, kind, as_json, payload={"approval": found[-1], "reason": reason})
+
+    decide.__doc__ = "Let" if kind == "approve" else "Refuse"
+    decide.help = f"{'Let' if kind == 'approve' else 'Refuse'} the tool call that waits under ID{' run' if kind == 'approve' else ''} (`last`: the newest)."
+    return decide
+
+
+approve = _decision("approve")
+deny = _decision("deny")
+
+
+@click.command()
+@session_argument
+@click.option("--task", help="Of this task's agents, instead of the whole session.")
+@click.option("--usd", type=click.FloatRange(0, min_open=True))
+@click.option("--tokens", type=click.IntRange(1), help="Cache reads count.")
+@click.option("--turns", type=click.IntRange(1))
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Hosted wall time.")
+@click.option("--lift", type=click.Choice(["usd", "tokens", "turns", "seconds"]), multiple=True, help="Take a budget away.")
+@db_option
+@json_option
+def budget(
+    session: str, task: str | None, usd: float | None, tokens: int | None, turns: int | None, seconds: float | None,
+    lift: tuple[str, ...], db: Path | None, as_json: bool,
+) -> int:  # fmt: skip
+    """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything."""
+    opened = Opened(db, session)
+    task_id = None
+    if task is not None:
+        task_id = opened.task(task)
+        if task_id is None:
+            raise NotFound(f"no task {task!r} in session {opened.session_id}")
+    wanted: list[tuple[str, float | None]] = [
+        (kind, float(amount))
+        for kind, amount in (("usd", usd), ("tokens", tokens), ("turns", turns), ("seconds", seconds))
+        if amount is not None
+    ]
+    wanted += [(kind, None) for kind in lift]
+    if not wanted:
+        raise BadInput("say which budget: --usd, --tokens, --turns, --seconds or --lift")
+    code = 0
+    for kind, amount in wanted:
+        payload = {"kind": kind, "amount": amount}
+        if probe(opened.path, opened.session_id) is None:
+            from watchkeeper.runtime.driving import set_budget_without_host
+
+            said = set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount)
+            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
+        else:
+            code = max(code, command(opened, "set_budget", as_json, task_id=task_id, payload=payload))
+    return code

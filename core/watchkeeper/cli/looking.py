@@ -1,0 +1,130 @@
+"""`wk sessions`, `wk show`, `wk artifacts`: reading the file, changing nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.records.errors import NotFound
+from watchkeeper.store import artifacts as artifact_store
+from watchkeeper.store import state
+from watchkeeper.store.lease import probe
+
+GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
+          "working": "●", "waiting": "?", "idle": "·"}  # fmt: skip
+
+
+@click.command()
+@click.option("--search", metavar="TEXT", help="Only sessions whose goal, tasks, facts or messages hold TEXT.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=200, show_default=True)
+@db_option
+@json_option
+def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> int:
+    """List every session, the newest first."""
+    opened = Opened(db)
+    rows = state.summaries(opened, search=search, limit=limit)
+    for row in rows:
+        row["live"] = row["status"] == "running" and probe(opened.path, row["id"]) is not None
+    if as_json:
+        print_json(rows)
+        return 0
+    if not rows:
+        click.echo("no sessions" + (f" with {search!r}" if search else " yet; start one with `wk run GOAL` or `wk demo`"))
+        return 0
+    click.echo(f"  {'id':<8}  {'last active':<16} {'status':<9} {'tasks':>7} {'agents':>6} {'tokens':>12} {'cost':>9}  goal")
+    for row in rows:
+        status = row["status"] if row["status"] != "running" or row["live"] else "dead"
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["last_active"]))
+        click.echo(
+            f"{GLYPHS.get(row['status'], '†') if status != 'dead' else '†'} {row['id']:<8}  {when} {status:<9}"
+            f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,} {_cost(row):>9}"
+            f"  {clean(row['title'] or row['goal'], 80)}"
+        )
+    return 0
+
+
+@click.command()
+@session_argument
+@db_option
+@json_option
+def show(session: str, db: Path | None, as_json: bool) -> int:
+    """Show SESSION: plan, tasks, agents with tokens, cost, elapsed time, retries and errors. --json gives all there is."""
+    opened = Opened(db, session)
+    whole = state.session_state(opened, opened.session_id)
+    holder = probe(opened.path, opened.session_id)
+    whole["session"]["live"] = holder is not None
+    if as_json:
+        print_json(whole)
+        return 0
+    _print_state(whole, f"host pid {holder.pid}" if holder else "no host")
+    return 0
+
+
+def _print_state(whole: dict[str, Any], host: str) -> None:
+    session, plan = whole["session"], whole["plan"]
+    click.echo(f"{session['id']}  {session['status']}  ({host})  {clean(session['goal'], 120)}")
+    if session["status_reason"]:
+        click.echo(f"  {clean(session['status_reason'], 300)}")
+    click.echo(
+        f"  workspace {clean(session['workspace'])}\n  model {clean(session['model'])}   tokens {session['tokens']['total']:,}"
+        f"   cost {_cost(session)}   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors {session['errors']}"
+    )
+    if plan is not None:
+        click.echo(f"\nPlan {plan['id']}, revision {plan['revision']}, {plan['step_cursor']} of {len(plan['tasks'])} tasks ended")
+        for task in plan["tasks"]:
+            note = task["error"] or task["status_reason"] or ""
+            click.echo(
+                f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(task['name'], 28):<28} attempt {task['attempt']}"
+                f"  {task['agent'] or '-':<8} {task['tokens']['total']:>10,} tok {_cost(task):>9} {task['elapsed_seconds']:>7.1f} s"
+                f"  {task['retries']} retries  {task['errors']} errors  {clean(note, 80)}"
+            )
+    click.echo("\nAgents")
+    for agent in whole["agents"]:
+        used, limit = agent["context"]["used"], agent["context"]["limit"]
+        share = f"{100 * used // limit:>3}%" if limit else "   -"
+        click.echo(
+            f"  {GLYPHS.get(agent['status'], '·')} {agent['id']} {clean(agent['name'], 16):<16} {agent['status']:<9} turn {agent['turn']:<4}"
+            f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {_cost(agent):>9} {agent['elapsed_seconds']:>7.1f} s"
+            f"  {agent['compactions']} compactions  {agent['retries']} retries  {agent['errors']} errors"
+        )
+    waiting = [one for one in whole["approvals"] if one["status"] == "waiting"]
+    for one in waiting:
+        click.echo(f"\n? {clean(one['question'], 200)}\n  wk approve {session['id']} {one['id']}   or   wk deny {session['id']} {one['id']}")
+
+
+@click.command()
+@session_argument
+@click.argument("name", required=False)
+@db_option
+@json_option
+def artifacts(session: str, name: str | None, db: Path | None, as_json: bool) -> int:
+    """List what SESSION produced, or print one artifact by NAME or reference, byte for byte."""
+    opened = Opened(db, session)
+    if name is None:
+        rows = state.artifacts(opened, opened.session_id)
+        if as_json:
+            print_json(rows)
+            return 0
+        for row in rows:
+            click.echo(f"{row['size']:>12,}  {row['kind']:<11} {clean(row['media_type'], 24):<24} {clean(row['name'], 80)}")
+        if not rows:
+            click.echo("no artifacts yet")
+        return 0
+    ref = artifact_store.resolve(opened, opened.session_id, name)
+    data = artifact_store.get(opened, ref) if ref else None
+    if data is None:
+        raise NotFound(f"no artifact {name!r} in session {opened.session_id}; list them with `wk artifacts {opened.session_id}`")
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+    return 0
+
+
+def _cost(row: dict[str, Any]) -> str:
+    if row["cost_usd"] is None:
+        return "unpriced" if row["tokens"]["total"] else "-"
+    return f"${row['cost_usd']:.4f}"

@@ -1,0 +1,99 @@
+"""Options that several commands share, and how SESSION, AGENT and TASK are found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.store import database, sessions
+from watchkeeper.store.driver import Connection, sqlite3
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+db_option = click.option("--db", type=click.Path(path_type=Path, dir_okay=False), help="The database file.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Machine form on standard output, and nothing else there.")
+
+
+def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Shell completion of a session's id."""
+    try:
+        connection = database.open_readonly(ctx.params.get("db") or database.default_path())
+    except Exception:
+        return []
+    with connection:
+        rows = connection.execute("SELECT id FROM sessions ORDER BY created_at DESC LIMIT 50").fetchall()
+    return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
+
+
+def session_argument(function: F) -> F:
+    return click.argument("session", shell_complete=complete_session)(function)
+
+
+class Opened:
+    """A database opened to look, with the session that is meant."""
+
+    def __init__(self, path: Path | None, session: str | None = None) -> None:
+        self.path = (path or database.default_path()).expanduser().absolute()
+        self.connection: Connection = database.open_readonly(self.path)
+        self.connection.row_factory = sqlite3.Row
+        self.session_id = sessions.find(self.connection, session) if session is not None else ""
+
+    def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        return self.connection.execute(sql, parameters).fetchall()
+
+    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+        return self.connection.execute(sql, parameters).fetchone()
+
+    def agent(self, name: str) -> str:
+        """The id of the agent that `name` means: an id, a unique prefix, or its name; the newest of that name.
+
+        Raises:
+            NotFound: none is meant.
+            BadInput: several are.
+        """
+        rows = self.all("SELECT id, name, role FROM agents WHERE session_id = ? ORDER BY rowid DESC", (self.session_id,))
+        exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
+        found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)] if name else []
+        if not found:
+            task = self.one("SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (self.session_id, name))
+            if task and task[0]:
+                return str(task[0])
+            known = ", ".join(row["name"] for row in reversed(rows[-8:]))
+            raise NotFound(f"no agent {name!r} in session {self.session_id}; there are {known or 'none yet'}")
+        if len(found) > 1:
+            raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
+        return str(found[0])
+
+    def task(self, name: str) -> str | None:
+        """The id of the task that `name` means: an id, a unique prefix, or its name; None if there is none."""
+        rows = self.all("SELECT id, name FROM tasks WHERE session_id = ?", (self.session_id,))
+        exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
+        found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)]
+        if len(found) > 1:
+            raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
+        return str(found[0]) if found else None
+
+
+def print_json(value: Any) -> None:
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def is_terminal() -> bool:
+    """Whether somebody sits at a terminal that can show a dashboard."""
+    import sys
+
+    return sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb"
+
+
+def clean(text: Any, limit: int = 2_000) -> str:
+    """Text of a model, a tool or a file, made harmless for a terminal and put on one line."""
+    from watchkeeper.records.text import sanitize
+
+    one = " ".join(sanitize(str(text)).split())
+    return one if len(one) <= limit else one[: limit - 1] + "…"

@@ -1,0 +1,136 @@
+"""`wk memory status|sync|search` and `wk agent report`."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import click
+
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.store import memory as memory_store
+from watchkeeper.store import state
+
+
+@click.group()
+def memory() -> None:
+    """What agents remember: status, sync, search."""
+
+
+@memory.command()
+@click.argument("session", default="last")
+@db_option
+@json_option
+def status(session: str, db: Path | None, as_json: bool) -> int:
+    """List the agents with persistent contexts: snapshot time, tokens, resume point."""
+    opened = Opened(db, session)
+    rows = opened.all(
+        "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.context_limit, a.compactions,"
+        " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq, t.resume_token FROM agents a"
+        " LEFT JOIN memory_snapshots s ON s.agent_id = a.id LEFT JOIN tasks t ON t.assigned_agent = a.id"
+        " WHERE a.session_id = ? ORDER BY a.rowid",
+        (opened.session_id,),
+    )
+    found = [
+        {
+            "agent_id": row["id"], "name": row["name"], "status": row["status"], "turn": row["turn"], "messages": row["last_seq"],
+            "view": row["view_version"], "tokens": row["context_tokens"], "limit": row["context_limit"],
+            "compactions": row["compactions"], "last_updated": row["last_updated"], "memory_blob_ref": row["memory_blob_ref"],
+            "snapshot_turn": row["snapshot_turn"], "resume_point": row["resume_token"] or f"{row['id']}:{row['turn']}:{row['last_seq']}",
+        }
+        for row in rows
+    ]  # fmt: skip
+    if as_json:
+        print_json(found)
+        return 0
+    for one in found:
+        when = time.strftime("%H:%M:%S", time.localtime(one["last_updated"])) if one["last_updated"] else "not yet"
+        click.echo(
+            f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9} {one['tokens']:>7,}/{one['limit']:,} tok"
+            f"  {one['messages']} messages, view {one['view']}, {one['compactions']} compactions"
+            f"  snapshot {when}  resumes at {one['resume_point']}"
+        )
+    return 0
+
+
+@memory.command()
+@click.argument("session", default="last")
+@db_option
+@json_option
+def sync(session: str, db: Path | None, as_json: bool) -> int:
+    """Persist the memory of every active agent now."""
+    from watchkeeper.cli.controlling import command
+
+    return command(Opened(db, session), "memory_sync", as_json)
+
+
+@memory.command()
+@click.argument("query")
+@click.option("--session", help="Only in this session.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=20, show_default=True)
+@db_option
+@json_option
+def search(query: str, session: str | None, limit: int, db: Path | None, as_json: bool) -> int:
+    """Search what agents have remembered, best first."""
+    opened = Opened(db, session)
+    rows = memory_store.search_facts(opened, opened.session_id or None, query, limit)
+    found = [
+        {"id": row["id"], "kind": row["kind"], "text": row["text"], "sources": json.loads(row["sources"]), "agent_id": row["agent_id"]}
+        for row in rows
+    ]
+    if as_json:
+        print_json(found)
+        return 0
+    for one in found:
+        click.echo(f"[{one['kind']}] {clean(one['text'], 300)}   {', '.join(one['sources'])}")
+    if not found:
+        click.echo("nothing remembered matches")
+    return 0
+
+
+@click.group()
+def agent() -> None:
+    """Reports on agents."""
+
+
+@agent.command()
+@click.argument("session", default="last")
+@db_option
+@json_option
+def report(session: str, db: Path | None, as_json: bool) -> int:
+    """Who did what, where it stopped, and what remains."""
+    opened = Opened(db, session)
+    whole = state.session_state(opened, opened.session_id)
+    plan = whole["plan"] or {"tasks": []}
+    by_id = {task["id"]: task for task in plan["tasks"]}
+    done = []
+    for one in whole["agents"]:
+        task = by_id.get(one["task_id"])
+        done.append(
+            {
+                "agent": one["id"], "name": one["name"], "role": one["role"], "task": task["name"] if task else None,
+                "status": one["status"], "turns": one["turn"], "stopped_at": one["status_reason"], "tokens": one["tokens"]["total"],
+                "cost_usd": one["cost_usd"], "elapsed_seconds": one["elapsed_seconds"],
+                "artifacts": [a["name"] for a in whole["artifacts"] if a["agent_id"] == one["id"] and a["kind"] == "artifact"],
+                "result": task["result"] if task and task["agent"] == one["id"] else None,
+            }
+        )  # fmt: skip
+    remains = [
+        {"task": task["name"], "status": task["status"], "reason": task["error"] or task["status_reason"]}
+        for task in plan["tasks"]
+        if task["status"] not in ("done", "dropped")
+    ]
+    if as_json:
+        print_json({"session": opened.session_id, "agents": done, "remains": remains})
+        return 0
+    for item in done:
+        click.echo(f"{item['name']} ({item['agent']}), {item['status']} after {item['turns']} turns: {clean(item['task'] or 'the plan', 60)}")
+        for label in ("stopped_at", "result"):
+            if item[label]:
+                click.echo(f"    {clean(item[label], 300)}")
+        if item["artifacts"]:
+            names = [clean(name, 40) for name in item["artifacts"]]
+            click.echo(f"    saved {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if len(names) > 6 else ""))
+    click.echo("remains: " + (", ".join(f"{clean(r['task'], 40)} ({r['status']})" for r in remains) or "nothing"))
+    return 0

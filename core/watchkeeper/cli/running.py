@@ -1,0 +1,190 @@
+"""`wk demo`, `wk run`, `wk resume`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper.cli.options import db_option, is_terminal, json_option, session_argument
+from watchkeeper.records.errors import BadInput
+
+SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
+
+
+def _speed(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None | str:
+    if value is None:
+        return "unset"
+    if value == "max":
+        return None
+    try:
+        speed = float(value)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < 1e6:
+        raise click.BadParameter("give a positive number, or max")
+    return speed
+
+
+def driving_options(function: Any) -> Any:
+    """What `demo` and `run` share."""
+    for option in reversed(
+        [
+            db_option,
+            json_option,
+            click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard."),
+            click.option("--workspace", type=click.Path(path_type=Path), help="The folder to work in (default: this one)."),
+            click.option("--max-parallel", type=click.IntRange(1, 256), help="How many sub-agents work at a time."),
+            click.option("--context-tokens", type=click.IntRange(2_000), help="A smaller context window than the model's own."),
+            click.option("--budget-usd", type=click.FloatRange(0, min_open=True), help="Pause when this much is spent."),
+            click.option("--budget-tokens", type=click.IntRange(1), help="Pause after this many tokens, cache reads included."),
+            click.option("--budget-turns", type=click.IntRange(1), help="Pause after this many model replies."),
+            click.option("--budget-seconds", type=click.FloatRange(0, min_open=True), help="Pause after this time hosted."),
+            click.option("--speed", callback=_speed, metavar="X|max", help="The surveyor's pace: 1 is a model's; max waits for nothing."),
+            click.option("--allow", multiple=True, metavar="TOOL", help="Let a tool run without asking (repeatable)."),
+            click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
+            click.option("--approval-timeout", type=click.FloatRange(0), metavar="SECONDS",
+                         help="How long a question waits before it is denied (headless: 0)."),
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command()
+@driving_options
+def demo(**options: Any) -> int:
+    """Survey a folder with the offline surveyor: real files, real tools, no key and no network.
+
+    The surveyor is no language model: it is a small deterministic program behind the same protocol. Kill it at any
+    moment, and `wk resume last` carries on. Its results: `wk artifacts last SURVEY.md`.
+    """
+    return _start(SURVEY_GOAL, "offline/surveyor", options)
+
+
+@click.command()
+@click.argument("goal")
+@click.option("--model", metavar="REF", help="anthropic/<model> or offline/surveyor (default: from the configuration).")
+@driving_options
+def run(goal: str, model: str | None, **options: Any) -> int:
+    """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
+
+    With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it running.
+    With --headless, or without a terminal, it runs in the foreground.
+    """
+    return _start(goal, model, options)
+
+
+@click.command()
+@session_argument
+@click.argument("agent", required=False)
+@db_option
+@json_option
+@click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard.")
+@click.option("--detach", is_flag=True, help="Start the background host and return.")
+@click.pass_context
+def resume(
+    ctx: click.Context, session: str, agent: str | None, db: Path | None, as_json: bool, headless: bool, detach: bool
+) -> int:
+    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause."""
+    from watchkeeper.cli.options import Opened
+    from watchkeeper.runtime.control import refuse_agents
+    from watchkeeper.store.lease import probe
+
+    refuse_agents()
+    opened = Opened(db, session)
+    if agent is not None:
+        from watchkeeper.cli.controlling import command
+
+        return command(opened, "resume", as_json, agent_id=opened.agent(agent))
+    status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
+    holder = probe(opened.path, opened.session_id)
+    if holder is not None:
+        from watchkeeper.records.errors import DrivenElsewhere
+
+        raise DrivenElsewhere(
+            f"session {opened.session_id} is driven by a live host (pid {holder.pid}); watch it with `wk watch {opened.session_id}`"
+        )
+    if status in ("done", "cancelled"):
+        from watchkeeper.cli.headless import print_result
+
+        if not as_json:
+            click.echo(f"session {opened.session_id} is {status}; there is nothing to resume")
+        else:
+            print_result(opened.path, opened.session_id, as_json=True)
+        return 0 if status == "done" else 1
+    return _drive(opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach)
+
+
+def _start(goal: str, model: str | None, options: dict[str, Any]) -> int:
+    from watchkeeper.runtime.config import load_config
+    from watchkeeper.runtime.control import refuse_agents
+    from watchkeeper.runtime.starting import NewSession, SessionSettings, check_workspace, create_session
+    from watchkeeper.store import database
+
+    refuse_agents()
+    config = load_config()
+    ref = model or config.model
+    workspace = (options["workspace"] or Path.cwd()).expanduser()
+    check_workspace(workspace)
+    as_json = bool(options["as_json"])
+    headless = bool(options["headless"]) or as_json or not is_terminal()
+    timeout = options["approval_timeout"]
+    if timeout is None and headless:
+        timeout = 0.0
+    speed = options["speed"]
+    budgets = {
+        kind: float(options[f"budget_{kind}"])
+        for kind in ("usd", "tokens", "turns", "seconds")
+        if options[f"budget_{kind}"] is not None
+    }
+    _check_model(ref, config, budgets)
+    path = (options["db"] or database.default_path()).expanduser().absolute()
+    wanted = NewSession(
+        goal=goal,
+        workspace=workspace,
+        model=ref,
+        settings=SessionSettings(
+            max_parallel=options["max_parallel"] or config.max_parallel,
+            context_tokens=options["context_tokens"],
+            speed=1.0 if speed == "unset" else speed,
+            allow=tuple(options["allow"]),
+            deny=tuple(options["deny"]),
+            approval_timeout_seconds=timeout,
+        ),
+        budgets=budgets,
+    )
+    session_id = create_session(path, wanted)
+    return _drive(path, session_id, headless, as_json, resume=False, detach=False)
+
+
+def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
+    """Say at once what would fail later: an unknown model, or a budget in USD for a model without a price."""
+    provider, _, name = ref.partition("/")
+    if (provider, name) != ("offline", "surveyor"):
+        from watchkeeper.models.registry import resolve
+        from watchkeeper.runtime.assembling import model_config
+
+        resolve(ref, config=model_config(config, None))
+    if "usd" in budgets:
+        from watchkeeper.models.prices import is_priced
+
+        if not is_priced(ref):
+            raise BadInput(f"nobody knows a price of {ref}, so --budget-usd cannot be kept; use --budget-tokens")
+
+
+def _drive(path: Path, session_id: str, headless: bool, as_json: bool, *, resume: bool, detach: bool) -> int:
+    if headless and not detach:
+        from watchkeeper.cli.headless import drive_headless
+
+        return drive_headless(path, session_id, resume=resume, as_json=as_json)
+    from watchkeeper.runtime.control import start_host
+
+    start_host(path, session_id, resume=resume)
+    if detach:
+        click.echo(f"session {session_id} runs in the background; watch it with `wk watch {session_id}`")
+        return 0
+    from watchkeeper.cli.watching import open_dashboard
+
+    return open_dashboard(path, session_id)

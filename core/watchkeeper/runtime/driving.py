@@ -1,0 +1,99 @@
+"""Driving a session in this process: claim, assemble, run the host, and answer Ctrl+C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.records.clock import SystemClock
+from watchkeeper.records.errors import BadInput
+from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+
+
+def drive(database_path: Path, session_id: str, *, resume: bool, once: int | None = None) -> HostResult:
+    """Drive a session to its end, or until it pauses, in this process.
+
+    The first SIGINT or SIGTERM finishes the step, saves and stops (exit 130); the second stops at once, which loses
+    nothing that was committed.
+
+    Raises:
+        DrivenElsewhere, NotFound, BadInput, StoreUnusable, LeaseLost.
+    """
+    clock = SystemClock()
+    store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
+    try:
+        return asyncio.run(_drive(store, clock, resume=resume, once=once))
+    finally:
+        store.close()
+
+
+async def _drive(store: SessionStore, clock: SystemClock, *, resume: bool, once: int | None) -> HostResult:
+    from watchkeeper.runtime.assembling import assemble
+
+    assembled = await assemble(store, clock, once=once)
+    _answer_signals(assembled.host)
+    try:
+        return await assembled.host.run(resume=resume)
+    finally:
+        await assembled.aclose()
+
+
+def _answer_signals(host: SessionHost) -> None:
+    """Once: save and stop. Twice: stop at once."""
+    loop = asyncio.get_running_loop()
+    asked = 0
+
+    def interrupted() -> None:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            os._exit(INTERRUPTED_EXIT)
+        host.pause_all("interrupted; resume it to carry on", exit_code=INTERRUPTED_EXIT)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupted)
+
+
+def cancel_without_host(database_path: Path, session_id: str) -> str:
+    """End a session that no host drives.
+
+    Raises:
+        BadInput: it has ended already.
+    """
+    from watchkeeper.runtime.command_queue import cancel_session
+
+    def change(tx: Transaction) -> None:
+        status = tx.one("SELECT status FROM sessions WHERE id = ?", (session_id,))[0]
+        if status in ("done", "cancelled"):
+            raise BadInput(f"session {session_id} is {status} already")
+        cancel_session(tx, "cancelled by hand")
+
+    _change_once(database_path, session_id, change)
+    return "the session is cancelled"
+
+
+def set_budget_without_host(
+    database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None
+) -> str:
+    """Set or lift a budget of a session that no host drives."""
+    from watchkeeper.runtime.budgets import write_budget
+
+    _change_once(database_path, session_id, lambda tx: write_budget(tx, task_id, kind, amount))
+    return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
+
+
+def _change_once(database_path: Path, session_id: str, change: Any) -> None:
+    """One fenced transaction by a claim that ends with it."""
+    clock = SystemClock()
+    store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
+    try:
+        store.writer.submit(lambda group: change(Transaction(group, session_id, store.epoch, time.time()))).result()
+    finally:
+        store.close()

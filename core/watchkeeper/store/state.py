@@ -1,0 +1,280 @@
+"""The whole state of a session, rebuilt from the file alone: what `wk show --json` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.store.encoding import decode
+
+_USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+
+
+def session_state(reads: Any, session_id: str) -> dict[str, Any]:
+    """Session, plan, agents, compactions, observations, budgets, handoffs, approvals, commands, artifacts.
+
+    `reads` has `one` and `all` over rows that can be asked by column name.
+    """
+    session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
+    agents = [_agent(row) for row in reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))]
+    return {
+        "session": _session(session),
+        "plan": _plan(reads, session, agents),
+        "agents": agents,
+        "compactions": [dict(row) for row in reads.all("SELECT * FROM compactions WHERE session_id = ? ORDER BY id", (session_id,))],
+        "observations": _observations(reads, session_id),
+        "facts": _facts(reads, session_id),
+        "memory_snapshots": [
+            dict(row) for row in reads.all("SELECT * FROM memory_snapshots WHERE session_id = ? ORDER BY agent_id", (session_id,))
+        ],
+        "handoffs": _handoffs(reads, session_id),
+        "budgets": _budgets(reads, session_id),
+        "approvals": [
+            dict(row) for row in reads.all("SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at", (session_id,))
+        ],
+        "commands": [
+            dict(row) | {"payload": decode(row["payload"])}
+            for row in reads.all("SELECT * FROM commands WHERE session_id = ? ORDER BY id", (session_id,))
+        ],
+        "artifacts": artifacts(reads, session_id),
+        "tool_calls": {
+            row["status"]: row["n"]
+            for row in reads.all(
+                "SELECT status, count(*) AS n FROM tool_calls WHERE session_id = ? GROUP BY status ORDER BY status", (session_id,)
+            )
+        },
+    }
+
+
+def result(reads: Any, session_id: str) -> dict[str, Any]:
+    """The last line of a headless run: how the session stands, in figures."""
+    row = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
+    tasks = {
+        one["status"]: one["n"]
+        for one in reads.all("SELECT status, count(*) AS n FROM tasks WHERE session_id = ? GROUP BY status", (session_id,))
+    }
+    compactions = reads.one(
+        "SELECT count(*) FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')", (session_id,)
+    )[0]
+    return {
+        "type": "result",
+        "session": session_id,
+        "status": row["status"],
+        "reason": row["status_reason"],
+        "tasks": {"done": 0, "failed": 0} | tasks,
+        "tokens": _tokens(row),
+        "cost_usd": _cost(row),
+        "compactions": compactions,
+    }
+
+
+def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
+    """What the session's agents saved: the newest of each name."""
+    rows = reads.all(
+        "SELECT o.name, o.kind, o.agent_id, o.task_id, o.created_at, a.size, a.media_type, 'artifact://sha256/' || a.digest AS ref"
+        " FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE o.id IN"
+        " (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name",
+        (session_id,),
+    )
+    return [dict(row) for row in rows]
+
+
+def summaries(reads: Any, *, search: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+    """Sessions, the newest first, with the figures of a list. `search` looks in goals, results, facts and messages."""
+    where, parameters = "1", []
+    if search:
+        like = "%" + search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+        where = (
+            "(s.goal LIKE ?1 ESCAPE '\\' OR s.title LIKE ?1 ESCAPE '\\' OR s.status_reason LIKE ?1 ESCAPE '\\'"
+            " OR EXISTS (SELECT 1 FROM facts f WHERE f.session_id = s.id AND f.text LIKE ?1 ESCAPE '\\')"
+            " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND (t.title LIKE ?1 ESCAPE '\\' OR t.result LIKE ?1 ESCAPE '\\'))"
+            " OR EXISTS (SELECT 1 FROM agents g JOIN messages m ON m.agent_id = g.id WHERE g.session_id = s.id"
+            " AND m.content LIKE ?1 ESCAPE '\\'))"
+        )
+        parameters = [like]
+    rows = reads.all(
+        "SELECT s.*, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"  # noqa: S608 - a constant
+        " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
+        " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done"
+        f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.rowid DESC LIMIT {int(limit)}",
+        tuple(parameters),
+    )
+    return [
+        _session(row) | {"agents": row["agents"], "tasks": row["tasks"], "tasks_done": row["tasks_done"]} for row in rows
+    ]
+
+
+def _session(row: Any) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "session_id": row["id"],
+        "user_id": row["user_id"],
+        "goal": row["goal"],
+        "title": row["title"],
+        "workspace": row["workspace"],
+        "model": row["model"],
+        "status": row["status"],
+        "status_reason": row["status_reason"],
+        "origin": row["origin"],
+        "tags": decode(row["tags"]),
+        "created_at": row["created_at"],
+        "last_active": row["last_active"],
+        "ended_at": row["ended_at"],
+        "elapsed_seconds": row["hosted_seconds"],
+        "current_plan_id": row["current_plan_id"],
+        "planner_agent_id": row["planner_agent_id"],
+        "settings": decode(row["settings"]),
+        "tokens": _tokens(row),
+        "cost_usd": _cost(row),
+        "unpriced_calls": row["unpriced_calls"],
+        "model_calls": row["model_calls"],
+        "retries": row["retries"],
+        "errors": row["errors"],
+        "events": row["event_seq"],
+        "lease_epoch": row["lease_epoch"],
+        "host": {"pid": row["host_pid"], "name": row["host_name"]},
+    }
+
+
+def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, Any] | None:
+    row = reads.one("SELECT * FROM plans WHERE id = ?", (session["current_plan_id"],))
+    if row is None:
+        return None
+    needs: dict[str, list[str]] = {}
+    for task_id, depends_on in reads.all(
+        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id"
+        " WHERE t.session_id = ? ORDER BY d.rowid",
+        (session["id"],),
+    ):
+        needs.setdefault(task_id, []).append(depends_on)
+    by_task: dict[str, list[dict[str, Any]]] = {}
+    for agent in agents:
+        if agent["task_id"]:
+            by_task.setdefault(agent["task_id"], []).append(agent)
+    tasks = reads.all("SELECT * FROM tasks WHERE parent_plan_id = ? ORDER BY position", (row["id"],))
+    revisions = reads.all("SELECT * FROM plan_revisions WHERE plan_id = ? ORDER BY revision", (row["id"],))
+    return {
+        "id": row["id"],
+        "current_plan_id": row["id"],
+        "goal": row["goal"],
+        "revision": row["revision"],
+        "step_cursor": row["step_cursor"],
+        "task_queue": decode(row["task_queue"]),
+        "plan_graph_snapshot": decode(revisions[-1]["plan_graph_snapshot"]) if revisions else [],
+        "revisions": [
+            {
+                "revision": one["revision"],
+                "at": one["at"],
+                "reason": one["reason"],
+                "goal": one["goal"],
+                "task_queue": decode(one["task_queue"]),
+                "step_cursor": one["step_cursor"],
+                "plan_graph_snapshot": decode(one["plan_graph_snapshot"]),
+            }
+            for one in revisions
+        ],
+        "tasks": [_task(task, needs.get(task["id"], []), by_task.get(task["id"], [])) for task in tasks],
+    }
+
+
+def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict[str, Any]:
+    costs = [agent["cost_usd"] for agent in agents if agent["cost_usd"] is not None]
+    return {
+        "id": row["id"],
+        "task_id": row["id"],
+        "name": row["name"],
+        "title": row["title"],
+        "instructions": row["instructions"],
+        "role": row["role"],
+        "status": row["status"],
+        "status_reason": row["status_reason"],
+        "attempt": row["attempt"],
+        "agent": row["assigned_agent"],
+        "assigned_agent": row["assigned_agent"],
+        "depends_on": depends_on,
+        "parent_plan_id": row["parent_plan_id"],
+        "resume_token": row["resume_token"],
+        "inputs_ref": decode(row["inputs_ref"]),
+        "expected_outputs": decode(row["expected_outputs"]),
+        "artifact_refs": decode(row["artifact_refs"]),
+        "result": row["result"],
+        "error": row["error"],
+        "created_at": row["created_at"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "elapsed_seconds": sum(agent["elapsed_seconds"] for agent in agents),
+        "tokens": {key: sum(agent["tokens"][key] for agent in agents) for key in ("input", "output", "cache_read", "cache_write", "total")},
+        "cost_usd": sum(costs) if costs else None,
+        "retries": sum(agent["retries"] for agent in agents),
+        "errors": sum(agent["errors"] for agent in agents),
+    }
+
+
+def _agent(row: Any) -> dict[str, Any]:
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "role": row["role"],
+        "model": row["model"],
+        "task_id": row["task_id"],
+        "attempt": row["attempt"],
+        "copied_from": row["copied_from"],
+        "current_goal": row["current_goal"],
+        "status": row["status"],
+        "status_reason": row["status_reason"],
+        "turn": row["turn"],
+        "messages": row["last_seq"],
+        "message_tokens": row["message_tokens"],
+        "view": row["view_version"],
+        "tokens": _tokens(row),
+        "cost_usd": _cost(row),
+        "unpriced_calls": row["unpriced_calls"],
+        "model_calls": row["model_calls"],
+        "retries": row["retries"],
+        "errors": row["errors"],
+        "compactions": row["compactions"],
+        "elapsed_seconds": row["active_seconds"],
+        "created_at": row["created_at"],
+        "ended_at": row["ended_at"],
+        "context": {"used": row["context_tokens"], "limit": row["context_limit"], "composition": decode(row["composition"])},
+    }
+
+
+def _observations(reads: Any, session_id: str) -> list[dict[str, Any]]:
+    rows = reads.all(
+        "SELECT o.* FROM observations o JOIN agents a ON a.id = o.agent_id WHERE a.session_id = ? ORDER BY o.rowid", (session_id,)
+    )
+    return [dict(row) | {"citations": decode(row["citations"]), "replaces": decode(row["replaces"])} for row in rows]
+
+
+def _facts(reads: Any, session_id: str) -> list[dict[str, Any]]:
+    rows = reads.all(
+        "SELECT id, agent_id, scope, kind, text, sources, pinned, superseded_by, created_at FROM facts WHERE session_id = ? ORDER BY id",
+        (session_id,),
+    )
+    return [dict(row) | {"sources": decode(row["sources"])} for row in rows]
+
+
+def _handoffs(reads: Any, session_id: str) -> list[dict[str, Any]]:
+    rows = reads.all(
+        "SELECT session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref, expected_outputs, created_at"
+        " FROM handoffs WHERE session_id = ? ORDER BY id",
+        (session_id,),
+    )
+    return [
+        dict(row) | {"inputs_ref": decode(row["inputs_ref"]), "expected_outputs": decode(row["expected_outputs"])} for row in rows
+    ]
+
+
+def _budgets(reads: Any, session_id: str) -> list[dict[str, Any]]:
+    rows = reads.all("SELECT task_id, kind, amount, reached_at FROM budgets WHERE session_id = ? ORDER BY id", (session_id,))
+    return [dict(row) for row in rows]
+
+
+def _tokens(row: Any) -> dict[str, int]:
+    parts = {name.removesuffix("_tokens"): int(row[name]) for name in _USAGE}
+    return parts | {"total": sum(parts.values())}
+
+
+def _cost(row: Any) -> float | None:
+    """None where nothing is priced yet: never 0 for what nobody knows."""
+    return None if row["cost_usd"] is None else round(row["cost_usd"], 10)
