@@ -106,7 +106,9 @@ def _transport_failure(error: BaseException) -> Failure:
         return Failure(f"{where} refused the connection", error_type="connection")
     if any("Timeout" in name for name in names):
         return Failure(f"no answer from {where} in time", error_type="timeout_error")
-    said = str(deepest) or type(deepest).__name__
+    said = str(deepest)
+    if not said or type(deepest).__module__ == "builtins":  # a bare KeyError's text says nothing
+        said = f"{type(deepest).__name__} {said}".strip()
     return Failure(f"the connection to {where} broke: {one_line(said)}", error_type="connection")
 
 

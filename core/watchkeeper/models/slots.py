@@ -8,9 +8,11 @@ time, so that nothing starves. What waits, and for what, can be listed at any mo
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from watchkeeper.records.clock import Clock, SystemClock
@@ -91,7 +93,7 @@ class Gate:
         self._running = 0
         self._running_background = 0
         self._arrivals = 0
-        self._waiters: list[_Waiter] = []
+        self._queues: dict[Purpose, deque[_Waiter]] = {purpose: deque() for purpose in RANK}
         self._alarm: asyncio.Task[None] | None = None
 
     @asynccontextmanager
@@ -122,6 +124,7 @@ class Gate:
         """Everything that waits, in the order in which it would be served now."""
         until = self.rate_limited_until
         limited = until > self._clock.now()
+        asking = (waiter for waiter in chain.from_iterable(self._queues.values()) if not waiter.granted.done())
         return tuple(
             Waiting(
                 waiter.agent_id,
@@ -130,7 +133,7 @@ class Gate:
                 "rate limit" if limited else "slot",
                 until if limited else None,
             )
-            for waiter in self._in_order()
+            for waiter in sorted(asking, key=self._place())
         )
 
     async def _acquire(self, purpose: Purpose, agent_id: str) -> None:
@@ -138,7 +141,7 @@ class Gate:
         granted = asyncio.get_running_loop().create_future()
         now, monotonic = self._clock.now(), self._clock.monotonic()
         waiter = _Waiter(purpose, agent_id, self._arrivals, now, monotonic, granted)
-        self._waiters.append(waiter)
+        self._queues[purpose].append(waiter)
         self._grant()
         try:
             await granted
@@ -146,7 +149,8 @@ class Gate:
             if granted.done() and not granted.cancelled():
                 self._release(purpose)  # the slot was given in the instant of the cancellation
             else:
-                self._waiters.remove(waiter)
+                with suppress(ValueError):  # the grant of another may have found and dropped it
+                    self._queues[purpose].remove(waiter)
                 self._quiet_alarm()
             raise
 
@@ -163,7 +167,7 @@ class Gate:
             if remaining > 0:
                 self._wake_after(remaining)
                 return
-            self._waiters.remove(waiter)
+            self._queues[waiter.purpose].popleft()
             self._running += 1
             if waiter.purpose not in FOREGROUND:
                 self._running_background += 1
@@ -171,20 +175,27 @@ class Gate:
         self._quiet_alarm()
 
     def _next(self) -> _Waiter | None:
+        """Whoever is first among those who may run. Within a purpose that is whoever came first, so only the
+        heads of the queues are compared: a thousand waiting agents cost no more than ten."""
         background_open = self._running_background < self.background_limit
-        for waiter in self._in_order():
-            if waiter.purpose in FOREGROUND or background_open:
-                return waiter
-        return None
+        for queue in self._queues.values():
+            while queue and queue[0].granted.cancelled():
+                queue.popleft()
+        heads = [
+            queue[0]
+            for purpose, queue in self._queues.items()
+            if queue and (purpose in FOREGROUND or background_open)
+        ]
+        return min(heads, key=self._place(), default=None)
 
-    def _in_order(self) -> list[_Waiter]:
+    def _place(self) -> Callable[[_Waiter], tuple[float, int]]:
         monotonic = self._clock.monotonic()
 
-        def key(waiter: _Waiter) -> tuple[float, int]:
+        def place(waiter: _Waiter) -> tuple[float, int]:
             aged = (monotonic - waiter.since_monotonic) // self._ageing_seconds
             return RANK[waiter.purpose] - aged, waiter.number
 
-        return sorted((waiter for waiter in self._waiters if not waiter.granted.done()), key=key)
+        return place
 
     def _wake_after(self, seconds: float) -> None:
         if self._alarm is None:
@@ -196,7 +207,7 @@ class Gate:
         self._grant()
 
     def _quiet_alarm(self) -> None:
-        if self._alarm is not None and not self._waiters:
+        if self._alarm is not None and not any(self._queues.values()):
             self._alarm.cancel()
             self._alarm = None
 

@@ -2,7 +2,9 @@
 
 A breakpoint says "what stands before this will come again". At most four are allowed; used are the end of the
 tools, of the system prompt, of the stable prefix (pinned messages and observations, byte-identical between
-compactions) and of the last message (so that the next turn reads this one from the cache).
+compactions) and of the last message, so that the next turn reads this one from the cache. From a breakpoint
+the provider looks back at most 20 blocks for what it knows. After a turn of more blocks than that (many
+parallel calls), the breakpoint of the tools is spent on the end of the previous turn instead.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from watchkeeper.models.text import without_lone_surrogates
 from watchkeeper.records.model import ModelRequest
 
 BREAKPOINT = {"type": "ephemeral"}
+LOOKBACK_BLOCKS = 18
+"""A little less than the provider's 20: which blocks it counts is not documented to the last one."""
 UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 """Blocks that the API refuses a breakpoint on; they must also be sent back untouched."""
 
@@ -39,14 +43,23 @@ def request_body(model: str, request: ModelRequest, *, prompt_cache: bool = True
 
 
 def _mark(body: dict[str, Any], stable_prefix: int) -> None:
-    if "tools" in body:
+    messages = body["messages"]
+    places = {min(stable_prefix, len(messages)) - 1, len(messages) - 1}
+    previous_end = len(messages) - 3  # a turn adds the assistant's message and the answer to it
+    long_turn = previous_end >= 0 and _blocks(messages[previous_end + 1 :]) > LOOKBACK_BLOCKS
+    if long_turn:
+        places.add(previous_end)
+    if "tools" in body and not (long_turn and body.get("system")):
         body["tools"][-1] = {**body["tools"][-1], "cache_control": BREAKPOINT}
     if body.get("system"):
         body["system"][-1]["cache_control"] = BREAKPOINT
-    messages = body["messages"]
-    for index in {min(stable_prefix, len(messages)) - 1, len(messages) - 1}:
+    for index in places:
         if index >= 0:
             messages[index] = _marked(messages[index])
+
+
+def _blocks(messages: list[dict[str, Any]]) -> int:
+    return sum(1 if isinstance(message["content"], str) else len(message["content"]) for message in messages)
 
 
 def _marked(message: dict[str, Any]) -> dict[str, Any]:

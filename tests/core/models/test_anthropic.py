@@ -69,6 +69,19 @@ async def test_each_turn_reads_the_turn_before_it_from_the_prompt_cache(serve: S
         assert after.cache_read_tokens >= before.prompt_tokens * 0.95
 
 
+async def test_a_turn_of_many_parallel_calls_still_reads_the_turn_before_it(serve: Serve) -> None:
+    server = serve(lambda body: Reply([text("ok")]))
+    model = model_of(server)
+    calls = [tool("look", {"path": f"p{n}"}, f"t{n}") for n in range(30)]
+    results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "seen"} for n in range(30)]
+    asked = [{"role": "user", "content": "a long history " * 200}]
+    answered = [*asked, {"role": "assistant", "content": calls}, {"role": "user", "content": results}]
+    first = await reply_of(model, ModelRequest("s" * 400, asked, [LOOK]))
+    second = await reply_of(model, ModelRequest("s" * 400, answered, [LOOK]))
+    assert server.refused == []
+    assert second.usage.cache_read_tokens >= first.usage.prompt_tokens * 0.95
+
+
 async def test_a_compaction_keeps_the_cache_of_the_stable_prefix(serve: Serve) -> None:
     server = serve(lambda body: Reply([text("ok")]))
     model = model_of(server)

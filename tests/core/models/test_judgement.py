@@ -171,7 +171,7 @@ CONTENT = st.text(min_size=1, max_size=5) | st.lists(
         ]
     ),
     min_size=1,
-    max_size=3,
+    max_size=30,
 )
 
 
