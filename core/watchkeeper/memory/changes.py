@@ -40,6 +40,9 @@ class Change:
     high_water: int | None = None
     """The last message that observations now cover, where this change compacted."""
     reason: str = ""
+    cache_tokens_invalidated: int = 0
+    """Tokens that the context had before and that no prompt cache can serve any more, because something before them
+    changed."""
 
 
 @dataclass(frozen=True, slots=True)

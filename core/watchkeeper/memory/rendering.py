@@ -23,6 +23,8 @@ class Rendering:
 
     def __init__(self, counter: TokenCounter) -> None:
         self.items: list[dict[str, Any]] = []
+        self.sizes: list[int] = []
+        """Tokens of each item."""
         self.tokens = 0
         self._counter = counter
         self._open: dict[str, None] = {}
@@ -31,12 +33,20 @@ class Rendering:
         """Results in the last item, while it can still take more."""
         self._beside: list[Block] = []
         """Other blocks of that item."""
-        self._item_tokens = 0
 
     @property
     def unstable(self) -> int:
         """How many items at the end the next message may change (0 or 1)."""
         return 1 if self._answers is not None and self._open else 0
+
+    def shared_with(self, other: Rendering) -> int:
+        """Tokens of the leading items that both have alike: what a provider's prompt cache can still serve."""
+        shared = 0
+        for mine, its, size in zip(self.items, other.items, self.sizes, strict=False):
+            if mine != its:
+                break
+            shared += size
+        return shared
 
     def push(self, role: str, content: Content, tokens: int | None = None) -> None:
         """Add a message; `tokens` where its count is known already."""
@@ -47,8 +57,8 @@ class Rendering:
 
     def _append(self, role: str, content: Content, tokens: int) -> None:
         self.items.append({"role": role, "content": content})
+        self.sizes.append(tokens)
         self.tokens += tokens
-        self._item_tokens = tokens
 
     def _push_assistant(self, content: Content, tokens: int | None) -> None:
         if not self.items:
@@ -89,7 +99,7 @@ class Rendering:
         assert self._answers is not None
         content = [*self._answers, *(_no_result(call) for call in self._open), *self._beside]
         if replace:
-            self.tokens -= self._item_tokens
+            self.tokens -= self.sizes.pop()
             self.items.pop()
         self._append("user", content, self._count(content, None))
         if not self._open:

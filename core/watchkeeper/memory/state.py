@@ -447,6 +447,7 @@ class ContextState:
     def _take(self, fitted: fitting.Fitted, reason: str, at: float) -> Change:
         before, removed_before = self.tokens, self._uncovered_from(self._view)
         view = self._adopt(fitted.view, reason, at)
+        shared = fitted.assembly.rendering.shared_with(self._assembly.rendering)
         self._assembly = fitted.assembly
         self._next_observation += len(fitted.new)
         if fitted.new:
@@ -461,6 +462,7 @@ class ContextState:
             messages_removed=max(0, start - removed_before),
             high_water=max((o.covers[1] for o in fitted.new), default=None),
             reason=reason,
+            cache_tokens_invalidated=max(0, before - shared),
         )
 
     def _adopt(self, parts: View, reason: str, at: float) -> View:
@@ -498,6 +500,7 @@ class ContextState:
             )
             self._views[view.version] = view
             views = (view,)
+        shared = assembly.rendering.shared_with(self._assembly.rendering)
         self._view = view
         self._assembly = assembly
         self.epoch += 1
@@ -509,4 +512,5 @@ class ContextState:
             tokens_before=before,
             messages_removed=max(0, start - start_before),
             reason=reason,
+            cache_tokens_invalidated=max(0, before - shared),
         )
