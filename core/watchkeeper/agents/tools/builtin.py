@@ -1,0 +1,121 @@
+"""The built-in file and shell tools: how each is told to a model, and what each declares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
+from watchkeeper.agents.tools.folder import LIST_FOLDER
+from watchkeeper.agents.tools.validate import validate_arguments
+from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.records.model import ToolSpec
+
+
+def _spec(name: str, description: str, properties: dict[str, Any], required: list[str]) -> ToolSpec:
+    return ToolSpec(name, description, {"type": "object", "properties": properties, "required": required})
+
+
+_FILE = {"type": "string", "description": "path of the file, relative to the workspace"}
+
+READ = _spec(
+    "read",
+    "Read a text file (up to 256 KiB; of a larger one, a range of lines), an image or a PDF of the workspace.",
+    {
+        "file_path": _FILE,
+        "view_range": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "minItems": 2,
+            "maxItems": 2,
+            "description": "[first line, last line], from 1, both included; a last line of 0 means to the end",
+        },
+    },
+    ["file_path"],
+)
+GLOB = _spec(
+    "glob",
+    "Find files by a pattern such as **/*.py, newest first, at most 200.",
+    {
+        "pattern": {"type": "string", "description": "relative, without .."},
+        "path": {"type": "string", "description": "folder to search in; the workspace by default"},
+    },
+    ["pattern"],
+)
+GREP = _spec(
+    "grep",
+    "Search the contents of files for a regular expression; gives path:line:text.",
+    {"pattern": {"type": "string"}, "path": {"type": "string", "description": "file or folder; the workspace by default"}},
+    ["pattern"],
+)
+WRITE = _spec(
+    "write",
+    "Write a file of the workspace, replacing what it held; folders are made as needed.",
+    {"file_path": _FILE, "content": {"type": "string"}},
+    ["file_path", "content"],
+)
+EDIT = _spec(
+    "edit",
+    "Replace an exact piece of text in a file. It must occur once, unless `replace_all`.",
+    {
+        "file_path": _FILE,
+        "old_string": {"type": "string", "minLength": 1},
+        "new_string": {"type": "string"},
+        "replace_all": {"type": "boolean"},
+    },
+    ["file_path", "old_string", "new_string"],
+)
+BASH = _spec(
+    "bash",
+    "Run a command in your own shell, which keeps its folder, variables and jobs between calls. Only the last 100 KiB of"
+    " output are kept. Standard input is empty. A command that takes longer than its time is killed, and the shell with it.",
+    {
+        "command": {"type": "string"},
+        "restart": {"type": "boolean", "description": "start a new shell instead of running a command"},
+        "timeout_ms": {"type": "integer", "minimum": 1},
+    },
+    [],
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTool:
+    """A tool that runs in any worker."""
+
+    spec: ToolSpec
+    idempotent: bool
+    permission: Permission
+    pool: WorkerPool
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        if fault := validate_arguments(self.spec.input_schema, arguments):
+            return ToolResult(f"{self.spec.name}: {fault}", is_error=True)
+        return await self.pool.run_file_tool(self.spec.name, arguments, context)
+
+
+@dataclass(frozen=True, slots=True)
+class BashTool:
+    """`bash`, in a shell of the agent's own."""
+
+    pool: WorkerPool
+    spec: ToolSpec = BASH
+    idempotent: bool = False
+    permission: Permission = Permission.ASK
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        if fault := validate_arguments(self.spec.input_schema, arguments):
+            return ToolResult(f"bash: {fault}", is_error=True)
+        milliseconds = arguments.get("timeout_ms")
+        seconds = milliseconds / 1000 if isinstance(milliseconds, int) else self.pool.timeout_seconds
+        return await self.pool.run_shell(arguments, context, seconds)
+
+
+def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:
+    """The built-in tools by name: reading is allowed, writing and the shell ask.
+
+    Writing a file twice leaves what writing it once does; editing it twice may not, nor may running a command.
+    """
+    allow, ask = Permission.ALLOW, Permission.ASK
+    tools: list[Tool] = [FileTool(spec, True, allow, pool) for spec in (LIST_FOLDER, READ, GLOB, GREP)]
+    tools += [FileTool(WRITE, True, ask, pool), FileTool(EDIT, False, ask, pool), BashTool(pool)]
+    return {tool.spec.name: tool for tool in tools}

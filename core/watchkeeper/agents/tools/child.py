@@ -1,0 +1,195 @@
+"""The host's end of a worker process: requests and answers as JSON lines, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from watchkeeper.agents.tools.processes import kill_group, kill_tree
+from watchkeeper.agents.tools.surroundings import worker_environment
+
+START_SECONDS = 60.0
+LARGEST_LINE = 16 * 1024 * 1024
+_BESIDE_THE_LOOP = 256 * 1024
+
+
+class ChildFailed(Exception):
+    """The worker died, would not start, or said something that is no answer. The message is one line for a model."""
+
+
+class Child:
+    """One worker process, leader of a session of its own.
+
+    Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is killed.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._next_id = 0
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._abandoned: set[int] = set()
+        self._failure: str | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str) -> Child:
+        """Start a worker and wait until it is ready.
+
+        Raises:
+            ChildFailed: it did not become ready.
+        """
+        # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the worker imports.
+        command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+                env=worker_environment(environ, agent_id),
+                start_new_session=True,
+                limit=LARGEST_LINE,
+            )
+        except OSError as error:
+            raise ChildFailed(f"a tool worker could not be started: {error.strerror or error}") from error
+        child = cls(process)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await child._send(config)
+                await child._await_ready()
+        except (TimeoutError, OSError) as error:
+            await child.kill()
+            raise ChildFailed(f"a tool worker did not start: {error or 'it took too long'}") from error
+        except BaseException:
+            await child.kill()
+            raise
+        child._reader = asyncio.create_task(child._read(), name=f"tool worker {process.pid}")
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._failure is None and self._process.returncode is None
+
+    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its answer. Cancelling forgets the answer, and stops nothing by itself.
+
+        Raises:
+            ChildFailed: no answer will come.
+        """
+        if not self.alive:
+            raise ChildFailed(self._failure or "the tool worker has ended")
+        self._next_id += 1
+        number = self._next_id
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        try:
+            await self._send({**request, "id": number})
+            return await answer
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise ChildFailed("the tool worker died") from error
+        except asyncio.CancelledError:
+            self._abandoned.add(number)
+            raise
+        finally:
+            self._pending.pop(number, None)
+
+    async def kill(self) -> None:
+        """End it, and everything that it started. May be called at any time, and again."""
+        self._fail("the tool worker was stopped")
+        if self._process.returncode is None:
+            kill_tree(self._process.pid)
+        if self._reader is not None and self._reader is not asyncio.current_task():
+            self._reader.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await self._process.wait()
+        _close_transport(self._process)
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        await self._process.stdin.drain()
+
+    async def _await_ready(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = await self._process.stdout.readline()
+        if line.strip() == b'{"ready": true}':
+            return
+        said = (await self._process.stderr.read(20_000)).decode("utf-8", "replace").strip().splitlines()
+        raise ChildFailed(f"a tool worker did not start: {said[-1][:300] if said else 'it ended at once'}")
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            while line := await self._process.stdout.readline():
+                if not await self._take(line):
+                    break
+            else:
+                await self._report_death()
+                return
+        except ValueError:
+            pass
+        self._fail("the tool worker broke its protocol and was killed")
+        await self.kill()
+
+    async def _take(self, line: bytes) -> bool:
+        """Hand an answer to whom it belongs; False if it is none."""
+        try:
+            answer = await asyncio.to_thread(json.loads, line) if len(line) > _BESIDE_THE_LOOP else json.loads(line)
+        except (ValueError, RecursionError):
+            return False
+        number = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(number, int):
+            return False
+        if number in self._abandoned:
+            self._abandoned.discard(number)
+            return True
+        waiting = self._pending.get(number)
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(answer)
+        return True
+
+    async def _report_death(self) -> None:
+        # The worker's shell and its children outlive it; they share its process group, which still bears its number.
+        kill_group(self._process.pid)
+        code = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                code = await self._process.wait()
+        self._fail(f"the tool worker died ({_how(code)})")
+        _close_transport(self._process)
+
+    def _fail(self, why: str) -> None:
+        if self._failure is None:
+            self._failure = why
+        for waiting in self._pending.values():
+            if not waiting.done():
+                waiting.set_exception(ChildFailed(self._failure))
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _close_transport(process: asyncio.subprocess.Process) -> None:
+    # Nothing public closes the pipes of a killed process; left open, a surviving holder of an end would keep it alive.
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        with suppress(PermissionError, ProcessLookupError):
+            transport.close()

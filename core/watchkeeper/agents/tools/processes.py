@@ -1,0 +1,114 @@
+"""Process trees: how everything that a tool started is found and killed, whatever it did to get away.
+
+On Linux a worker is a *subreaper*: a daemon that it (or its shell) started stays its descendant even after `setsid` and
+a double fork, so that walking the tree finds it. Elsewhere only processes whose parents live are found, and the group.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_MOST_ROUNDS = 50
+
+
+def adopt_orphans() -> bool:
+    """Make this process the parent of its orphaned descendants. False where the system cannot."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent_pid: int, number: signal.Signals) -> bool:
+    """Be sent `number` when the parent dies; True if the system does that. Exits if the parent is gone already."""
+    done = _prctl(_PR_SET_PDEATHSIG, int(number))
+    if os.getppid() != parent_pid:
+        os._exit(0)
+    return done
+
+
+def descendants(pid: int) -> list[int]:
+    """The living processes below `pid`, parents before children; zombies are not living."""
+    children = _children_of if sys.platform == "linux" else _children_by_ps()
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        for child in children(waiting.pop()):
+            found.append(child)
+            waiting.append(child)
+    return [one for one in found if not _is_zombie(one)]
+
+
+def kill_descendants(pid: int) -> None:
+    """Kill all below `pid`, again and again until nothing is left: what is killed may have forked meanwhile."""
+    for _ in range(_MOST_ROUNDS):
+        left = descendants(pid)
+        if not left:
+            return
+        for one in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(one, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """Kill the session leader `pid`, its process group and everything below it.
+
+    The leader is stopped first: it starts nothing more, yet still adopts the orphans of those who are killed.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGSTOP)
+        kill_descendants(pid)
+    kill_group(pid)
+
+
+def kill_group(pid: int) -> None:
+    """Kill the process group that `pid` leads or led."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
+        with suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as listing:
+            found += [int(one) for one in listing.read().split()]
+    return found
+
+
+def _is_zombie(pid: int) -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in ("Z", "X")
+    except (OSError, IndexError):
+        return True
+
+
+class _children_by_ps:
+    """Children by one listing of all processes, for systems without /proc."""
+
+    def __init__(self) -> None:
+        listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=False).stdout
+        self._children: dict[int, list[int]] = {}
+        for line in listing.splitlines():
+            pid, parent, state = [*line.split(), "", "", ""][:3]
+            if pid.isdigit() and parent.isdigit() and not state.startswith("Z"):
+                self._children.setdefault(int(parent), []).append(int(pid))
+
+    def __call__(self, pid: int) -> list[int]:
+        return self._children.get(pid, [])

@@ -1,0 +1,129 @@
+"""Secrets are taken out once, before anything reaches a model or the store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|DATABASE_URL|DSN|COOKIE", re.IGNORECASE)
+PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*)$", re.IGNORECASE)
+"""Variables that say where something secret lies, or nothing secret at all: `SSH_AUTH_SOCK`, `XAUTHORITY`."""
+LEAST_CHARACTERS = 8
+"""A shorter value is no secret worth the name, and would be found inside common words."""
+
+_COMMON_VALUES = frozenset({"disabled", "required", "optional", "password", "changeme", "anonymous", "undefined", "keychain", "redacted"})
+
+_PEM = "-----{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
+
+SHAPES: tuple[tuple[str, str, str], ...] = (
+    # name, what any match holds (looked for first: it is much faster than the expression), expression
+    ("private-key", "PRIVATE KEY", rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)"),
+    ("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{16,}"),
+    ("api-key", "sk-", r"\bsk-[A-Za-z0-9_-]{20,}"),
+    ("github-token", "gh", r"\bgh[pousr]_[A-Za-z0-9]{30,}"),
+    ("github-token", "github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{30,}"),
+    ("gitlab-token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,}"),
+    ("aws-key", "A", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    ("slack-token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
+    ("slack-token", "xapp-", r"\bxapp-[A-Za-z0-9-]{20,}"),
+    ("google-key", "AIza", r"\bAIza[A-Za-z0-9_-]{35}"),
+    ("stripe-key", "k_live_", r"\b[rs]k_live_[A-Za-z0-9]{16,}"),
+    ("npm-token", "npm_", r"\bnpm_[A-Za-z0-9]{36}"),
+    ("pypi-token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,}"),
+    ("huggingface-token", "hf_", r"\bhf_[A-Za-z0-9]{30,}"),
+    ("jwt", "eyJ", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+)  # fmt: skip
+
+_LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
+"""Fields that a provider checks byte for byte."""
+
+
+class Redactor:
+    """Replaces secrets with `[redacted:NAME]`: the values of secret variables, and whatever has a key's shape.
+
+    Applying it again changes nothing. `signature` fields and base64 data are left as they are.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.count = 0
+        """How many texts and kinds of secret were replaced so far."""
+        names = {
+            value.strip(): name
+            for name, value in sorted(environ.items(), reverse=True)
+            if SECRET_NAMES.search(name) and not PUBLIC_NAMES.search(name) and _is_secret(value.strip())
+        }
+        labels = " ".join(f"[redacted:{name}]" for name in (*names.values(), *(shape[0] for shape in SHAPES)))
+        # What occurs in a label itself would be replaced again and again.
+        self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}
+        longest_first = sorted(self._values, key=len, reverse=True)
+        self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._shapes = [(name, hint, re.compile(shape, re.DOTALL)) for name, hint, shape in SHAPES]
+
+    def text(self, text: str) -> str:
+        """The text without secrets; the very same object when it holds none."""
+        if len(text) < LEAST_CHARACTERS:
+            return text
+        found = 0
+        if self._known is not None:
+            text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
+        for name, hint, shape in self._shapes:
+            if hint in text:
+                replaced = shape.sub(_label(name), text)
+                if replaced != text:
+                    text, found = replaced, found + 1
+        self.count += found
+        return text
+
+    def __call__(self, value: Any) -> Any:
+        """Any JSON-like value (content, blocks, arguments) without secrets; what holds none is the same object."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return self._mapping(value)
+        if isinstance(value, list | tuple):
+            items = [self(item) for item in value]
+            if all(new is old for new, old in zip(items, value, strict=True)):
+                return value
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
+        opaque = _LEFT_ALONE | {"data"} if value.get("type") in ("base64", "redacted_thinking") else _LEFT_ALONE
+        changed = False
+        result: dict[Any, Any] = {}
+        for key, old in value.items():
+            new_key = self.text(key) if isinstance(key, str) else key
+            new = old if key in opaque and isinstance(old, str) else self(old)
+            changed = changed or new is not old or new_key is not key
+            result[new_key] = new
+        return result if changed else value
+
+
+def _label(name: str) -> Callable[[re.Match[str]], str]:
+    if name == "api-key":
+        # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
+        return lambda match: f"[redacted:{name}]" if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
+    return lambda match: f"[redacted:{name}]"
+
+
+def _is_random(part: str) -> bool:
+    return len(part) >= 16 and any(map(str.isdigit, part))
+
+
+def _is_secret(value: str) -> bool:
+    if len(value) < LEAST_CHARACTERS or value.lower() in _COMMON_VALUES:
+        return False
+    if value.isdigit() and len(value) < 12:
+        return False
+    return not value.startswith(("[redacted:", "/", "~/"))
+
+
+def _forms(value: str) -> list[str]:
+    """A value as it stands, as it stands inside a JSON string, and each long line of one that has several."""
+    import json
+
+    forms = {value, json.dumps(value)[1:-1]}
+    if "\n" in value:
+        forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
+    return [form for form in forms if len(form) >= LEAST_CHARACTERS]

@@ -1,0 +1,139 @@
+"""The main program of a worker process: `python -P -m watchkeeper.agents.tools.worker HOST_PID`.
+
+It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
+`{"id", "tool", "arguments", "agent", …}`; it answers `{"id", "content", "is_error"}` on standard output. Both are moved to
+descriptors that no child inherits, so that a tool that prints cannot corrupt the protocol. When standard input ends,
+because the host is gone, it kills all that it started, and exits.
+
+Only what the mode needs is imported: `list_folder` works without the SDKs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, BinaryIO
+
+from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
+from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, kill_descendants
+from watchkeeper.agents.tools.surroundings import AGENT_VARIABLE, hide_worker_variables
+
+Answer = tuple[Any, bool]
+"""Content, and whether it is an error."""
+Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
+
+MOST_MEMORY_BYTES = 2 << 30
+"""Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead machine."""
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    parent = int(sys.argv[1])
+    lines = os.fdopen(os.dup(0), "rb")
+    out = os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    hide_worker_variables()
+    adopt_orphans()
+    signal.signal(signal.SIGTERM, lambda *_: _end())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    config = json.loads(lines.readline())
+    # A search may hold the interpreter for minutes; such a worker has no children to see off, and may die at once.
+    die_with_parent(parent, signal.SIGKILL if config["mode"] == "files" else signal.SIGTERM)
+    asyncio.run(_serve(config, lines, out, null))
+
+
+async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -> None:
+    handler, concurrent = await _handler(config)
+    loop = asyncio.get_running_loop()
+    requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    replies.put(b'{"ready": true}\n')
+
+    def read() -> None:
+        for line in lines:
+            loop.call_soon_threadsafe(requests.put_nowait, json.loads(line))
+        _end()
+
+    def write() -> None:
+        while True:
+            data = memoryview(replies.get())
+            while data:
+                data = data[os.write(out, data) :]
+
+    async def answer(request: dict[str, Any]) -> None:
+        replies.put(await _answer(handler, request))
+
+    threading.Thread(target=read, daemon=True).start()
+    threading.Thread(target=write, daemon=True).start()
+    os.dup2(null, 2)
+    running: set[asyncio.Task[None]] = set()
+    while True:
+        request = await requests.get()
+        if concurrent:
+            task = asyncio.create_task(answer(request))
+            running.add(task)
+            task.add_done_callback(running.discard)
+        else:
+            await answer(request)
+
+
+async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
+    if isinstance(agent := request.get("agent"), str):
+        os.environ[AGENT_VARIABLE] = agent
+    try:
+        content, is_error = await handler(request)
+    except MemoryError:
+        content, is_error = f"{request.get('tool')}: this needs more memory than a tool may use; ask for less", True
+    except Exception as error:
+        # A fault of the tool is the model's to read; the worker itself goes on.
+        content, is_error = f"{request.get('tool')}: {type(error).__name__}: {error}", True
+    content = shorten_content(content, WORKER_CHARACTERS)
+    return json.dumps({"id": request["id"], "content": content, "is_error": is_error}).encode() + b"\n"
+
+
+async def _handler(config: dict[str, Any]) -> tuple[Handler, bool]:
+    """What runs the calls of this mode, and whether several at a time."""
+    mode = config["mode"]
+    if mode == "files":
+        from watchkeeper.agents.tools.worker_files import FileTools
+
+        _limit_memory()
+        return FileTools(config["workspace"]).run, False
+    if mode == "shell":
+        from watchkeeper.agents.tools.worker_shell import Shell
+
+        return Shell(config["workspace"]).run, False
+    if mode == "mcp":
+        from watchkeeper.agents.tools.worker_mcp import McpConnection
+
+        connection = McpConnection(config, on_closed=_end)
+        await connection.open()
+        return connection.run, True
+    raise ValueError(f"no worker mode {mode!r}")
+
+
+def _limit_memory() -> None:
+    import resource
+
+    try:
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    except (ValueError, OSError):
+        # A system without that limit, or with a lower one: the worker then relies on its own caps.
+        return
+
+
+def _end() -> None:
+    kill_descendants(os.getpid())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""In a worker: one agent's shell. It keeps its folder, variables and jobs from call to call, as long as it lives."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.agents.tools.processes import kill_descendants
+
+if TYPE_CHECKING:
+    from anthropic.lib.tools.agent_toolset import BashSession
+
+NEVER = 1e9
+"""Seconds. The host's own clock ends a command, since only the host can end all that the command started."""
+
+
+class Shell:
+    """Runs `bash` with the SDK's session."""
+
+    def __init__(self, workspace: str) -> None:
+        self._workspace = Path(workspace)
+        self._session: BashSession | None = None
+
+    async def run(self, request: dict[str, Any]) -> tuple[str, bool]:
+        """Run one command; a result other than 0 is an error that says so."""
+        arguments = request["arguments"]
+        if arguments.get("restart"):
+            await self._close()
+            return "the shell was restarted", False
+        command = str(arguments.get("command") or "")
+        if not command.strip():
+            return "bash: `command` is needed", True
+        if "\0" in command:
+            return "bash: a command cannot hold a NUL character", True
+        if fault := await _syntax_fault(command):
+            return fault, True
+        if not self._workspace.is_dir():
+            return f"bash: the workspace {self._workspace} is gone", True
+        if self._session is None:
+            from anthropic.lib.tools.agent_toolset import BashSession
+
+            self._session = await BashSession.start(self._workspace, env=dict(os.environ))
+        output, code = await self._session.exec(command, timeout=NEVER)
+        output = output.removeprefix("\n")
+        if code == -1:
+            await self._close()
+            return f"{output}\n[the shell ended; the next command starts a new one in the workspace]".lstrip("\n"), True
+        if code:
+            return f"{output}\n[exit code {code}]".lstrip("\n"), True
+        return output or "[no output]", False
+
+    async def _close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+        kill_descendants(os.getpid())
+
+
+async def _syntax_fault(command: str) -> str | None:
+    """Why the shell cannot read the command: it would wait for the rest of an unclosed quote until its time is up."""
+    check = await asyncio.create_subprocess_exec(
+        "/bin/bash", "--noprofile", "--norc", "-n",
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    _, said = await check.communicate(f"{{ {command}\n}}\n".encode("utf-8", "replace"))
+    fault = said.decode("utf-8", "replace").strip()
+    if check.returncode == 0 and "here-document" not in fault:
+        return None
+    return "bash: the command is not complete, or not valid: " + fault[:1000]

@@ -1,0 +1,49 @@
+"""A workspace, a pool of real workers in it, and for whom tools run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.agents.tools.builtin import builtin_tools
+from watchkeeper.agents.tools.contract import OutsideTool, ToolContext, ToolResult
+from watchkeeper.agents.tools.workers import WorkerPool
+
+Run = Callable[..., Awaitable[ToolResult]]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "hello.py").write_text("print('hello')\n# TODO: more\n")
+    (tmp_path / "secret.txt").write_text("out of bounds")
+    return folder
+
+
+@pytest.fixture
+async def pool(workspace: Path) -> AsyncIterator[WorkerPool]:
+    environ = dict(os.environ) | {"ANTHROPIC_API_KEY": "sk-ant-planted-key-000000", "MY_SECRET": "planted-secret"}
+    made = WorkerPool(2, workspace, environ, timeout_seconds=60)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+def run(pool: WorkerPool, workspace: Path) -> Run:
+    tools = builtin_tools(pool)
+
+    async def call(name: str, agent: str = "agent1", **arguments: Any) -> ToolResult:
+        tool = tools[name]
+        assert isinstance(tool, OutsideTool)
+        return await tool.run(arguments, context(workspace, agent))
+
+    return call
+
+
+def context(workspace: Path, agent: str = "agent1") -> ToolContext:
+    return ToolContext("session1", agent, None, None, workspace, 0.0)
