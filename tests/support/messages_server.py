@@ -94,7 +94,16 @@ class Hang:
     """The request is read and never answered."""
 
 
-Answer = Reply | Status | Cut | Raw | Drop | Hang
+@dataclass(frozen=True)
+class Held:
+    """A reply that stands still after `events` events until the test sets `until`: time to pause, kill or look."""
+
+    reply: Reply
+    until: threading.Event
+    events: int = 0
+
+
+Answer = Reply | Status | Cut | Raw | Drop | Hang | Held
 Script = Callable[[Body], Answer]
 
 
@@ -102,6 +111,36 @@ def in_turn(*answers: Answer) -> Script:
     """The answers one after another, whatever is asked; afterwards a 400 that says so."""
     left = iter(answers)
     return lambda body: next(left, Status(400, "invalid_request_error", "the script has ended"))
+
+
+def system_of(body: Body) -> str:
+    """The system prompt of a request, as text: tells one role or agent from another."""
+    system = body.get("system") or ""
+    return system if isinstance(system, str) else "\n".join(block["text"] for block in system)
+
+
+def turn_of(body: Body) -> int:
+    """How many replies the conversation holds already: 0 for the first request of an agent."""
+    return sum(message["role"] == "assistant" for message in body["messages"])
+
+
+def text_of(message: Body) -> str:
+    """Everything that a message says in text, its tool results included."""
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    parts: list[str] = []
+    for block in content:
+        if block.get("type") == "tool_result":
+            parts.append(text_of(block) if block.get("content") else "")
+        elif block.get("type") == "text":
+            parts.append(block["text"])
+    return "\n".join(parts)
+
+
+def tools_of(body: Body) -> set[str]:
+    """The names of the tools that a request offers."""
+    return {tool["name"] for tool in body.get("tools", [])}
 
 
 class MessagesServer:
@@ -211,6 +250,16 @@ class MessagesServer:
                     return False
                 await _write_chunk(writer, b"")
                 return True
+            case Held():
+                await _write_head(writer, 200, "text/event-stream", answer.reply.headers)
+                for number, event in enumerate(self._events(answer.reply, body)):
+                    while number == answer.events and not answer.until.is_set():
+                        if reader.at_eof():
+                            raise ConnectionResetError
+                        await asyncio.sleep(0.005)
+                    await _write_chunk(writer, event)
+                await _write_chunk(writer, b"")
+                return True
             case Cut():
                 return await self._cut(answer, body, reader, writer)
             case Reply():
@@ -273,7 +322,7 @@ def sse(event: str, data: Any) -> bytes:
 
 def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterator[bytes]:
     """The events of a reply as Anthropic streams them."""
-    message = {
+    message: Block = {
         "id": "msg_scripted",
         "type": "message",
         "role": "assistant",

@@ -10,7 +10,7 @@ from tests.support.messages_server import MessagesServer
 
 from watchkeeper.models.anthropic import AnthropicModel, Timeouts
 from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import ModelEvent, ModelRequest, Reply
+from watchkeeper.records.model import Model, ModelEvent, ModelRequest, Reply
 
 Serve = Callable[..., MessagesServer]
 FAST = Timeouts(connect=5.0, first_event=0.3, silence=0.3, progress=0.3)
@@ -42,11 +42,11 @@ def asking(content: Any = "hello", **options: Any) -> ModelRequest:
     return ModelRequest(system="Be brief.", messages=[{"role": "user", "content": content}], **options)
 
 
-async def events_of(model: AnthropicModel, request: ModelRequest | None = None) -> list[ModelEvent]:
+async def events_of(model: Model, request: ModelRequest | None = None) -> list[ModelEvent]:
     return [event async for event in model.stream(request or asking())]
 
 
-async def reply_of(model: AnthropicModel, request: ModelRequest | None = None) -> Reply:
+async def reply_of(model: Model, request: ModelRequest | None = None) -> Reply:
     last = (await events_of(model, request))[-1]
     assert isinstance(last, Reply)
     return last

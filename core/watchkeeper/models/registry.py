@@ -30,6 +30,9 @@ class ModelConfig:
     """Off for servers that refuse `cache_control`."""
     speed: float | None = 1.0
     """The surveyor's pace: 1 is a model's; None waits for nothing (`--speed max`)."""
+    surveyor_window: int | None = None
+    """Tokens of the surveyor's window, which decides the size of the pages that it asks for; None: its own.
+    Where a session sets a limit of its own on contexts, that limit belongs here."""
 
 
 def resolve(
@@ -73,5 +76,7 @@ def _surveyor(config: ModelConfig, clock: Clock | None) -> Model:
     options: dict[str, Any] = {"speed": config.speed}
     if clock is not None:
         options["clock"] = clock
+    if config.surveyor_window is not None:
+        options["context_window"] = config.surveyor_window
     model: Model = surveyor.SurveyorModel(**options)
     return model

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from itertools import pairwise
 from typing import Any
 
-from tests.support.messages_server import Cut, Reply, Status, in_turn, text, thinking, tool
+from tests.support.messages_server import Cut, Held, Reply, Status, in_turn, text, thinking, tool
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
 from watchkeeper.records import model as records
@@ -41,7 +42,7 @@ async def test_what_came_back_can_be_sent_back_untouched(serve: Serve) -> None:
     model = model_of(server)
     reply = await reply_of(model, asking(tools=[LOOK]))
     result = {"type": "tool_result", "tool_use_id": "t1", "content": "ok"}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": reply.content},
         {"role": "user", "content": [result]},
@@ -74,7 +75,7 @@ async def test_a_turn_of_many_parallel_calls_still_reads_the_turn_before_it(serv
     model = model_of(server)
     calls = [tool("look", {"path": f"p{n}"}, f"t{n}") for n in range(30)]
     results = [{"type": "tool_result", "tool_use_id": f"t{n}", "content": "seen"} for n in range(30)]
-    asked = [{"role": "user", "content": "a long history " * 200}]
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "a long history " * 200}]
     answered = [*asked, {"role": "assistant", "content": calls}, {"role": "user", "content": results}]
     first = await reply_of(model, ModelRequest("s" * 400, asked, [LOOK]))
     second = await reply_of(model, ModelRequest("s" * 400, answered, [LOOK]))
@@ -139,6 +140,15 @@ async def test_cancelling_a_call_hangs_up_at_once(serve: Serve) -> None:
     await asyncio.wait([task])
     assert task.cancelled()
     assert await asyncio.to_thread(server.abandoned.acquire, timeout=5)
+
+
+async def test_what_streams_is_shown_before_the_reply_is_whole(serve: Serve) -> None:
+    released = threading.Event()
+    server = serve(lambda body: Held(Reply([text("first and last")], piece=6), released, events=4))
+    events = model_of(server).stream(asking())
+    assert await asyncio.wait_for(anext(events), 10) == Delta("text", "first ")
+    released.set()
+    assert isinstance([event async for event in events][-1], records.Reply)
 
 
 async def test_one_model_serves_many_agents_at_once(serve: Serve) -> None:

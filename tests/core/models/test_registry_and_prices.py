@@ -27,6 +27,11 @@ def test_an_unknown_model_gets_the_usual_window_and_configuration_wins() -> None
     assert context_window("anthropic/qwen3-8b") is None
 
 
+def test_the_surveyor_needs_no_configuration_and_takes_the_window_it_is_given() -> None:
+    assert resolve("offline/surveyor").ref == "offline/surveyor"
+    assert resolve(" offline/surveyor ", config=ModelConfig(speed=None, surveyor_window=6000)).context_window == 6000
+
+
 def test_names_with_slashes_belong_to_the_server() -> None:
     assert resolve("anthropic/org/model:tag").ref == "anthropic/org/model:tag"
 
