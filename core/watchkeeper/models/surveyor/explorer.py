@@ -11,8 +11,8 @@ from typing import Any
 from watchkeeper.models.surveyor import moves
 from watchkeeper.models.surveyor.figures import figures_of, first_words, no_figures
 from watchkeeper.models.surveyor.moves import Call, Move, count
-from watchkeeper.models.surveyor.partial import json_object
-from watchkeeper.models.surveyor.situation import MOST_ATTEMPTS, Outcome, Situation
+from watchkeeper.models.surveyor.partial import folder_page
+from watchkeeper.models.surveyor.situation import Outcome, Situation
 
 ROLLED_PAGES = 16
 """So many pages' figures are joined into one artifact, so that naming them all stays short."""
@@ -22,6 +22,8 @@ _READABLE_BYTES = 200_000
 _READABLE_LINE = 160
 _READS_AT_ONCE = 2
 _READS_IN_ALL = 6
+MOST_REREADS = 6
+"""How often files are read again, in all, because reading was interrupted."""
 
 DEFAULT_SCOPE: dict[str, Any] = {"task": "workspace", "parts": [{"path": "."}]}
 """For an assignment that names no part: all of it."""
@@ -41,20 +43,24 @@ class _Explorer:
         self.parts: list[dict[str, Any]] = self.scope.get("parts") or DEFAULT_SCOPE["parts"]
         self.output = f"figures/{self.scope.get('task') or 'workspace'}"
         old = situation.cursor
-        if old is None or old.get("role") != "explorer" or (old["phase"] == "done" and situation.assigned_again):
+        if old is None or old.get("role") != "explorer":
             old = None
         self.started = old is not None
         self.state: dict[str, Any] = old or self._fresh(page_bytes)
         self.calls: list[Call] = []
         self.said: list[str] = []
+        self.noted = False
+        """What was read has gone into figures that are being saved."""
         self.outcomes = list(situation.outcomes) if self.started else []
-        self.notes = self._notes()
+        # Notes wait in the cursor until there is a page to save them with.
+        self.notes: list[list[str]] = [*self.state.pop("notes", ()), *self._notes()]
 
     def _fresh(self, page_bytes: int) -> dict[str, Any]:
         return {
             "role": "explorer",
             "phase": "list",
             "key": self.situation.key,
+            "scope": self.scope,
             "part": 0,
             "page": 0,
             "next": self._first_cursor(0),
@@ -65,10 +71,11 @@ class _Explorer:
 
     def next_move(self) -> Move:
         state, steering = self.state, self.situation.steering
-        if self.situation.assigned_again and self.scope != DEFAULT_SCOPE:
-            state["scope"] = self.scope
-        if state["phase"] == "done":
-            return Move(f"{steering.acknowledgement}My part is finished; {self._result()}", state)
+        if self.situation.finished:
+            return Move(f"{steering.acknowledgement}My part is finished; the figures are in {self.output}.")
+        if self.situation.assigned_again and state["scope"] != self.scope:
+            self.state = state = self._fresh(state["size"])
+            self.outcomes, self.notes = [], []
         if state["phase"] == "failed":
             state["phase"], self.outcomes = state.pop("was"), []
             state.pop("tries", None)
@@ -83,18 +90,26 @@ class _Explorer:
             state["tries"] = state.get("tries", 0) + 1
             if moves.exhausted(state["tries"], failed_saves):
                 return self._give_up(moves.reason(failed_saves))
-            self.calls += moves.again(failed_saves)
+            if any(outcome.elided for outcome in failed_saves):
+                # What was to be saved is no longer in sight whole.
+                self.state = state = self._fresh(state["size"]) | {"tries": state["tries"]}
+                self.outcomes, self.notes = [], []
+            else:
+                self.calls += moves.again(failed_saves)
         {"list": self._list, "read": self._read, "close": self._close}[state["phase"]](failed_saves)
         if not failed_saves and not state.pop("failing", False):
             state.pop("tries", None)
+        if self.notes and state["phase"] == "list" and not self.noted:
+            state["notes"] = self.notes
         text = steering.acknowledgement + " ".join(self.said)
         if state["phase"] == "done":
-            return Move(steering.acknowledgement + self._result(), self._final())
+            return Move(steering.acknowledgement + self._result())
         return Move(text, state, self.calls)
 
     # -- listing ----------------------------------------------------------------------------------------------------
 
     def _list(self, failed_saves: list[Outcome]) -> None:
+        self._note_unread()
         listed = [o for o in self.outcomes if o.name == "list_folder"]
         if not listed:
             if not self.state["page"]:
@@ -102,8 +117,9 @@ class _Explorer:
             self._ask()
             return
         outcome = listed[-1]
-        page = None if outcome.failed else json_object(outcome.text)
-        if page is None and not outcome.failed and self.state["size"] > LEAST_PAGE_BYTES:
+        page = None if outcome.failed else folder_page(outcome.text)
+        doubtful = page is None or outcome.elided
+        if doubtful and not outcome.failed and self.state["size"] > LEAST_PAGE_BYTES:
             # It came, but shortened to fit the window: a smaller page fits.
             self.state["size"] = max(LEAST_PAGE_BYTES, self.state["size"] // 2)
             self.said.append("That page did not fit my context; I ask for a smaller one.")
@@ -138,7 +154,7 @@ class _Explorer:
         sums["todos"] += totals["todo"] + totals["fixme"]
         self._choose(page.get("entries", ()))
         if self.notes:
-            figures["notes"] = self.notes
+            figures["notes"], self.noted = self.notes, True
         last = self._advance(page.get("next"))
         if last and state.get("skip"):
             left_out = [f"{name} (on request)" for name in state["skip"]]
@@ -151,7 +167,7 @@ class _Explorer:
             self._save_page(figures)
             self._ask()
             self._read_files()
-        elif state.get("want") and not state.get("read"):
+        elif state.get("unread") or (state.get("want") and not state.get("read")):
             self.said.append(f"The last page: {here}. I read what looks most telling.")
             self._save_page(figures)
             self._read_files()
@@ -224,11 +240,18 @@ class _Explorer:
         want = self.state.pop("want", [])
         if "read" not in self.situation.tools:
             return
-        for path in want:
+        for path in [*self.state.pop("unread", ()), *want]:
             self.calls.append(("read", {"file_path": path, "view_range": [1, READ_LINES]}))
         if want:
             self.state["read"] = self.state.get("read", 0) + len(want)
             self.state.pop("best", None)
+
+    def _note_unread(self) -> None:
+        """Files whose reading was interrupted are read again, some times at most."""
+        failed = [str(o.arguments.get("file_path")) for o in self.outcomes if o.name == "read" and o.transient]
+        if failed and self.state.get("reads_again", 0) < MOST_REREADS:
+            self.state["reads_again"] = self.state.get("reads_again", 0) + 1
+            self.state["unread"] = [*self.state.get("unread", ()), *failed]
 
     def _notes(self) -> list[list[str]]:
         """What the files that were just read begin with."""
@@ -239,17 +262,15 @@ class _Explorer:
         return notes
 
     def _read(self, failed_saves: list[Outcome]) -> None:
-        failed = [o for o in self.outcomes if o.name == "read" and o.transient]
-        if failed and not self.notes and self.state.get("reads_again", 0) < MOST_ATTEMPTS - 1:
-            self.state["reads_again"] = self.state.get("reads_again", 0) + 1
-            self.said.append("Reading was interrupted; I read again.")
-            self.calls += moves.again(failed)
-            return
-        if failed_saves:
-            # The pages must be there before they are joined; what was read is read again then.
-            self.said.append("Saving failed; I save again.")
-            self.calls += [(o.name, o.arguments) for o in self.outcomes if o.name == "read"]
-            return
+        reads = [o for o in self.outcomes if o.name == "read"]
+        interrupted = any(o.transient for o in reads) and self.state.get("reads_again", 0) < MOST_REREADS
+        if interrupted or failed_saves or not self.outcomes:
+            # The pages must be there before they are joined, and what was read must be in sight together.
+            self.state["reads_again"] = self.state.get("reads_again", 0) + interrupted
+            self.said.append("That was interrupted; I do it again.")
+            self.calls += [(o.name, o.arguments) for o in reads]
+            if self.calls:
+                return
         self._remember()
         self.said.append(f"I keep what I read, and join the figures as {self.output}.")
         self._finish({"notes": self.notes} if self.notes else {})
@@ -294,7 +315,13 @@ class _Explorer:
     # -- ending -----------------------------------------------------------------------------------------------------
 
     def _label(self) -> str:
-        return str(self.scope.get("label") or self.parts[min(self.state["part"], len(self.parts) - 1)].get("path", "."))
+        part = self.parts[min(self.state["part"], len(self.parts) - 1)]
+        path = str(part.get("path", "."))
+        if "from" in part:
+            return f"{part['from']} … {part.get('until', '')}".rstrip()
+        if part.get("only") == "files":
+            return "the workspace's own level" if path == "." else f"{path}, without its sub-folders,"
+        return "the workspace" if path == "." else path
 
     def _result(self) -> str:
         sums = self.state["totals"]
@@ -304,11 +331,6 @@ class _Explorer:
             f"{count(sums['bytes'], 'byte')}, {count(sums['lines'], 'line')}, {todos}. "
             f"The figures are in the artifact {self.output}."
         )
-
-    def _final(self) -> dict[str, Any]:
-        """The cursor of the last reply: no more than a re-run needs, and the same however the work went."""
-        kept = ("role", "phase", "key", "totals", "size", "part", "page", "scope")
-        return {name: self.state[name] for name in kept if name in self.state}
 
     def _give_up(self, why: str) -> Move:
         self.state["was"], self.state["phase"] = self.state["phase"], "failed"

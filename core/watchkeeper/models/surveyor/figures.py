@@ -114,14 +114,18 @@ def test_folder(path: str) -> str:
 
 _NUMBERED = re.compile(r"^\s*\d+\s*(?:\t|→|:|\|| {2,})")
 _EMPTY = re.compile(r"[\W_]*$")
-_PREAMBLE = re.compile(r"#!|<!--|-\*-|import |from |package |using |#include|SPDX|copyright|(?:\[!\[|!\[)", re.IGNORECASE)
+_PREAMBLE = re.compile(
+    r"#!|#include|<[!?]|!\[|\[!\[|@|.*(?:-\*-|SPDX|copyright)|(?:import|from|package|using|class|def|if|const|var|let|export|use)\b",
+    re.IGNORECASE,
+)
+"""Lines that say little of a file, by how they begin."""
 
 
 def first_words(text: str, characters: int = 140) -> str:
     """The first line of a file that says something, as plain text; empty if there is none."""
     for raw in text.splitlines()[:60]:
         line = _NUMBERED.sub("", raw).strip()
-        if _EMPTY.match(line) or _PREAMBLE.search(line[:40]):
+        if _EMPTY.match(line) or _PREAMBLE.match(line):
             continue
         line = "".join(character if character.isprintable() else " " for character in line)
         line = line.strip("#=*/<>!-\"' \t").strip()

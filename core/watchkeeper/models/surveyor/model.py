@@ -14,7 +14,7 @@ from watchkeeper.models.surveyor.moves import Move, compact
 from watchkeeper.models.surveyor.planner import plan
 from watchkeeper.models.surveyor.situation import understand
 from watchkeeper.models.surveyor.writer import write
-from watchkeeper.records.clock import Clock
+from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.memory import Block
 from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Usage
 
@@ -39,15 +39,15 @@ class SurveyorModel:
 
     Args:
         speed: how many times faster than a typical hosted model it streams; None waits for nothing.
-        clock: for waiting and for the latency that is reported.
+        clock: for waiting and for the latency that is reported; the machine's own by default.
         context_window: tokens of prompt and reply together; pages are asked for in a size that suits it.
     """
 
-    def __init__(self, *, speed: float | None = 1.0, clock: Clock, context_window: int = DEFAULT_WINDOW) -> None:
+    def __init__(self, *, speed: float | None = 1.0, clock: Clock | None = None, context_window: int = DEFAULT_WINDOW) -> None:
         if speed is not None and not speed > 0:
             raise ValueError("The surveyor's speed must be above 0; use `max` to wait for nothing.")
         self._speed = speed
-        self._clock = clock
+        self._clock: Clock = clock or SystemClock()
         self._window = context_window
 
     @property

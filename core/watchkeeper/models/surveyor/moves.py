@@ -37,9 +37,9 @@ def again(outcomes: list[Outcome]) -> list[Call]:
     return [(outcome.name, outcome.arguments) for outcome in outcomes if outcome.failed]
 
 
-def exhausted(attempts: int, failed: list[Outcome]) -> bool:
+def exhausted(attempts: int, failed: list[Outcome], most: int = MOST_ATTEMPTS) -> bool:
     """Trying again is pointless: it was tried often enough, or a person said no."""
-    return attempts >= MOST_ATTEMPTS or any(outcome.denied and not outcome.transient for outcome in failed)
+    return attempts >= most or any(outcome.denied and not outcome.transient for outcome in failed)
 
 
 def reason(outcomes: list[Outcome]) -> str:

@@ -31,6 +31,26 @@ def json_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def folder_page(text: str) -> dict[str, Any] | None:
+    """A page of `list_folder`, if it is whole: its entries must add up to its own totals.
+
+    A page that was shortened to fit a window may still parse as JSON, and would then lack entries.
+    """
+    page = json_object(text)
+    if page is None or not isinstance(page.get("entries"), list) or not isinstance(page.get("totals"), dict):
+        return None
+    found = {"file": 0, "dir": 0, "link": 0, "other": 0, "todos": 0}
+    for entry in page["entries"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+            return None
+        found["todos"] += len(entry.get("todos", ()))
+        if "todos_from" not in entry:
+            kind = str(entry.get("kind"))
+            found[kind if kind in found else "other"] += 1
+    names = {"file": "files", "dir": "folders", "link": "links", "other": "other", "todos": "todos"}
+    return page if all(page["totals"].get(names[kind]) == number for kind, number in found.items()) else None
+
+
 def leading_rows(text: str) -> tuple[list[Any], bool]:
     """The whole items at the beginning of a JSON list that may be cut short, and whether it was whole."""
     text = text.strip()

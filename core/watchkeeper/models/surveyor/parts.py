@@ -13,8 +13,8 @@ MOST_PARTS_SMALL_WINDOW = 12
 SPLIT_FILES = 1_200
 """A folder with more files than this is divided among several explorers, if it has sub-folders."""
 MOST_SPLITS = 6
-NAMED_CHARACTERS = 4_000
-"""Groups name each of their folders as long as all names together take no more than this."""
+NAMED_CHARACTERS = 100
+"""Groups name each of their folders as long as all names together take no more than this times the most parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def grouped(parts: Iterable[Part], most: int) -> list[Part]:
             break
         _, index = min(pairs)
         left[index : index + 2] = [_joined(left[index], left[index + 1])]
-    return _named(left)
+    return _named(left, NAMED_CHARACTERS * most)
 
 
 def _joined(one: Part, two: Part) -> Part:
@@ -98,10 +98,10 @@ def _names(part: Part) -> tuple[str, ...]:
     return (part.first,) if part.count == 1 else part.names
 
 
-def _named(parts: list[Part]) -> list[Part]:
+def _named(parts: list[Part], room: int) -> list[Part]:
     """Drop the longest lists of names until the rest is short enough to carry along."""
     sizes = {index: sum(map(len, part.names)) for index, part in enumerate(parts)}
-    while sum(sizes.values()) > NAMED_CHARACTERS:
+    while sum(sizes.values()) > room:
         index = max(sizes, key=lambda key: (sizes[key], -key))
         sizes[index] = 0
         parts[index] = replace(parts[index], names=())
@@ -109,7 +109,7 @@ def _named(parts: list[Part]) -> list[Part]:
 
 
 def to_split(parts: list[Part], most: int) -> list[str]:
-    """The folders that are worth dividing, as far as the number of parts allows."""
+    """The folders that are worth dividing, largest first, as far as the number of parts allows."""
     room = most - len(parts)
     chosen = []
     for part in sorted(parts, key=lambda part: (-part.files, part.first)):
@@ -117,7 +117,7 @@ def to_split(parts: list[Part], most: int) -> list[str]:
         if part.count == 1 and part.files > SPLIT_FILES and needed <= room:
             chosen.append(part.first)
             room -= needed
-    return sorted(chosen)
+    return chosen
 
 
 def splits(files: int) -> int:
@@ -145,4 +145,4 @@ def task_names(parts: list[Part]) -> list[str]:
 
 
 def _slug(path: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[-40:].strip("-") or "part"
+    return re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:24].strip("-") or "part"

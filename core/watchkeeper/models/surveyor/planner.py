@@ -10,7 +10,7 @@ from typing import Any
 
 from watchkeeper.models.surveyor import moves
 from watchkeeper.models.surveyor.moves import Call, Move, count
-from watchkeeper.models.surveyor.partial import json_object
+from watchkeeper.models.surveyor.partial import folder_page
 from watchkeeper.models.surveyor.parts import (
     MOST_PARTS,
     MOST_PARTS_SMALL_WINDOW,
@@ -51,7 +51,7 @@ class _Planner:
         if self.situation.inbox and any(item.get("task") for item in self.situation.inbox):
             # The context was lost, but tasks report: so there is a plan, and it must not be made again.
             return state | {"phase": "wait", "tasks": {}, "failures": {}}
-        return state | {"at": ".", "next": None, "parts": [], "split": []}
+        return state | {"at": ".", "next": None, "parts": [], "tried": []}
 
     def next_move(self) -> Move:
         steering = self.situation.steering
@@ -73,7 +73,7 @@ class _Planner:
             self._ask()
             return
         outcome = listed[-1]
-        page = None if outcome.failed else json_object(outcome.text)
+        page = None if outcome.failed else folder_page(outcome.text)
         if page is None or page.get("unreadable"):
             if page is None and self._try_again([outcome]):
                 self.page_bytes = max(1_500, self.page_bytes // (2 * self.state["tries"]))
@@ -109,8 +109,6 @@ class _Planner:
             self.said.append("There is more; I look on.")
             self._ask()
             return
-        if at == ".":
-            state["split"] = to_split(parts, self.most)
         self._next_place(parts)
 
     @staticmethod
@@ -132,8 +130,10 @@ class _Planner:
     def _next_place(self, parts: list[Part]) -> None:
         state = self.state
         state["next"] = None
-        if state["split"]:
-            state["at"] = state["split"].pop(0)
+        worthwhile = [path for path in to_split(parts, self.most) if path not in state["tried"]]
+        if worthwhile:
+            state["at"] = worthwhile[0]
+            state["tried"].append(worthwhile[0])
             self.said.append(f"{state['at']} is large; I look at how it divides.")
             self._ask()
             return
@@ -157,13 +157,13 @@ class _Planner:
         self.calls.append(("create_plan", {"goal": self._goal(), "tasks": self._tasks(parts, names)}))
         state["tasks"] = {name: part.label() for name, part in zip(names, parts, strict=True)}
         state["failures"] = {}
-        for spent in ("at", "next", "split", "parts", "tries"):
+        for spent in ("at", "next", "tried", "parts", "tries"):
             state.pop(spent, None)
 
     def _tasks(self, parts: list[Part], names: list[str]) -> list[dict[str, Any]]:
         tasks = []
         for part, name in zip(parts, names, strict=True):
-            scope = {"task": name, "label": part.label(), "parts": [part.scope()]}
+            scope = {"task": name, "parts": [part.scope()]}
             text = f"{part.instructions()} Save its figures as the artifact figures/{name}."
             tasks.append(
                 {
@@ -206,6 +206,11 @@ class _Planner:
         elif any("already" in outcome.text for outcome in failed):
             self.state["phase"] = "wait"
             self._wait()
+        elif failed and any(outcome.elided for outcome in failed):
+            # The plan is no longer in sight whole: it is made from the folder again.
+            self.state = self._fresh()
+            self.outcomes = []
+            self._look()
         elif failed and self._try_again(failed):
             self.said.append("Making the plan failed; I try again.")
             self.calls += moves.again(failed)

@@ -18,6 +18,7 @@ MOST_ATTEMPTS = 3
 """How often a call that keeps failing is made in all."""
 
 _TRANSIENT = re.compile(r"interrupt|unknown|timed? ?out|time-out|unavailable|try again|busy|cancelled", re.IGNORECASE)
+_ELIDED = re.compile(r"\[…(?:\]| \d+ characters left out, whole: )")
 _STOP = re.compile(r"(?:^|[.!?:;\n])\s*(?:please\s+)?stop\b(?!ped)", re.IGNORECASE)
 _SKIP = re.compile(r"(?:^|[.!?:;,\n]|\band\b)\s*(?:please\s+)?skip\s+[`'\"]?([^\s`'\",;]+)", re.IGNORECASE)
 
@@ -39,6 +40,18 @@ class Outcome:
     @property
     def denied(self) -> bool:
         return self.failed and re.search(r"denied|not allowed|permission", self.text[:400], re.IGNORECASE) is not None
+
+
+    @property
+    def elided(self) -> bool:
+        """The call or its result was shortened to fit the window; what it says cannot be relied on."""
+        return elided(self.text) or elided(self.arguments)
+
+
+def elided(value: object) -> bool:
+    """A text, or the JSON of a value, shows the mark of something left out. (A file's own text may look alike.)"""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return _ELIDED.search(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +84,17 @@ class Situation:
     assigned_again: bool
     """The assignment was delivered anew after the last reply."""
     cursor: dict[str, Any] | None
-    """Where the last reply left off; None at the start."""
+    """Where the last reply left off; None at the start, and after the end."""
     outcomes: tuple[Outcome, ...]
     inbox: tuple[dict[str, Any], ...]
     steering: Steering
     replied: bool
-    """There is an earlier reply in the context, or a trace of one."""
+    """There is an earlier reply in the context."""
+
+    @property
+    def finished(self) -> bool:
+        """The last reply was the last of its assignment: it carries no cursor, so that its text is the bare result."""
+        return self.replied and self.cursor is None and not self.assigned_again and not self.outcomes
 
     def outcomes_of(self, *names: str) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.name in names]
@@ -114,7 +132,7 @@ def understand(request: ModelRequest) -> Situation:
     cursor = None
     if last >= 0:
         cursor = json_after("\n".join(_texts(messages[last])), CURSOR, last=True)
-    if cursor is None:
+    else:
         # Everything may have been compacted away; an observation at the front may still quote the cursor.
         traced = json_after(assignment, CURSOR, last=True)
         cursor = traced if traced and traced.get("key") == situation.key else None

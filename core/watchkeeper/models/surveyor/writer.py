@@ -14,24 +14,27 @@ from watchkeeper.models.surveyor.figures import no_figures
 from watchkeeper.models.surveyor.moves import Call, Move, count
 from watchkeeper.models.surveyor.partial import leading_items, leading_rows
 from watchkeeper.models.surveyor.report import DEFINITIONS, Reading, report
-from watchkeeper.models.surveyor.situation import Situation
+from watchkeeper.models.surveyor.situation import MOST_ATTEMPTS, Situation, elided
 
 WHOLE = "figures/all"
 SURVEY, REPORT = "survey.json", "SURVEY.md"
 FORMAT = "watchkeeper-survey/1"
 
 _SHOWN: tuple[tuple[str, str, str, int], ...] = (
-    ("totals", WHOLE, "/totals", 1_000),
-    ("languages", WHOLE, "/languages", 4_000),
-    ("largest", WHOLE, "/largest/items", 3_600),
-    ("notes", SURVEY, "/notes", 2_400),
-    ("entry_points", SURVEY, "/entry_points", 2_400),
-    ("places", SURVEY, "/todos/places", 3_600),
-    ("tests", SURVEY, "/tests/folders", 1_600),
-    ("unreadable", SURVEY, "/unreadable", 1_600),
-    ("skipped", SURVEY, "/skipped", 1_000),
+    ("totals", WHOLE, "/totals", 600),
+    ("languages", WHOLE, "/languages", 2_600),
+    ("largest", WHOLE, "/largest/items", 2_400),
+    ("notes", SURVEY, "/notes", 1_600),
+    ("entry_points", SURVEY, "/entry_points", 1_600),
+    ("places", SURVEY, "/todos/places", 2_400),
+    ("tests", SURVEY, "/tests/folders", 1_000),
+    ("unreadable", SURVEY, "/unreadable", 1_000),
+    ("skipped", SURVEY, "/skipped", 600),
 )
 """What the report shows, where it stands, and how many characters of it are read."""
+
+MOST_LOOKS = 12
+"""What the report shows must be in sight together, so all of it is read again when one reading fails."""
 
 _ROWS = frozenset({"largest", "notes", "entry_points", "places", "unreadable", "skipped"})
 
@@ -51,10 +54,16 @@ class _Writer:
         inputs = self.scope.get("inputs")
         self.inputs: dict[str, str] = inputs if isinstance(inputs, dict) else {}
         old = situation.cursor
-        if old is None or old.get("role") != "writer" or (old["phase"] == "done" and situation.assigned_again):
+        if old is None or old.get("role") != "writer" or situation.assigned_again:
             old = None
         self.started = old is not None
-        self.state: dict[str, Any] = old or {"role": "writer", "phase": "check", "key": situation.key, "missing": []}
+        self.state: dict[str, Any] = old or {
+            "role": "writer",
+            "phase": "check",
+            "key": situation.key,
+            "missing": [],
+            "scope": self.scope,
+        }
         if self.state["phase"] == "failed":
             self.started = False
             self.state |= {"phase": "check", "missing": [], "tries": 0}
@@ -64,33 +73,35 @@ class _Writer:
 
     def next_move(self) -> Move:
         state, told = self.state, self.situation.steering.acknowledgement
-        if self.situation.assigned_again:
-            state["scope"] = self.scope
-        if state["phase"] == "done":
-            return Move(f"{told}{self._result()}", state)
+        if self.situation.finished:
+            return Move(f"{told}The survey is written, as {REPORT} and {SURVEY}.")
         essential = [o for o in self.outcomes if o.name != "recall"]
         failed = [o for o in essential if o.failed]
         if not essential:
             self._begin(state["phase"])
         elif state["phase"] == "check":
             self._check()
+        elif state["phase"] == "look" and any(o.elided for o in essential) and state.get("share", 1) > 1 / 8:
+            # What was read did not fit: less of each list does.
+            state["share"] = state.get("share", 1) / 2
+            self.calls += self._readings()
+        elif failed and any(elided(o.arguments) for o in failed):
+            self._begin(state["phase"])
         elif not failed:
             state["tries"] = 0
             self._succeeded(state["phase"])
         else:
             state["tries"] = state.get("tries", 0) + 1
-            if not moves.exhausted(state["tries"], failed):
+            patience = MOST_LOOKS if state["phase"] == "look" else MOST_ATTEMPTS
+            if not moves.exhausted(state["tries"], failed, patience):
                 self.said.append(f"That failed; I try again ({moves.reason(failed)}).")
                 # What was read must be in sight together, so all of it is read again.
                 self.calls += self._readings() if state["phase"] == "look" else moves.again(failed)
-            elif state["phase"] == "look":
-                self._succeeded("look")
             else:
                 state["phase"] = "failed"
                 return Move(f"{told}FAILED: the survey could not be written: {moves.reason(failed)}", state)
         if state["phase"] == "done":
-            kept = ("role", "phase", "key", "missing", "sums", "scope")
-            return Move(told + self._result(), {name: state[name] for name in kept if name in state})
+            return Move(told + self._result())
         return Move(told + " ".join(self.said), state, self.calls)
 
     def _begin(self, phase: str) -> None:
@@ -194,7 +205,8 @@ class _Writer:
         return [self.inputs.get(name, name) for name in self.state["missing"]]
 
     def _readings(self) -> list[Call]:
-        return [_reading(name, pointer, int(limit * self.share)) for _, name, pointer, limit in _SHOWN]
+        share = self.share * float(self.state.get("share", 1))
+        return [_reading(name, pointer, int(limit * share)) for _, name, pointer, limit in _SHOWN]
 
     def _report(self) -> None:
         found: dict[tuple[str, str], str] = {

@@ -42,7 +42,7 @@ class _Page:
     def __init__(self, budget: int, limit: int) -> None:
         self.entries: list[str] = []
         self.skipped: list[str] = []
-        self.totals = dict.fromkeys(("files", "folders", "links", "other", "bytes", "lines"), 0)
+        self.totals = dict.fromkeys(("files", "folders", "links", "other", "bytes", "lines", "todos"), 0)
         self._left = budget - _ENVELOPE_BYTES
         self._limit = limit
 
@@ -57,6 +57,7 @@ class _Page:
             return False
         self.entries.append(text)
         self._left -= size
+        self.totals["todos"] += len(entry.get("todos", ()))
         return True
 
 
