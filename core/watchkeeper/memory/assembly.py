@@ -45,9 +45,7 @@ def front_text(agent_id: str, observations: Sequence[Observation]) -> str:
     return "\n".join(parts)
 
 
-def assemble(
-    agent_id: str, view: View, tail: Sequence[Message], pinned: Message | None, counter: TokenCounter
-) -> Assembly:
+def assemble(agent_id: str, view: View, tail: Sequence[Message], pinned: Message | None, counter: TokenCounter) -> Assembly:
     """Render `view`. `tail` are the messages that it shows verbatim or elided; `pinned` stands before the observations."""
     made = Assembly(Rendering(counter))
     text = front_text(agent_id, view.observations) if view.observations else ""

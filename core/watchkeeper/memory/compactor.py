@@ -46,9 +46,7 @@ WORDS_PER_TOKEN = 0.6
 class Summarizer(Protocol):
     """Any coroutine function that summarises messages, on top of what an earlier summary said."""
 
-    def __call__(
-        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
-    ) -> Awaitable[str]: ...
+    def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Awaitable[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ class Compactor:
             return Rejection(f"The summary takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %.")
         found = await important_identifiers(run.messages, run.earlier)
         room = min(most - tokens, int(self.state.limit * IDENTIFIERS_SHARE))
-        text = with_identifiers(judged.text, found, room, counter)
+        text = await with_identifiers(judged.text, found, room, counter)
         tokens = counter.count(text)
         if tokens > most:  # lines counted one by one may count a little more together
             text = judged.text

@@ -220,5 +220,3 @@ def _by_rank(lines: list[_Line], title: str) -> list[_Line]:
     if title == "Goals" and len(newest) > 1:
         return [newest[-1], *newest[:-1]]
     return newest
-
-

@@ -128,9 +128,7 @@ class Bench:
             low = mark or low
         return pieces
 
-    def _digest(
-        self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int
-    ) -> Observation:
+    def _digest(self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int) -> Observation:
         first = old[0].covers[0] if old else messages[0].seq
         last = messages[-1].seq if messages else old[-1].covers[1]
         notes = DigestNotes.gather(self.agent_id, (first, last), old, messages, self.instructions)

@@ -21,6 +21,7 @@ CITATION = re.compile(
 )
 """`#12`, `#12-15`, `message://agent/12-40`, `[12]`, `[#12, #14]`."""
 
+_LISTED = re.compile(r"(.+) → #(\d{1,9})")
 _NUMBER = re.compile(r"\d+")
 IDENTIFIERS_SHARE = 0.1
 """Of the limit: what identifiers appended to a summary may take; all others stay reachable by its pointer."""
@@ -42,13 +43,15 @@ def judge_citations(text: str, covers: tuple[int, int], source: Sequence[Message
     kept: list[str] = []
     cited: set[int] = set()
     dropped = 0
+    source_texts: list[str] = []
     for line in text.strip().splitlines():
         seqs: set[int] = set()
         invented = False
         for match in CITATION.finditer(line):
             numbers = [int(number) for number in _NUMBER.findall(_numbers(match))]
             if any(not 1 <= number <= covers[1] for number in numbers):
-                if not _stands_in(match.group(0), source):
+                source_texts = source_texts or [piece for message in source for piece in texts_of(message.content)]
+                if not any(match.group(0) in piece for piece in source_texts):
                     invented = True
             else:
                 seqs.update(numbers)
@@ -76,16 +79,16 @@ def _says_something(line: str) -> bool:
     return any(character.isalnum() for character in line) and not line.lstrip().startswith("#")
 
 
-def _stands_in(text: str, source: Sequence[Message]) -> bool:
-    return any(text in piece for message in source for piece in texts_of(message.content))
-
-
 async def important_identifiers(source: Sequence[Message], earlier: Sequence[Observation]) -> dict[str, int]:
     """Identifier → message, of everything that a pass read. Lets the event loop run between messages."""
     found: dict[str, int] = {}
     breath = time.perf_counter()
     for observation in earlier:
         for line in observation.text.splitlines():
+            listed = _LISTED.fullmatch(line)
+            if listed:  # a line that `with_identifiers` wrote for an earlier summary
+                found[listed.group(1)] = min(max(1, int(listed.group(2))), observation.covers[1])
+                continue
             cited = CITATION.search(line)
             numbers = _NUMBER.findall(_numbers(cited)) if cited else []
             seq = int(numbers[0]) if numbers else observation.covers[1]
@@ -108,13 +111,15 @@ async def _breathe(since: float) -> float:
     return time.perf_counter()
 
 
-def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
+async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
     """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest where room is short."""
     lines: list[tuple[int, str]] = []
     heading = "\nAlso mentioned:"
     left = room - counter.count(heading) - 1
+    breath = time.perf_counter()
+    misses = 0
     for identifier, seq in reversed(found.items()):
-        if left <= 0:
+        if left <= 0 or misses > 20:
             break
         if identifier in text:
             continue
@@ -123,6 +128,9 @@ def with_identifiers(text: str, found: dict[str, int], room: int, counter: Token
         if cost <= left:
             left -= cost
             lines.append((seq, line))
+        else:
+            misses += 1
+        breath = await _breathe(breath)
     if not lines:
         return text
     lines.sort(key=lambda item: item[0])

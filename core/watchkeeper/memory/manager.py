@@ -25,7 +25,7 @@ from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
 from watchkeeper.memory.content import content_size, copied
 from watchkeeper.memory.state import ContextLimits, ContextState
-from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TokenCounter, as_counter, count_message
+from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, TokenCounter, as_counter, count_message
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 log = logging.getLogger(__name__)
@@ -120,9 +120,7 @@ class HierarchicalContextManager:
         self._monotonic = monotonic
         self._state = state or ContextState(limits, counter, agent_id=agent_id, at=now(), pin_first=pin_first)
         self._state.set_limits(limits, self._state.calibration)
-        self._compactor = Compactor(
-            self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic
-        )
+        self._compactor = Compactor(self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic)
         self._summarizes = summarizer is not None
         self._max_wait_seconds = max_wait_seconds
         self._passes_per_hour = passes_per_hour
@@ -217,7 +215,8 @@ class HierarchicalContextManager:
 
     async def _count(self, role: Role, content: Content) -> int:
         counter = self._state.counter
-        if content_size(content) > BESIDE_LOOP_CHARACTERS:
+        loading = isinstance(counter, TiktokenCounter) and not counter.ready
+        if loading or content_size(content) > BESIDE_LOOP_CHARACTERS:
             return await asyncio.to_thread(count_message, role, content, counter)
         return count_message(role, content, counter)
 
@@ -411,9 +410,7 @@ class HierarchicalContextManager:
 
     def _digest(self, up_to: int | None, instructions: str | None) -> Outcome:
         before = self._state.tokens
-        change = self._state.digest(
-            up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None
-        )
+        change = self._state.digest(up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None)
         if change is None:
             return self._nothing(self._state.last_refusal)
         self._store(change)
@@ -439,9 +436,7 @@ class HierarchicalContextManager:
 
     def _nothing(self, reason: str, high_water: int | None = None) -> Outcome:
         tokens = self._state.tokens
-        return Outcome(
-            applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens
-        )
+        return Outcome(applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens)
 
     def _swap_now(self, event: SwapEvent, flight: _Flight, reason: str) -> Swap:
         return Swap(

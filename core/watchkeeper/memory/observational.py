@@ -140,9 +140,7 @@ class ObservationalMemory:
     def snapshot(self) -> EngineState:
         """Completed chunks and what they stand for, to be stored."""
         self._collect()
-        return EngineState(
-            self.coordinator.get_state(), tuple((r.first, r.last, r.citations) for r in self._ranges)
-        )
+        return EngineState(self.coordinator.get_state(), tuple((r.first, r.last, r.citations) for r in self._ranges))
 
     def restore(self, stored: EngineState) -> None:
         """Take up the chunks of an earlier process, as far as their messages are still verbatim."""
@@ -262,9 +260,7 @@ class ObservationalMemory:
         self._launched = replace(place, citations=citations)
         return ObserverOutput(text)
 
-    def _judge(
-        self, text: str, covers: tuple[int, int], messages: Sequence[Message], source_tokens: int
-    ) -> Judged | Rejection:
+    def _judge(self, text: str, covers: tuple[int, int], messages: Sequence[Message], source_tokens: int) -> Judged | Rejection:
         if not isinstance(text, str):
             return Rejection(f"{type(text).__name__} instead of text")
         stuck = degenerate(text)
@@ -340,9 +336,7 @@ class ObservationalMemory:
 
     def _keep_short(self, at: float) -> Change | None:
         tokens = sum(o.tokens for o in self.state.view.observations)
-        need = self.coordinator.should_reflect(
-            tokens, self.reflection_threshold, self.settings.reflection_activation
-        )
+        need = self.coordinator.should_reflect(tokens, self.reflection_threshold, self.settings.reflection_activation)
         if need == "none" or (need == "async" and tokens < self._reflect_from):
             return None
         if not self.coordinator.is_reflector_in_flight() and self._reading is None:

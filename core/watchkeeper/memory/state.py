@@ -230,10 +230,20 @@ class ContextState:
         change = self._fitted(at)
         if change is None:
             return Change(
-                messages=(message,), views=tuple(views), view=self._view, tokens=self.tokens, tokens_before=before,
+                messages=(message,),
+                views=tuple(views),
+                view=self._view,
+                tokens=self.tokens,
+                tokens_before=before,
                 reason="append" if views else "",
             )
-        return replace(change, messages=(message,), views=(*views, *change.views), tokens_before=before)
+        return replace(
+            change,
+            messages=(message,),
+            views=(*views, *change.views),
+            tokens_before=before,
+            cache_tokens_invalidated=min(before, change.cache_tokens_invalidated),
+        )
 
     def fit(self, *, at: float) -> Change | None:
         """Enforce the bound now, as after `set_limits`; None where it holds already."""
@@ -295,9 +305,7 @@ class ContextState:
         budget = min(int(self.limit * fitting.DIGEST_SHARE), covered // 2)
         fitted = bench.build(cut, budget, fold_all=bench.crowded())
         if fitted.tokens >= self.tokens:
-            self.last_refusal = (
-                f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
-            )
+            self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
             return None
         self.last_refusal = ""
         self.epoch += 1
@@ -466,9 +474,7 @@ class ContextState:
         )
 
     def _adopt(self, parts: View, reason: str, at: float) -> View:
-        view = replace(
-            parts, version=max(self._views) + 1, parent=self._view.version, reason=reason, created_at=at
-        )
+        view = replace(parts, version=max(self._views) + 1, parent=self._view.version, reason=reason, created_at=at)
         self._views[view.version] = view
         self._view = view
         self._redo.clear()
@@ -495,9 +501,7 @@ class ContextState:
                     f"Version {target.version} of the context does not fit any more: it would take "
                     f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit} allowed."
                 )
-            view = replace(
-                parts, version=max(self._views) + 1, parent=target.version, reason=reason, created_at=at
-            )
+            view = replace(parts, version=max(self._views) + 1, parent=target.version, reason=reason, created_at=at)
             self._views[view.version] = view
             views = (view,)
         shared = assembly.rendering.shared_with(self._assembly.rendering)

@@ -25,7 +25,7 @@ SLICE_CHARACTERS = 65_536
 """Longer texts are counted in slices of this many characters: tiktoken's cost grows faster than its input, and a
 slice border changes a count by two tokens at most."""
 
-BESIDE_LOOP_CHARACTERS = 262_144
+BESIDE_LOOP_CHARACTERS = 65_536
 """Contents above this size are counted in a thread, so that no event loop waits for them."""
 
 MESSAGE_OVERHEAD = 4
@@ -126,6 +126,11 @@ class TiktokenCounter:
 
     __slots__ = ()
 
+    @property
+    def ready(self) -> bool:
+        """Whether the encoding is loaded; the first count loads it otherwise."""
+        return o200k_encoding.cache_info().currsize > 0
+
     def count(self, text: str) -> int:
         if not text:
             return 0
@@ -224,9 +229,7 @@ def count_block(block: Block, counter: TokenCounter) -> int:
         inner = block.get("content", "")
         own = TOOL_BLOCK_OVERHEAD + counter.count(str(block.get("tool_use_id", "")))
         if isinstance(inner, list):
-            return own + sum(
-                count_block(part, counter) if isinstance(part, dict) else counter.count(str(part)) for part in inner
-            )
+            return own + sum(count_block(part, counter) if isinstance(part, dict) else counter.count(str(part)) for part in inner)
         return own + counter.count("" if inner is None else str(inner))
     if kind == "image":
         return image_tokens(block)
