@@ -8,7 +8,8 @@ from typing import Any
 
 from tests.support.messages_server import MessagesServer
 
-from watchkeeper.models.anthropic import AnthropicModel, Timeouts
+from watchkeeper.models.anthropic import AnthropicModel
+from watchkeeper.models.events import Timeouts
 from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.model import Model, ModelEvent, ModelRequest, Reply
 

@@ -11,13 +11,13 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.models.assemble import BrokenStream, ReplyAssembler, StreamedError, excerpt, streamed_error
+from watchkeeper.models.assemble import ReplyAssembler
 from watchkeeper.models.errors import Failure, Verdict, classify
+from watchkeeper.models.events import Timeouts, decoded_events, drain, explain_foreign_body, is_json, json_body
 from watchkeeper.models.failures import describe, failure_of, one_line
 from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.models.wire import request_body
@@ -38,26 +38,12 @@ if TYPE_CHECKING:
 
 ANTHROPIC_HOST = "api.anthropic.com"
 DEFAULT_CONTEXT_WINDOW = 200_000
-DRAIN_SECONDS = 0.2
 SHORTEST_SECRET = 8
 """Characters; what is shorter is a placeholder, and would garble messages if it were blotted out."""
 NO_KEY = (
     "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), "
     "or choose --model offline/surveyor, then resume"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long silence may last, in seconds, before the connection counts as lost."""
-
-    connect: float = 15.0
-    first_event: float = 600.0
-    """Until the first event of a reply: a local server may read a long prompt for minutes."""
-    silence: float = 120.0
-    """Between events; Anthropic's servers send a ping every few seconds."""
-    progress: float = 600.0
-    """Between events that are no pings."""
 
 
 class AnthropicModel:
@@ -117,7 +103,7 @@ class AnthropicModel:
         """The server other than Anthropic's that was chosen, if any: prices depend on it."""
         return self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
 
-    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `Model.stream`. The last event is the `Reply`; everything before it is for display."""
         started = self._clock.monotonic()
         body = request_body(self.name, request, prompt_cache=self._prompt_cache)
@@ -125,10 +111,11 @@ class AnthropicModel:
         while True:
             attempt = _Attempt()
             try:
-                async for delta in self._attempt(body, attempt):
-                    if attempt.first_token_at is None:
-                        attempt.first_token_at = self._clock.monotonic()
-                    yield delta
+                async with aclosing(self._attempt(body, attempt)) as deltas:
+                    async for delta in deltas:
+                        if attempt.first_token_at is None:
+                            attempt.first_token_at = self._clock.monotonic()
+                        yield delta
                 reply = self._reply(request, attempt, started, retry)
                 break
             except (GeneratorExit, asyncio.CancelledError, ModelError):
@@ -155,7 +142,7 @@ class AnthropicModel:
         if client is not None:
             await client.close()
 
-    async def _attempt(self, body: dict[str, Any], attempt: _Attempt) -> AsyncIterator[Delta]:
+    async def _attempt(self, body: dict[str, Any], attempt: _Attempt) -> AsyncGenerator[Delta]:
         """One request: yields what it shows, and leaves the assembled reply in `attempt`."""
         client = await self._connected()
         stream = await client.messages.create(
@@ -163,32 +150,24 @@ class AnthropicModel:
             stream=True,
             extra_headers=_auth_headers(client),
         )
-        response = stream.response
+        response, assembler = stream.response, attempt.assembler
         attempt.request_id = response.headers.get("request-id")
-        events = aiter(type(stream).raw_events(response))
         try:
-            limit = self._timeouts.first_event
-            progress_at = asyncio.get_running_loop().time()
-            while not attempt.assembler.stopped:
-                try:
-                    async with asyncio.timeout(limit):
-                        event = await anext(events)
-                except StopAsyncIteration:
-                    break
-                except TimeoutError:
-                    raise BrokenStream("the stream fell silent") from None
-                now = asyncio.get_running_loop().time()
-                if event.event == "ping":
-                    limit = min(self._timeouts.silence, progress_at + self._timeouts.progress - now)
-                    continue
-                progress_at, limit = now, self._timeouts.silence
-                delta = attempt.assembler.feed(_decoded(event))
-                if delta is not None:
+            if is_json(response):
+                for delta in assembler.feed_whole(await json_body(response, self._timeouts)):
                     yield delta
-            if not attempt.assembler.started:
-                _explain_foreign_body(response)
-            attempt.ended_at = self._clock.monotonic()
-            await _drain(events)
+                return
+            async with aclosing(decoded_events(type(stream).raw_events(response), self._timeouts)) as events:
+                async for event in events:
+                    shown = assembler.feed(event)
+                    if shown is not None:
+                        yield shown
+                    if assembler.stopped:
+                        attempt.ended_at = self._clock.monotonic()
+                        await drain(events)
+                        break
+            if not assembler.started:
+                explain_foreign_body(response)
         finally:
             with suppress(Exception):  # the connection is of no more use, whatever closing it says
                 await response.aclose()
@@ -289,14 +268,6 @@ class _Attempt:
         self.request_id: str | None = None
 
 
-async def _drain(events: AsyncIterator[Any]) -> None:
-    """Read to the end of a reply that is whole already, so that its connection can serve the next call."""
-    with suppress(Exception):
-        async with asyncio.timeout(DRAIN_SECONDS):
-            async for _ in events:
-                pass
-
-
 def _credentialless(client: AsyncAnthropic) -> bool:
     named = {name.lower() for name in client.default_headers}
     return (
@@ -314,26 +285,6 @@ def _auth_headers(client: AsyncAnthropic) -> dict[str, Any]:
     from anthropic import omit
 
     return {"Authorization": omit}
-
-
-def _decoded(event: Any) -> Any:
-    """The event's JSON. The event's own name wins over a missing `type`: errors of proxies have none."""
-    try:
-        decoded = event.json()
-    except (ValueError, RecursionError) as error:
-        if event.event == "error":
-            raise StreamedError(None, excerpt(event.data)) from error
-        raise BrokenStream(f"an event that is not JSON: {excerpt(event.data)}") from error
-    if event.event == "error" or (isinstance(decoded, dict) and "type" not in decoded and "error" in decoded):
-        raise streamed_error(decoded)
-    return decoded
-
-
-def _explain_foreign_body(response: Any) -> None:
-    """A whole response without one event: say what came instead."""
-    kind = response.headers.get("content-type", "nothing")
-    if not kind.startswith("text/event-stream"):
-        raise BrokenStream(f"the server answered with {excerpt(kind)} instead of a stream of events")
 
 
 def _estimated(reported: Usage, request: ModelRequest, reply_chars: int) -> Usage:

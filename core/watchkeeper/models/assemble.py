@@ -8,6 +8,7 @@ kept raw until its block ends and then parsed strictly, and a reply counts as wh
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard
 
@@ -84,6 +85,18 @@ class ReplyAssembler:
             case _:
                 pass  # the API promises new event types; a client must pass over them
         return None
+
+    def feed_whole(self, message: Any) -> Iterator[Delta]:
+        """Take a reply that came in one piece, from a server that does not stream."""
+        if isinstance(message, dict) and "error" in message:
+            raise streamed_error(message)
+        if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+            raise BrokenStream(f"the server answered with JSON that is no message: {excerpt(message)}")
+        events: list[dict[str, Any]] = [{"type": "message_start", "message": message}]
+        for index, block in enumerate(message["content"]):
+            events.append({"type": "content_block_start", "index": index, "content_block": block})
+        events += [{"type": "message_delta", "delta": message}, {"type": "message_stop"}]
+        yield from (delta for event in events if (delta := self.feed(event)) is not None)
 
     def finish(self) -> list[Block]:
         """The content of the whole reply, in block order.

@@ -170,5 +170,14 @@ CASES: tuple[Case, ...] = (
             )
         ),
     ),
+    Case(
+        "an error with status 200, in JSON",
+        "pause",
+        Raw(
+            b'{"type": "error", "error": {"type": "billing_error", "message": "No credit left"}}',
+            content_type="application/json",
+        ),
+    ),
+    Case("JSON that is no message", "retry", Raw(b'{"ok": true}', content_type="application/json")),
     Case("a web page instead of a stream", "retry", Raw(b"<html>welcome</html>", content_type="text/html")),
 )

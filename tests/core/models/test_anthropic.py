@@ -142,6 +142,14 @@ async def test_cancelling_a_call_hangs_up_at_once(serve: Serve) -> None:
     assert await asyncio.to_thread(server.abandoned.acquire, timeout=5)
 
 
+async def test_abandoning_the_iteration_hangs_up_at_once(serve: Serve) -> None:
+    server = serve(lambda body: Cut(Reply([text("some words that stream")]), 4, "stall"))
+    events = model_of(server).stream(asking())
+    await asyncio.wait_for(anext(events), 10)
+    await events.aclose()
+    assert await asyncio.to_thread(server.abandoned.acquire, timeout=5)
+
+
 async def test_what_streams_is_shown_before_the_reply_is_whole(serve: Serve) -> None:
     released = threading.Event()
     server = serve(lambda body: Held(Reply([text("first and last")], piece=6), released, events=4))

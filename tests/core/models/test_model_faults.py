@@ -222,6 +222,25 @@ async def test_a_server_that_leaves_out_ends_of_blocks_and_message_is_understood
     assert reply.content == [text("hi"), tool("look", {"a": 1})]
 
 
+async def test_a_server_that_does_not_stream_is_understood(serve: Serve) -> None:
+    blocks = [text("hi"), tool("look", {"a": 1})]
+    message = {
+        "type": "message", "id": "msg_1", "model": "m", "content": blocks, "stop_reason": "tool_use",
+        "usage": {"input_tokens": 3, "output_tokens": 4},
+    }  # fmt: skip
+    server = serve(in_turn(Raw(json.dumps(message).encode(), content_type="application/json; charset=utf-8")))
+    *deltas, reply = await events_of(model_of(server))
+    assert deltas == [Delta("text", "hi")]
+    assert isinstance(reply, records.Reply)
+    assert (reply.content, reply.stop_reason, reply.usage.total_tokens) == (blocks, "tool_use", 7)
+
+
+async def test_a_proxy_that_ends_its_streams_in_done_is_understood(serve: Serve) -> None:
+    events = list(stream_events(Reply([text("hi")]), model="m", usage={"input_tokens": 3}))[:-1]
+    server = serve(in_turn(Raw(b": keep-alive\n\n" + b"".join(events) + b"data: [DONE]\n\n")))
+    assert (await reply_of(model_of(server))).content == [text("hi")]
+
+
 async def test_events_of_a_kind_not_known_yet_are_passed_over(serve: Serve) -> None:
     events = list(stream_events(Reply([text("hi")]), model="m", usage={"input_tokens": 3}))
     events.insert(2, sse("weather", {"type": "weather", "sky": "clear"}))
