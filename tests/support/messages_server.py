@@ -212,6 +212,8 @@ class MessagesServer:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             self.abandoned.release()
+        except asyncio.CancelledError:
+            pass  # the server stops; nothing awaits this task but the event loop, which would log it
         finally:
             writer.close()
 

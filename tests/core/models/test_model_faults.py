@@ -10,6 +10,7 @@ import os
 import random
 import re
 import socket
+import ssl
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tests.core.models.fault_cases import CASES, LONG, Case
 from tests.support.messages_server import Cut, Raw, Reply, Status, in_turn, sse, stream_events, text, tool
 from tests.support.model_calls import FAST, Serve, asking, events_of, model_of, reply_of
 
+from watchkeeper.models.errors import classify
+from watchkeeper.models.failures import failure_of
 from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.records import model as records
 from watchkeeper.records.model import Delta, ErrorKind, ModelError, Retrying
@@ -254,6 +257,29 @@ async def test_a_key_that_a_server_quotes_is_not_shown(serve: Serve) -> None:
     with pytest.raises(ModelError) as caught:
         await events_of(model_of(server, api_key=key))
     assert "secret" not in str(caught.value)
+
+
+async def test_a_request_that_cannot_be_encoded_fails_the_task_without_a_retry(serve: Serve) -> None:
+    server = serve(lambda body: Reply(RECOVERED))
+    with pytest.raises(ModelError, match="cannot be encoded") as caught:
+        await events_of(model_of(server), asking([{"type": "text", "text": object()}]))
+    assert (caught.value.kind, caught.value.retries) == (ErrorKind.FAIL, 0)
+
+
+async def test_a_profile_that_does_not_exist_pauses_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_PROFILE", "nonesuch")
+    with pytest.raises(ModelError, match=r"cannot set up the connection: .*nonesuch.* then resume") as caught:
+        await events_of(model_of("https://api.anthropic.com", api_key=None))
+    assert caught.value.kind is ErrorKind.PAUSE
+    assert str(caught.value).isprintable()
+
+
+def test_an_untrusted_certificate_pauses_because_waiting_does_not_mend_it() -> None:
+    untrusted = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed certificate")
+    wrapped = ConnectionError("Connection error.")
+    wrapped.__cause__ = untrusted
+    verdict = classify(failure_of(wrapped))
+    assert (verdict.kind, verdict.rule) == (ErrorKind.PAUSE, "misconfigured")
 
 
 def test_the_table_names_no_fault_that_is_not_tested() -> None:
