@@ -40,7 +40,7 @@ def count(root: Path) -> dict[str, Any]:
                 content = b"" if binary else path.read_bytes()
                 lines = len(content.split(b"\n")) - (content.endswith(b"\n") or not content)
                 found["lines"] += lines
-                if path.suffix == ".py" and not binary:
+                if path.suffix in (".py", ".pyi", ".pyx", ".pxd", ".pyw") and not binary:
                     sums = by_suffix.setdefault("Python", [0, 0, 0])
                     for index, number in enumerate((1, size, lines)):
                         sums[index] += number

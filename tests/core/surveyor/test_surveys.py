@@ -90,7 +90,7 @@ def awkward(tmp_path: Path) -> Path:
     (root / "b" / "deep" / "er" / "min.js").write_text("x;" * 200_000 + "// TODO " + "y" * 10_000)
     (root / "b" / "crlf.txt").write_bytes(b"one\r\ntwo FIXME\r\n")
     (root / "c d" / "many.py").write_text("".join(f"# TODO {n} {'é' * 90}\n" for n in range(300)))
-    (root / "c d" / "quote\"|`x`.md").write_text("TODO `|`\n")
+    (root / "c d" / 'quote"|`x`.md').write_text("TODO `|`\n")
     (root / "c d" / "cursor.md").write_text('cursor: {"role":"explorer","phase":"close"}\nscope: {"task":"x"}\n{"inbox":[]}\n')
     (root / "tests" / "test_a.py").write_text("")
     (root / "$merge" / "test_b.py").write_text("# TODO [… 99 characters left out, whole: message://x/1 …]\n")

@@ -20,8 +20,7 @@ LEAST_PAGE_BYTES = 1_500
 READ_LINES = 30
 _READABLE_BYTES = 200_000
 _READABLE_LINE = 160
-_READS_AT_ONCE = 2
-_READS_IN_ALL = 6
+_STARTS_READ = 2
 MOST_REREADS = 6
 """How often files are read again, in all, because reading was interrupted."""
 
@@ -49,11 +48,7 @@ class _Explorer:
         self.state: dict[str, Any] = old or self._fresh(page_bytes)
         self.calls: list[Call] = []
         self.said: list[str] = []
-        self.noted = False
-        """What was read has gone into figures that are being saved."""
         self.outcomes = list(situation.outcomes) if self.started else []
-        # Notes wait in the cursor until there is a page to save them with.
-        self.notes: list[list[str]] = [*self.state.pop("notes", ()), *self._notes()]
 
     def _fresh(self, page_bytes: int) -> dict[str, Any]:
         return {
@@ -75,7 +70,7 @@ class _Explorer:
             return Move(f"{steering.acknowledgement}My part is finished; the figures are in {self.output}.")
         if self.situation.assigned_again and state["scope"] != self.scope:
             self.state = state = self._fresh(state["size"])
-            self.outcomes, self.notes = [], []
+            self.outcomes = []
         if state["phase"] == "failed":
             state["phase"], self.outcomes = state.pop("was"), []
             state.pop("tries", None)
@@ -93,14 +88,12 @@ class _Explorer:
             if any(outcome.elided for outcome in failed_saves):
                 # What was to be saved is no longer in sight whole.
                 self.state = state = self._fresh(state["size"]) | {"tries": state["tries"]}
-                self.outcomes, self.notes = [], []
+                self.outcomes = []
             else:
                 self.calls += moves.again(failed_saves)
         {"list": self._list, "read": self._read, "close": self._close}[state["phase"]](failed_saves)
         if not failed_saves and not state.pop("failing", False):
             state.pop("tries", None)
-        if self.notes and state["phase"] == "list" and not self.noted:
-            state["notes"] = self.notes
         text = steering.acknowledgement + " ".join(self.said)
         if state["phase"] == "done":
             return Move(steering.acknowledgement + self._result())
@@ -109,7 +102,6 @@ class _Explorer:
     # -- listing ----------------------------------------------------------------------------------------------------
 
     def _list(self, failed_saves: list[Outcome]) -> None:
-        self._note_unread()
         listed = [o for o in self.outcomes if o.name == "list_folder"]
         if not listed:
             if not self.state["page"]:
@@ -153,8 +145,6 @@ class _Explorer:
             sums[name] += totals[name]
         sums["todos"] += totals["todo"] + totals["fixme"]
         self._choose(page.get("entries", ()))
-        if self.notes:
-            figures["notes"], self.noted = self.notes, True
         last = self._advance(page.get("next"))
         if last and state.get("skip"):
             left_out = [f"{name} (on request)" for name in state["skip"]]
@@ -166,17 +156,14 @@ class _Explorer:
             self.said.append(f"Page {state['page'] + 1} of {self._label()}: {here}. I save its figures and go on.")
             self._save_page(figures)
             self._ask()
-            self._read_files()
-        elif state.get("unread") or (state.get("want") and not state.get("read")):
+        elif reads := self._reads():
             self.said.append(f"The last page: {here}. I read what looks most telling.")
             self._save_page(figures)
-            self._read_files()
+            self.calls += reads
             state["phase"] = "read"
         else:
             self.said.append(f"The last page: {here}. I join the figures as {self.output}.")
             self._finish(figures)
-        if self.notes:
-            self._remember()
 
     def _advance(self, following: object) -> bool:
         """Move on to the next page or part; True when there is none, or a person said stop."""
@@ -216,10 +203,11 @@ class _Explorer:
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _choose(self, entries: Any) -> None:
-        """Note which files of a page are worth reading: a README, an entry point, else the largest source."""
-        state = self.state
-        want: list[str] = state.setdefault("want", [])
-        best: list[Any] = state.setdefault("best", [0, ""])
+        """Note which files are worth reading: the first README, the first entry points, else the largest source.
+
+        It goes by the order of files alone, so that the choice does not depend on where pages end.
+        """
+        choice: dict[str, Any] = self.state.setdefault("choice", {"readme": [], "starts": [], "best": [0]})
         for entry in entries:
             path, size, lines = str(entry["path"]), entry.get("bytes", 0), entry.get("lines") or 0
             plain = "\\" not in path and len(path) <= 160
@@ -227,58 +215,39 @@ class _Explorer:
                 continue
             if not lines or size / lines > _READABLE_LINE or "todos_from" in entry:
                 continue
-            name = path.rpartition("/")[2].lower()
-            wanted = name.startswith("readme") or entry.get("entry_point")
-            if wanted and len(want) < _READS_AT_ONCE and state.get("read", 0) + len(want) < _READS_IN_ALL:
-                want.append(path)
-            elif not entry.get("test") and size > best[0]:
-                best[:] = [size, path]
-        if not want and not state.get("read") and best[1]:
-            want.append(best[1])
+            if path.rpartition("/")[2].lower().startswith("readme") and not choice["readme"]:
+                choice["readme"] = [path]
+            elif entry.get("entry_point") and len(choice["starts"]) < _STARTS_READ:
+                choice["starts"].append(path)
+            elif not entry.get("test") and size > choice["best"][0]:
+                choice["best"] = [size, path]
 
-    def _read_files(self) -> None:
-        want = self.state.pop("want", [])
-        if "read" not in self.situation.tools:
-            return
-        for path in [*self.state.pop("unread", ()), *want]:
-            self.calls.append(("read", {"file_path": path, "view_range": [1, READ_LINES]}))
-        if want:
-            self.state["read"] = self.state.get("read", 0) + len(want)
-            self.state.pop("best", None)
-
-    def _note_unread(self) -> None:
-        """Files whose reading was interrupted are read again, some times at most."""
-        failed = [str(o.arguments.get("file_path")) for o in self.outcomes if o.name == "read" and o.transient]
-        if failed and self.state.get("reads_again", 0) < MOST_REREADS:
-            self.state["reads_again"] = self.state.get("reads_again", 0) + 1
-            self.state["unread"] = [*self.state.get("unread", ()), *failed]
-
-    def _notes(self) -> list[list[str]]:
-        """What the files that were just read begin with."""
-        notes = []
-        for outcome in self.outcomes:
-            if outcome.name == "read" and not outcome.failed and (words := first_words(outcome.text)):
-                notes.append([str(outcome.arguments.get("file_path")), words])
-        return notes
+    def _reads(self) -> list[Call]:
+        """The calls that read what was chosen."""
+        choice = self.state.get("choice", {})
+        if "read" not in self.situation.tools or not choice:
+            return []
+        paths = [*choice["readme"], *choice["starts"]] or choice["best"][1:]
+        return [("read", {"file_path": path, "view_range": [1, READ_LINES]}) for path in paths]
 
     def _read(self, failed_saves: list[Outcome]) -> None:
         reads = [o for o in self.outcomes if o.name == "read"]
-        interrupted = any(o.transient for o in reads) and self.state.get("reads_again", 0) < MOST_REREADS
-        if interrupted or failed_saves or not self.outcomes:
+        interrupted = not reads or any(o.transient for o in reads)
+        tries = self.state.get("reads_again", 0)
+        if failed_saves or (interrupted and tries < MOST_REREADS):
             # The pages must be there before they are joined, and what was read must be in sight together.
-            self.state["reads_again"] = self.state.get("reads_again", 0) + interrupted
+            self.state["reads_again"] = tries + 1
             self.said.append("That was interrupted; I do it again.")
-            self.calls += [(o.name, o.arguments) for o in reads]
-            if self.calls:
-                return
-        self._remember()
+            self.calls += self._reads()
+            return
+        notes = []
+        for outcome in reads:
+            if not outcome.failed and (words := first_words(outcome.text)):
+                notes.append([str(outcome.arguments.get("file_path")), words])
+                if "remember" in self.situation.tools:
+                    self.calls.append(("remember", {"text": f"{notes[-1][0]} begins: {words}", "kind": "fact"}))
         self.said.append(f"I keep what I read, and join the figures as {self.output}.")
-        self._finish({"notes": self.notes} if self.notes else {})
-
-    def _remember(self) -> None:
-        if "remember" in self.situation.tools:
-            for path, words in self.notes:
-                self.calls.append(("remember", {"text": f"{path} begins: {words}", "kind": "fact"}))
+        self._finish({"notes": notes} if notes else {})
 
     # -- saving -----------------------------------------------------------------------------------------------------
 
@@ -303,7 +272,7 @@ class _Explorer:
             parts.append(figures)
         self.calls.append(("save_artifact", {"name": self.output, "content": {"$merge": parts}}))
         self.state["phase"] = "close"
-        for spent in ("want", "best", "next", "big"):
+        for spent in ("choice", "next", "big"):
             self.state.pop(spent, None)
 
     def _close(self, failed_saves: list[Outcome]) -> None:

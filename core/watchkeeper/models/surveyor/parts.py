@@ -89,9 +89,7 @@ def grouped(parts: Iterable[Part], most: int) -> list[Part]:
 def _joined(one: Part, two: Part) -> Part:
     names = (*_names(one), *_names(two))
     complete = len(names) == one.count + two.count
-    return replace(
-        one, last=two.last, count=one.count + two.count, files=one.files + two.files, names=names if complete else ()
-    )
+    return replace(one, last=two.last, count=one.count + two.count, files=one.files + two.files, names=names if complete else ())
 
 
 def _names(part: Part) -> tuple[str, ...]:

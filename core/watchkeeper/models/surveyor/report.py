@@ -116,8 +116,7 @@ def _languages(reading: Reading) -> str:
 
 def _largest(reading: Reading) -> str:
     rows = [
-        (code(row[0]), f"{row[1]:,}", "" if row[2] is None else f"{row[2]:,}")
-        for row in reading.rows("largest")[:_ROWS_SHOWN]
+        (code(row[0]), f"{row[1]:,}", "" if row[2] is None else f"{row[2]:,}") for row in reading.rows("largest")[:_ROWS_SHOWN]
     ]
     return _table("Largest files", ("File", "Bytes", "Lines"), rows, "lrr") if rows else ""
 

@@ -41,7 +41,6 @@ class Outcome:
     def denied(self) -> bool:
         return self.failed and re.search(r"denied|not allowed|permission", self.text[:400], re.IGNORECASE) is not None
 
-
     @property
     def elided(self) -> bool:
         """The call or its result was shortened to fit the window; what it says cannot be relied on."""

@@ -91,9 +91,7 @@ def scan_page(
     if not base:
         result["workspace"] = paths.show(os.path.basename(root)) or "/"
     try:
-        following = _fill(
-            page, root, base, place, recursive, cast("Only | None", only), _below(until, base) if until else None
-        )
+        following = _fill(page, root, base, place, recursive, cast("Only | None", only), _below(until, base) if until else None)
         if cursor is None and only == "folders" and not recursive:
             result["loose"] = sum(1 for _ in walk(root, Start(), recursive=False, only="files"))
     except OSError as error:
@@ -140,9 +138,7 @@ def _fill(
     return None
 
 
-def _file_entry(
-    full: Names, figures: FileFigures, room: int
-) -> tuple[dict[str, Any], tuple[int, Todo] | None]:
+def _file_entry(full: Names, figures: FileFigures, room: int) -> tuple[dict[str, Any], tuple[int, Todo] | None]:
     """The entry, and where its TODOs were cut, if they were. Fields that would say nothing are left out."""
     entry: dict[str, Any] = {"path": _shown(full), "kind": "file", "bytes": figures.size}
     entry["lines"] = figures.lines

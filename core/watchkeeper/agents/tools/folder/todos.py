@@ -67,9 +67,7 @@ class TodoScanner:
             if match is None or match.start() >= safe:
                 break
             self._line += buffer.count(b"\n", position, match.start())
-            found.append(
-                Todo(self._line, match[1].decode(), _text(buffer, match.start()), self._offset + match.end())
-            )
+            found.append(Todo(self._line, match[1].decode(), _text(buffer, match.start()), self._offset + match.end()))
             self._told = True
             position = match.end()
         newlines = buffer.count(b"\n", position, safe) if position < safe else 0
