@@ -12,7 +12,9 @@ PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYB
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
 
-_COMMON_VALUES = frozenset({"disabled", "required", "optional", "password", "changeme", "anonymous", "undefined", "keychain", "redacted"})
+_COMMON_VALUES = frozenset(
+    {"disabled", "required", "optional", "password", "changeme", "anonymous", "undefined", "keychain", "redacted"}
+)
 
 _PEM = "-----{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
 

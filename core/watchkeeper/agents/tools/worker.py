@@ -1,7 +1,7 @@
 """The main program of a worker process: `python -P -m watchkeeper.agents.tools.worker HOST_PID`.
 
 It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
-`{"id", "tool", "arguments", "agent", …}`; it answers `{"id", "content", "is_error"}` on standard output. Both are moved to
+`{"id", "tool", "arguments", "agent", …}`; it answers `{"id", "content", "is_error", "broken"}` on standard output. Both are moved to
 descriptors that no child inherits, so that a tool that prints cannot corrupt the protocol. When standard input ends,
 because the host is gone, it kills all that it started, and exits.
 
@@ -18,8 +18,9 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
+from watchkeeper.agents.tools.broken import Broken
 from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
 from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, kill_descendants
 from watchkeeper.agents.tools.surroundings import AGENT_VARIABLE, hide_worker_variables
@@ -28,6 +29,8 @@ Answer = tuple[Any, bool]
 """Content, and whether it is an error."""
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
+LEAVE_SECONDS = 2.0
+"""How long a worker whose server has gone waits for the calls under way to notice, and for its answers to be read."""
 MOST_MEMORY_BYTES = 2 << 30
 """Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead machine."""
 
@@ -51,7 +54,13 @@ def main() -> None:
 
 
 async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -> None:
-    handler, concurrent = await _handler(config)
+    closed = asyncio.Event()
+    try:
+        handler, concurrent = await _handler(config, closed)
+    except Exception as error:
+        # The host reads this line. Ending here and now, since unwinding a connection that never was can take for ever.
+        print(_one_line(error), file=sys.stderr, flush=True)
+        _end(1)
     loop = asyncio.get_running_loop()
     requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -63,20 +72,31 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
         _end()
 
     def write() -> None:
-        while True:
-            data = memoryview(replies.get())
+        while data := memoryview(replies.get()):
             while data:
                 data = data[os.write(out, data) :]
 
     async def answer(request: dict[str, Any]) -> None:
         replies.put(await _answer(handler, request))
 
+    async def leave() -> None:
+        await closed.wait()
+        if running:
+            await asyncio.wait(running, timeout=LEAVE_SECONDS)
+        replies.put(b"")
+        await asyncio.to_thread(writer.join, LEAVE_SECONDS)
+        _end()
+
     threading.Thread(target=read, daemon=True).start()
-    threading.Thread(target=write, daemon=True).start()
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
     os.dup2(null, 2)
     running: set[asyncio.Task[None]] = set()
+    leaving = asyncio.create_task(leave())
     while True:
         request = await requests.get()
+        if leaving.done():
+            return
         if concurrent:
             task = asyncio.create_task(answer(request))
             running.add(task)
@@ -88,18 +108,22 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
 async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
     if isinstance(agent := request.get("agent"), str):
         os.environ[AGENT_VARIABLE] = agent
+    broken = False
     try:
         content, is_error = await handler(request)
+    except Broken as error:
+        content, is_error, broken = f"{request.get('tool')}: {error}", True, True
     except MemoryError:
         content, is_error = f"{request.get('tool')}: this needs more memory than a tool may use; ask for less", True
     except Exception as error:
         # A fault of the tool is the model's to read; the worker itself goes on.
         content, is_error = f"{request.get('tool')}: {type(error).__name__}: {error}", True
     content = shorten_content(content, WORKER_CHARACTERS)
-    return json.dumps({"id": request["id"], "content": content, "is_error": is_error}).encode() + b"\n"
+    answer = {"id": request["id"], "content": content, "is_error": is_error, "broken": broken}
+    return json.dumps(answer).encode() + b"\n"
 
 
-async def _handler(config: dict[str, Any]) -> tuple[Handler, bool]:
+async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handler, bool]:
     """What runs the calls of this mode, and whether several at a time."""
     mode = config["mode"]
     if mode == "files":
@@ -114,8 +138,9 @@ async def _handler(config: dict[str, Any]) -> tuple[Handler, bool]:
     if mode == "mcp":
         from watchkeeper.agents.tools.worker_mcp import McpConnection
 
-        connection = McpConnection(config, on_closed=_end)
+        connection = McpConnection(config, closed)
         await connection.open()
+        _limit_memory()  # after the server was started, which has no such limit
         return connection.run, True
     raise ValueError(f"no worker mode {mode!r}")
 
@@ -130,9 +155,16 @@ def _limit_memory() -> None:
         return
 
 
-def _end() -> None:
+def _one_line(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    text = " ".join(str(error).split())[:300]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _end(code: int = 0) -> NoReturn:
     kill_descendants(os.getpid())
-    os._exit(0)
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,248 @@
+"""Tools of MCP servers that the user's configuration names. Each server is spoken to from a worker process of its own.
+
+A server that dies, hangs, lies or floods costs its worker, never the host: the call ends as an error result, and the next
+call starts the server anew. Its tools ask by default, whatever the server says of them, since its hints are only claims.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.agents.tools.child import Child, ChildFailed
+from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
+from watchkeeper.agents.tools.output import is_content
+from watchkeeper.agents.tools.validate import validate_arguments
+from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.model import ToolSpec
+
+LIST_TOOLS = "\0list"
+LONGEST_NAME = 64
+LONGEST_DESCRIPTION = 4_000
+LARGEST_SCHEMA = 50_000
+GRACE_SECONDS = 5.0
+"""How much longer than a call's time the host waits for the worker to say that it was up."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpServer:
+    """One server of the user's configuration: a command to start, or the URL of one that runs."""
+
+    name: str
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    cwd: str | None = None
+    """Where the command runs; the user's home by default, never the workspace, whose files could stand in for its own."""
+    url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    idempotent: tuple[str, ...] = ()
+    """Names or patterns of its tools that the user knows to be safe to run twice."""
+
+
+def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
+    """The table `[mcp_servers]` of the configuration: name → settings.
+
+    Raises:
+        BadInput: a server without command and url, or a setting that does not exist or has the wrong type.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    servers: list[McpServer] = []
+    for name, settings in table.items():
+        where = f"mcp_servers.{name}"
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,30}", name):
+            raise BadInput(f"{where}: a server's name has at most 30 letters, digits, - and _; rename it in your configuration")
+        if not isinstance(settings, Mapping):
+            raise BadInput(f"{where} must be a table with `command` or `url`")
+        known = set(McpServer.__dataclass_fields__) - {"name"}
+        if unknown := set(settings) - known:
+            raise BadInput(f"{where} has no setting {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}")
+        if bool(settings.get("command")) == bool(settings.get("url")):
+            raise BadInput(f"{where} needs either `command` or `url`")
+        try:
+            servers.append(TypeAdapter(McpServer).validate_python({"name": name, **settings}))
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise BadInput(f"{where}.{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+    return servers
+
+
+class _Link:
+    """The connection to one server: its worker, made when needed."""
+
+    def __init__(self, server: McpServer, workspace: Path, environ: Mapping[str, str]) -> None:
+        self.server = server
+        self._workspace = workspace
+        self._environ = environ
+        self._child: Child | None = None
+        self._retired: dict[Child, int] = {}
+        self._calls: dict[Child, int] = {}
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        seconds = self.server.timeout_seconds
+        try:
+            child = await self._connected()
+        except ChildFailed as failure:
+            return ToolResult(f"MCP server {self.server.name}: {failure}", is_error=True)
+        request = {"tool": tool, "arguments": dict(arguments), "timeout_seconds": seconds}
+        self._calls[child] = self._calls.get(child, 0) + 1
+        try:
+            async with asyncio.timeout(seconds + GRACE_SECONDS):
+                answer = await child.call(request)
+        except (TimeoutError, ChildFailed) as error:
+            await child.kill()
+            why = error if isinstance(error, ChildFailed) else f"no answer in {seconds:g} s"
+            return ToolResult(f"MCP server {self.server.name}: {why}; the next call starts it anew", is_error=True)
+        finally:
+            self._calls[child] -= 1
+            await self._forget_if_done(child)
+        if answer.get("broken"):
+            await self._retire(child)
+        if not is_content(answer.get("content")):
+            await child.kill()
+            return ToolResult(f"MCP server {self.server.name}: no valid answer", is_error=True)
+        return result_of(answer)
+
+    async def list_tools(self) -> list[dict[str, Any]]:
+        """What the server offers.
+
+        Raises:
+            ChildFailed: it cannot be asked.
+        """
+        child = await self._connected()
+        try:
+            async with asyncio.timeout(self.server.timeout_seconds):
+                answer = await child.call({"tool": LIST_TOOLS, "arguments": {}, "timeout_seconds": 30.0})
+            content = answer.get("content")
+            if answer.get("is_error") or not isinstance(content, str):
+                raise ChildFailed(str(content)[:300])
+            tools = json.loads(content)
+        except (TimeoutError, ValueError) as error:
+            raise ChildFailed("it gave no list of its tools") from error
+        return [one for one in tools if isinstance(one, dict) and isinstance(one.get("name"), str)]
+
+    async def aclose(self) -> None:
+        self._closed = True
+        children = {*self._calls, *self._retired, *([self._child] if self._child else [])}
+        self._child = None
+        await asyncio.gather(*(child.kill() for child in children))
+
+    async def _connected(self) -> Child:
+        async with self._starting:
+            if self._closed:
+                raise ChildFailed("the session is closing")
+            if self._child is not None and not self._child.alive:
+                await self._child.kill()
+                self._child = None
+            if self._child is None:
+                self._child = await Child.start(self._config(), self._environ, "")
+            return self._child
+
+    def _config(self) -> dict[str, Any]:
+        server = self.server
+        here = str(self._workspace)
+        return {
+            "mode": "mcp",
+            "workspace": here,
+            "command": server.command,
+            "args": [argument.replace("${workspace}", here) for argument in server.args],
+            "env": dict(server.env),
+            "cwd": server.cwd,
+            "url": server.url,
+            "headers": dict(server.headers),
+        }
+
+    async def _retire(self, child: Child) -> None:
+        """Give new calls a new worker; the old one ends with its last call."""
+        if self._child is child:
+            self._child = None
+        self._retired[child] = 1
+        await self._forget_if_done(child)
+
+    async def _forget_if_done(self, child: Child) -> None:
+        if self._calls.get(child):
+            return
+        self._calls.pop(child, None)
+        if self._retired.pop(child, None):
+            await child.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """One tool of a server."""
+
+    spec: ToolSpec
+    idempotent: bool
+    link: _Link
+    remote_name: str
+    permission: Permission = Permission.ASK
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        if fault := validate_arguments(self.spec.input_schema, arguments):
+            return ToolResult(f"{self.spec.name}: {fault}", is_error=True)
+        return await self.link.call(self.remote_name, arguments)
+
+
+class McpServers:
+    """All servers of one host, started together, ended together."""
+
+    def __init__(self, servers: list[McpServer], workspace: Path, environ: Mapping[str, str]) -> None:
+        self._links = [_Link(server, workspace, environ) for server in servers]
+        self._tools: dict[str, Tool] = {}
+        self.warnings: list[str] = []
+        """One line for each server or tool that cannot be used, after `start`."""
+
+    async def start(self) -> None:
+        """Start every server, and ask for its tools. One that fails is a warning: the others go on."""
+        listings = await asyncio.gather(*(link.list_tools() for link in self._links), return_exceptions=True)
+        for link, listing in zip(self._links, listings, strict=True):
+            if isinstance(listing, ChildFailed):
+                self.warnings.append(f"MCP server {link.server.name} offers no tools: {listing}")
+            elif isinstance(listing, BaseException):
+                raise listing
+            else:
+                for one in listing:
+                    self._add(link, one)
+
+    def tools(self) -> dict[str, Tool]:
+        """The tools by name, `mcp__<server>__<tool>`."""
+        return dict(self._tools)
+
+    async def aclose(self) -> None:
+        """End every server, and all that they started."""
+        await asyncio.gather(*(link.aclose() for link in self._links))
+
+    def _add(self, link: _Link, one: Mapping[str, Any]) -> None:
+        remote = str(one["name"])
+        name = tool_name(link.server.name, remote)
+        if name in self._tools:
+            self.warnings.append(f"MCP server {link.server.name} has two tools named {remote[:80]!r}; the first is used")
+            return
+        schema = one.get("input_schema")
+        if not isinstance(schema, dict) or schema.get("type") != "object" or len(json.dumps(schema)) > LARGEST_SCHEMA:
+            schema = {"type": "object"}
+        description = str(one.get("description") or remote)[:LONGEST_DESCRIPTION]
+        idempotent = any(fnmatch.fnmatchcase(remote, pattern) for pattern in link.server.idempotent)
+        self._tools[name] = McpTool(ToolSpec(name, description, schema), idempotent, link, remote)
+
+
+def tool_name(server: str, tool: str) -> str:
+    """The name under which a model calls a server's tool: valid for the Messages API, and the same in every run."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", tool)
+    name = f"mcp__{server}__{plain}"
+    if plain == tool and len(name) <= LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(tool.encode("utf-8", "replace")).hexdigest()[:6]
+    return f"{name[: LONGEST_NAME - 7]}_{digest}"
