@@ -14,8 +14,11 @@ from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.model import Model, ModelEvent, ModelRequest, Reply
 
 Serve = Callable[..., MessagesServer]
-FAST = Timeouts(connect=5.0, first_event=0.3, silence=0.3, progress=0.3)
-"""Real seconds: for the tests in which a server falls silent."""
+IMPATIENT = Timeouts(connect=20.0, first_event=20.0, silence=0.5, progress=0.5)
+"""Real seconds: for tests in which a stream falls silent. Patient where the machine may just be busy."""
+VERY_IMPATIENT = Timeouts(connect=20.0, first_event=0.5, silence=0.5, progress=0.5)
+"""For tests in which an answer never begins."""
+
 
 MADE: list[AnthropicModel] = []
 """Models of the running test; a fixture closes them while their event loop still runs."""
@@ -28,6 +31,7 @@ def model_of(server: MessagesServer | str, **options: Any) -> AnthropicModel:
         "base_url": server if isinstance(server, str) else server.url,
         "clock": ManualClock(),
         "rng": random.Random(7),
+        "timeouts": IMPATIENT,
         **options,
     }
     MADE.append(AnthropicModel("claude-sonnet-5", **settings))

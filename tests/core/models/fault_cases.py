@@ -21,6 +21,7 @@ from tests.support.messages_server import (
     text,
     tool,
 )
+from tests.support.model_calls import VERY_IMPATIENT
 
 Outcome = Literal["retry", "pause", "compact", "fail"]
 
@@ -129,7 +130,7 @@ CASES: tuple[Case, ...] = (
     Case("529 overloaded", "retry", Status(529, "overloaded_error", "Overloaded")),
     Case("overloaded, inside the stream", "retry", _error("overloaded_error", "Overloaded")),
     Case("an unknown error inside the stream", "retry", Raw(HEAD + sse("error", "boom"))),
-    Case("an answer that never comes", "retry", Hang()),
+    Case("an answer that never comes", "retry", Hang(), {"timeouts": VERY_IMPATIENT}),
     Case("a connection closed without an answer", "retry", Drop()),
     Case("a stall in the middle of the stream", "retry", Cut(LONG, 5, "stall")),
     Case("nothing but pings", "retry", Cut(LONG, 5, "pings")),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.core.models.fault_cases import CASES, LONG, Case
 from tests.support.messages_server import Cut, Raw, Reply, Status, in_turn, sse, stream_events, text, tool
-from tests.support.model_calls import FAST, Serve, asking, events_of, model_of, reply_of
+from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
 from watchkeeper.models.errors import classify
 from watchkeeper.models.failures import failure_of
@@ -32,7 +32,7 @@ async def run(case: Case, serve: Serve) -> str:
     """Run the fault once, then a good answer; check what must hold, and give what the user sees."""
     answer = case.answer or Reply([text("never asked")])
     server = serve(in_turn(answer, Reply(RECOVERED)))
-    model = model_of(server, timeouts=FAST, **case.options)
+    model = model_of(server, **case.options)
     if case.outcome == "retry":
         *events, reply = await events_of(model)
         retries = [event for event in events if isinstance(event, Retrying)]
@@ -180,7 +180,6 @@ async def test_streams_damaged_at_random_end_in_a_reply_or_a_named_error(serve: 
     left = iter(damaged)
     model = model_of(
         serve(lambda body: Raw(next(left)) if body["max_tokens"] == 1 else Reply(RECOVERED)),
-        timeouts=FAST,
         retries=RetryPolicy(max_retries=0),
     )
     outcomes, messages = set(), list[str]()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.model_calls import FAST, asking, events_of, model_of, reply_of
+from tests.support.model_calls import asking, events_of, model_of, reply_of
 
 from watchkeeper.models.registry import resolve
 from watchkeeper.models.retries import RetryPolicy
@@ -73,7 +73,7 @@ class TestLLMock:
         llmock.call_tool("look", {"path": "a/rather/long/path"}, times=None)
         getattr(llmock, fault)(after_chunks=after)
         *events, reply = await events_of(
-            model_of(llmock.base_url("anthropic"), timeouts=FAST), asking(tools=[LOOK])
+            model_of(llmock.base_url("anthropic")), asking(tools=[LOOK])
         )
         assert isinstance(reply, Reply)
         assert reply.content[0]["input"] == {"path": "a/rather/long/path"}
