@@ -254,7 +254,8 @@ class _Planner:
         if ended is not None:
             self._end("done", _summary(ended))
         elif dropped:
-            self.state["phase"], self.state["gave_up"] = "finish", True
+            self.state["phase"] = "finish"
+            self.state["gave_up"] = "Stopped on request." if self.situation.steering.stop else "The synthesis was given up."
         elif nudged and not self.calls:
             self._end("done" if self.state.get("summary") else "failed", self.state.get("summary") or "No survey was written.")
         elif not self.calls:
@@ -314,8 +315,8 @@ class _Planner:
         self.calls.append(("finish_session", {"summary": summary, "status": status}))
 
     def _finish(self) -> None:
-        if self.state.pop("gave_up", None):
-            self._end("failed", "The synthesis was given up, so that no survey was written.")
+        if why := self.state.pop("gave_up", None):
+            self._end("failed", f"{why} No survey was written.")
             return
         ended = self._of("finish_session")
         failed = [outcome for outcome in ended if outcome.failed]
