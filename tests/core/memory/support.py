@@ -1,0 +1,118 @@
+"""What the tests of this room share: the API's rules, what a view must hold, small messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from watchkeeper.memory.manager import HierarchicalContextManager
+from watchkeeper.memory.state import ContextState
+from watchkeeper.records.memory import Block, Message, View
+
+
+class Words:
+    """A counter that is fast and easy to reason about: one token for each four characters, or part of them."""
+
+    def count(self, text: str) -> int:
+        return -(-len(text) // 4)
+
+
+class Characters:
+    """The coarsest counter that users pass: `len`."""
+
+    def count(self, text: str) -> int:
+        return len(text)
+
+
+def call(*ids: str, text: str = "", path: str = "src/a.py") -> list[Block]:
+    """An assistant's content that makes calls."""
+    said: list[Block] = [{"type": "text", "text": text}] if text else []
+    return [*said, *({"type": "tool_use", "id": name, "name": "read", "input": {"path": path}} for name in ids)]
+
+
+def result(*ids: str, text: str = "fine", is_error: bool = False) -> list[Block]:
+    """A user's content that brings results."""
+    return [{"type": "tool_result", "tool_use_id": name, "content": text, "is_error": is_error} for name in ids]
+
+
+def blocks(message: dict[str, Any]) -> list[Block]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def text_of(context: Sequence[dict[str, Any]]) -> str:
+    """All text of a context, to look something up in."""
+    found: list[str] = []
+    for message in context:
+        for block in blocks(message):
+            found.append(str(block.get("text", "")) + str(block.get("content", "")) + str(block.get("input", "")))
+    return "\n".join(found)
+
+
+def assert_valid(context: Sequence[dict[str, Any]]) -> None:
+    """The rules of the Messages API that a history can break."""
+    assert context, "a request needs a message"
+    assert context[0]["role"] == "user"
+    for place, message in enumerate(context):
+        here = blocks(message)
+        assert here
+        assert all(block["type"] != "text" or block["text"].strip() for block in here), "blank text is refused"
+        calls = [block["id"] for block in here if block["type"] == "tool_use"]
+        results = [block["tool_use_id"] for block in here if block["type"] == "tool_result"]
+        assert not calls or message["role"] == "assistant"
+        assert len(set(calls)) == len(calls)
+        if calls and place + 1 < len(context):
+            answered = [b["tool_use_id"] for b in blocks(context[place + 1]) if b["type"] == "tool_result"]
+            assert sorted(answered) == sorted(calls), "each call is answered in the next message"
+        if results:
+            assert message["role"] == "user"
+            assert place > 0
+            asked = [block["id"] for block in blocks(context[place - 1]) if block["type"] == "tool_use"]
+            assert sorted(results) == sorted(asked)
+            assert all(block["type"] == "tool_result" for block in here[: len(results)]), "results come first"
+
+
+def assert_covered(view: View, last_seq: int) -> None:
+    """Every message is verbatim (or elided), or covered by exactly one cited observation, in order."""
+    expected = 1
+    for observation in view.observations:
+        assert observation.covers[0] == expected
+        assert observation.covers[1] >= observation.covers[0]
+        assert observation.citations
+        assert all(observation.covers[0] <= seq <= observation.covers[1] for seq in observation.citations)
+        expected = observation.covers[1] + 1
+    if view.verbatim_from is None:
+        assert expected == last_seq + 1
+    else:
+        assert view.verbatim_from == expected
+
+
+def assert_pairs_whole(view: View, messages: Sequence[Message]) -> None:
+    """No call lies before the cut with its result behind it, and none still unanswered lies before it."""
+    start = view.verbatim_from or len(messages) + 1
+    waiting: dict[str, int] = {}
+    for message in messages:
+        if isinstance(message.content, str):
+            continue
+        for block in message.content:
+            if block["type"] == "tool_use":
+                waiting[block["id"]] = message.seq
+            elif block["type"] == "tool_result" and block["tool_use_id"] in waiting:
+                asked = waiting.pop(block["tool_use_id"])
+                assert not asked < start <= message.seq, f"cut at {start} between call {asked} and result {message.seq}"
+
+
+def fill(state: ContextState, count: int, words: int = 20) -> None:
+    """Alternate small user and assistant messages."""
+    for _ in range(count):
+        number = state.last_seq + 1
+        state.append("user" if number % 2 else "assistant", f"m{number} " + "word " * words, at=float(number))
+
+
+async def fill_manager(manager: HierarchicalContextManager, count: int, words: int = 20) -> list[int]:
+    ids = []
+    for _ in range(count):
+        number = len(manager.messages) + 1
+        role = "user" if number % 2 else "assistant"
+        ids.append(await manager.add_message({"role": role, "content": f"m{number} " + "word " * words}))
+    return ids

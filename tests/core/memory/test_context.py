@@ -1,0 +1,422 @@
+"""`ContextState`: what holds for every agent's context, one promise a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.memory.support import (
+    Characters,
+    Words,
+    assert_covered,
+    assert_pairs_whole,
+    assert_valid,
+    call,
+    fill,
+    result,
+    text_of,
+)
+from watchkeeper.memory.changes import Prepared, Rejection
+from watchkeeper.memory.elision import apply
+from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
+from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.records.memory import ObservationKind
+
+
+def prepared(state: ContextState, text: str, covers: tuple[int, int], **other: object) -> Prepared:
+    values: dict[str, object] = {
+        "tokens": state.counter.count(text),
+        "citations": covers,
+        "replaces": tuple(o.id for o in state.view.observations if o.covers[1] <= covers[1]),
+        "source_tokens": 10_000,
+        "base_version": state.view.version,
+        "epoch": state.epoch,
+        **other,
+    }
+    return Prepared(text=text, covers=covers, **values)  # type: ignore[arg-type]
+
+
+def test_a_new_message_is_verbatim_and_numbered_from_one(state: ContextState) -> None:
+    change = state.append("user", "hello", at=5.0)
+    (message,) = change.messages
+    assert (message.seq, message.role, message.content, message.created_at) == (1, "user", "hello", 5.0)
+    assert state.render() == [{"role": "user", "content": "hello"}]
+    assert change.views == ()
+    assert change.view.version == 1
+
+
+def test_running_totals_equal_a_recount(state: ContextState) -> None:
+    fill(state, 60)
+    total = sum(count_message(m.role, m.content, state.counter) for m in state.messages)
+    assert state.total_tokens == state.messages[-1].total_tokens == total
+    rendered = sum(count_message(m["role"], m["content"], state.counter) for m in state.render())
+    assert state.tokens == rendered <= state.limit
+
+
+def test_the_bound_holds_and_the_digest_comes_in_the_same_change(state: ContextState) -> None:
+    for number in range(200):
+        change = state.append("user" if number % 2 == 0 else "assistant", f"fact {number} " * 10, at=float(number))
+        assert change.tokens == state.tokens <= state.limit
+        if change.high_water is not None:
+            break
+    assert change.messages
+    assert change.views == (state.view,)
+    assert change.observations == state.view.observations
+    assert change.observations[0].provisional
+    assert change.messages_removed > 0
+    assert change.tokens_before <= state.limit
+    assert change.cache_tokens_invalidated > 0
+
+
+def test_the_assignment_stays_in_front_of_the_observations(state: ContextState) -> None:
+    state.append("user", "ASSIGNMENT: survey the folder", at=0.0)
+    for number in range(100):
+        state.append("assistant" if number % 2 == 0 else "user", f"step {number} " * 12, at=float(number))
+    first = state.render()[0]
+    assert first["role"] == "user"
+    assert first["content"][0] == {"type": "text", "text": "ASSIGNMENT: survey the folder"}
+    assert first["content"][1]["text"].startswith("# Memory of earlier messages\n")
+
+
+def test_a_huge_assignment_is_shortened_to_a_quarter_of_the_window(state: ContextState) -> None:
+    state.append("user", "assignment " * 400, at=0.0)
+    fill(state, 60)
+    pinned = state.view.elided[1]
+    assert pinned.tokens <= state.limit // 4
+    assert pinned.pointer == "message://explorer/1"
+    assert "message://explorer/1 " in text_of(state.render()[:1])
+
+
+def test_without_pinning_the_first_message_is_observed_like_any_other(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(1_000, 0), counter, pin_first=False)
+    fill(state, 100)
+    assert isinstance(state.render()[0]["content"], str)
+
+
+def test_after_a_digest_the_last_words_and_their_answer_are_verbatim(state: ContextState) -> None:
+    for number in range(60):
+        state.append("assistant", call(f"c{number}", text=f"I look at file {number}. " * 4), at=0.0)
+        change = state.append("user", result(f"c{number}", text=f"content {number} " * 12), at=0.0)
+        assert change.tokens <= state.limit
+        context = state.render()
+        assert_valid(context)
+        assert context[-2:] == [
+            {"role": m.role, "content": m.content} for m in state.messages[-2:]
+        ], "the newest turn is as it was said"
+    assert state.view.version > 1
+
+
+def test_a_message_larger_than_the_window_shows_head_tail_and_pointer(state: ContextState) -> None:
+    whole = "BEGIN " + "middle " * 5_000 + "END"
+    change = state.append("user", whole, at=0.0)
+    assert change.reason == "elision"
+    (shown,) = state.render()
+    assert shown["content"].startswith("BEGIN")
+    assert shown["content"].endswith("END")
+    assert "message://explorer/1" in shown["content"]
+    assert state.tokens <= state.limit
+    elision = state.view.elided[1]
+    assert (elision.head_chars > elision.tail_chars > 0) and elision.tokens == state.tokens
+    assert state.messages[0].content == whole, "the stored message is untouched"
+
+
+def test_of_a_call_only_texts_are_shortened_and_thinking_never(state: ContextState) -> None:
+    thinking = {"type": "thinking", "thinking": "think " * 50, "signature": "s" * 60}
+    content = [
+        thinking,
+        {"type": "tool_use", "id": "c1", "name": "write", "input": {"path": "a.py", "mode": 7, "text": "x y " * 9_000}},
+    ]
+    state.append("user", "go", at=0.0)
+    state.append("assistant", content, at=0.0)
+    state.append("user", result("c1", text="written " * 4_000), at=0.0)
+    context = state.render()
+    assert_valid(context)
+    said = context[-2]["content"]
+    assert said[0] == thinking
+    assert said[1]["id"] == "c1"
+    assert said[1]["input"]["mode"] == 7
+    assert said[1]["input"]["path"] == "a.py"
+    assert len(said[1]["input"]["text"]) < 9_000
+    assert state.tokens <= state.limit
+
+
+def test_the_newest_group_is_verbatim_where_it_fits(state: ContextState) -> None:
+    state.append("user", "old " * 300, at=0.0)
+    state.append("assistant", "old too " * 300, at=0.0)
+    newest = "new " * 500
+    state.append("user", newest, at=0.0)
+    assert state.render()[-1] == {"role": "user", "content": newest}
+
+
+def test_a_window_too_small_for_anything_says_what_it_needs() -> None:
+    state = ContextState(ContextLimits(20, 0), Characters())
+    change = state.append("user", [{"type": "tool_result", "tool_use_id": "x" * 30, "content": "y"}], at=0.0)
+    assert change.messages, "the message is kept"
+    with pytest.raises(WindowTooSmall, match="raise max_tokens|Raise max_tokens") as caught:
+        state.render()
+    assert caught.value.needed > 20
+    state.set_limits(ContextLimits(caught.value.needed, 0), 1.0)
+    assert_valid(state.render())
+
+
+def test_a_digest_by_hand_covers_up_to_the_mark_and_never_cuts_a_pair(state: ContextState) -> None:
+    fill(state, 6)
+    state.append("user", "please read", at=0.0)
+    state.append("assistant", call("c1", "c2"), at=0.0)
+    state.append("user", result("c1", "c2", text="long " * 30), at=0.0)
+    fill(state, 2)
+    change = state.digest(up_to=8, at=1.0)
+    assert change is not None
+    assert change.high_water == 7, "the mark moved back before the call"
+    assert change.view.verbatim_from == 8
+    assert not change.observations[0].provisional, "somebody asked for it: undo leads back to it"
+    assert_pairs_whole(change.view, state.messages)
+
+
+def test_a_call_still_unanswered_counts_as_straddling(state: ContextState) -> None:
+    fill(state, 6)
+    state.append("assistant", call("c1"), at=0.0)
+    state.append("user", "hurry up", at=0.0)
+    change = state.digest(up_to=8, at=0.0, keep_newest=False)
+    assert change is not None
+    assert change.high_water == 6
+    state.append("user", result("c1"), at=0.0)
+    assert_pairs_whole(state.view, state.messages)
+
+
+def test_a_digest_with_nothing_to_gain_says_so(state: ContextState) -> None:
+    state.append("user", "only this", at=0.0)
+    assert state.digest(at=0.0) is None
+    assert "newest messages stay" in state.last_refusal
+
+
+def test_later_digests_fold_earlier_ones_and_stay_within_their_share(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(2_000, 0), counter)
+    fill(state, 2_000)
+    assert len(state.view.observations) == 1
+    assert state.view.observations[0].covers[0] == 1
+    assert state.view.observations[0].tokens <= 0.15 * state.limit
+
+
+def test_undo_restores_exactly_and_keeps_later_turns(state: ContextState) -> None:
+    fill(state, 12)
+    before_view, before = state.view, state.render()
+    change = state.digest(at=0.0)
+    assert change is not None
+    state.append("user", "after the digest", at=0.0)
+    undone = state.undo(at=0.0)
+    assert undone.view == before_view
+    assert state.render() == [*before, {"role": "user", "content": "after the digest"}]
+    again = state.redo(at=0.0)
+    assert again.view == change.view
+    assert state.render()[-1]["content"] == "after the digest"
+
+
+def test_undo_says_by_how_much_a_view_does_not_fit_any_more(state: ContextState) -> None:
+    fill(state, 12)
+    state.digest(at=0.0)
+    fill(state, 40)
+    with pytest.raises(ValueError, match=r"does not fit any more: it would take \d+ tokens, \d+ more"):
+        while True:
+            state.undo(at=0.0)
+    assert state.tokens <= state.limit
+
+
+def test_undo_without_a_compaction_says_so(state: ContextState) -> None:
+    fill(state, 4)
+    with pytest.raises(ValueError, match="nothing to undo"):
+        state.undo(at=0.0)
+    with pytest.raises(ValueError, match="nothing to redo"):
+        state.redo(at=0.0)
+
+
+def test_undo_skips_views_in_which_a_digest_only_stood_in(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(1_000, 0), counter)
+    fill(state, 16)
+    assert state.digest(at=0.0) is not None
+    solid = state.view
+    while not any(o.provisional for o in state.view.observations):
+        fill(state, 1)
+    covered = state.view.observations[-1].covers[1]
+    change = state.publish(prepared(state, "all of it", (1, covered)), at=0.0)
+    assert not isinstance(change, Rejection)
+    state.set_limits(ContextLimits(100_000, 0), 1.0)
+    assert state.undo(at=0.0).view == solid
+
+
+def test_a_new_view_clears_redo_and_an_undo_holds_automatic_passes(state: ContextState) -> None:
+    fill(state, 12)
+    state.digest(at=0.0)
+    state.undo(at=0.0)
+    state.set_limits(ContextLimits(1_000, 100, summarization_threshold=0.01), 1.0)
+    assert not state.needs_compaction(), "somebody undid one a moment ago"
+    state.digest(at=0.0)
+    assert state.needs_compaction()
+    with pytest.raises(ValueError, match="nothing to redo"):
+        state.redo(at=0.0)
+
+
+def test_the_threshold_is_a_fraction_of_the_whole_window(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(1_000, 100, summarization_threshold=0.5), counter)
+    while state.tokens < 500:
+        assert not state.needs_compaction()
+        fill(state, 1, words=5)
+    assert state.needs_compaction()
+
+
+def test_calibration_scales_the_limit_and_leaves_the_ledger_raw(state: ContextState) -> None:
+    fill(state, 20)
+    raw = state.total_tokens
+    state.set_limits(ContextLimits(1_000, 100, overhead_tokens=50), 1.5)
+    assert state.limit == int(900 / 1.5) - 50
+    change = state.fit(at=0.0)
+    assert state.tokens <= state.limit
+    assert state.total_tokens == raw
+    assert (change is not None) == (state.view.version > 1)
+    assert state.fit(at=0.0) is None
+
+
+def test_the_composition_adds_up_to_the_limit(state: ContextState) -> None:
+    fill(state, 70)
+    state.append("user", "x " * 4_000, at=0.0)
+    parts = state.composition()
+    assert set(parts) == {"observations", "messages", "elided", "headroom", "overhead"}
+    assert sum(parts.values()) - parts["overhead"] == state.limit
+    assert parts["observations"] > 0
+    assert parts["elided"] > 0
+
+
+def test_the_stable_prefix_is_byte_identical_in_the_next_turn(state: ContextState) -> None:
+    fill(state, 5)
+    state.append("assistant", call("a", "b"), at=0.0)
+    state.append("user", result("a"), at=0.0)
+    stable = state.stable_prefix()
+    before = state.render()[:stable]
+    state.append("user", result("b"), at=0.0)
+    assert state.render()[:stable] == before
+    assert stable == 6, "the last message still waits for a result"
+
+
+def test_what_callers_do_to_contents_changes_nothing(state: ContextState) -> None:
+    content = call("c1")
+    state.append("user", "go", at=0.0)
+    state.append("assistant", content, at=0.0)
+    content[0]["input"]["path"] = "changed"
+    state.render()[1]["content"][0]["input"]["path"] = "changed too"
+    assert state.render()[1]["content"][0]["input"]["path"] == "src/a.py"
+
+
+def test_a_state_restored_from_its_tail_goes_on_as_if_nothing_had_happened(counter: TokenCounter) -> None:
+    limits = ContextLimits(1_000, 100)
+    state = ContextState(limits, counter, agent_id="a")
+    fill(state, 90)
+    start = state.view.verbatim_from or state.last_seq
+    kept = [m for m in state.messages if m.seq == 1 or m.seq >= start]
+    again = ContextState.restore(
+        limits, counter, agent_id="a", messages=kept, views=[state.view], current=state.view.version
+    )
+    assert (again.render(), again.tokens, again.last_seq) == (state.render(), state.tokens, state.last_seq)
+    for number in range(60):
+        assert again.append("user", f"later {number} " * 9, at=0.0) == state.append("user", f"later {number} " * 9, at=0.0)
+    assert again.render() == state.render()
+
+
+def test_redo_survives_a_restart(state: ContextState) -> None:
+    fill(state, 12)
+    state.digest(at=0.0)
+    newest = state.view
+    state.undo(at=0.0)
+    again = ContextState.restore(
+        state.limits,
+        state.counter,
+        agent_id="explorer",
+        messages=state.messages,
+        views=state.views,
+        current=state.view.version,
+    )
+    assert again.held
+    assert again.redo(at=0.0).view == newest
+
+
+def test_undo_beyond_what_is_loaded_says_so(counter: TokenCounter) -> None:
+    limits = ContextLimits(1_000, 0)
+    state = ContextState(limits, counter)
+    fill(state, 12)
+    state.digest(at=0.0)
+    tail = state.messages[state.view.verbatim_from - 1 :]  # type: ignore[operator]
+    again = ContextState.restore(limits, counter, agent_id="agent", messages=tail, views=state.views, current=2)
+    with pytest.raises(ValueError, match="not loaded"):
+        again.undo(at=0.0)
+
+
+def test_everything_may_be_covered_and_the_next_message_is_verbatim_again(state: ContextState) -> None:
+    fill(state, 10)
+    change = state.digest(up_to=10, at=0.0, keep_newest=False)
+    assert change is not None
+    assert change.view.verbatim_from is None
+    assert_valid(state.render())
+    later = state.append("user", "next", at=0.0)
+    assert state.view.verbatim_from == 11
+    assert later.views == (state.view,)
+    assert_covered(state.view, 11)
+    assert state.undo(at=0.0).view.observations == ()
+
+
+@pytest.mark.parametrize(
+    ("covers", "other", "why"),
+    [
+        ((1, 6), {"epoch": 99}, "changed by hand"),
+        ((2, 6), {}, "first that it must stand for"),
+        ((1, 99), {}, "does not exist"),
+        ((1, 6), {"source_tokens": 4}, "smaller by 5%"),
+        ((1, 6), {"citations": ()}, "empty"),
+    ],
+)
+def test_a_pass_that_may_not_stand_there_is_rejected_with_the_reason(
+    state: ContextState, covers: tuple[int, int], other: dict[str, object], why: str
+) -> None:
+    fill(state, 10)
+    before = state.view
+    refused = state.publish(prepared(state, "a summary of it", covers, **other), at=0.0)
+    assert isinstance(refused, Rejection)
+    assert why in refused.reason
+    assert state.view is before
+
+
+def test_a_pass_may_not_separate_a_pair(state: ContextState) -> None:
+    fill(state, 4)
+    state.append("assistant", call("c"), at=0.0)
+    state.append("user", result("c"), at=0.0)
+    refused = state.publish(prepared(state, "summary", (1, 5)), at=0.0)
+    assert isinstance(refused, Rejection)
+    assert "tool call" in refused.reason
+
+
+def test_a_summary_takes_the_place_of_the_digests_that_stood_in_for_it(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(1_000, 0), counter)
+    fill(state, 20)
+    state.begin_pass(10)
+    waiting = prepared(state, "summary of ten", (1, 10))
+    while not state.view.observations or state.view.observations[-1].covers[1] < 20:
+        fill(state, 1)
+    assert [o.covers[1] for o in state.view.observations][0] == 10, "digests split at the mark in flight"
+    state.end_pass(10)
+    change = state.publish(waiting, at=0.0)
+    assert not isinstance(change, Rejection)
+    assert [o.kind for o in state.view.observations] == [ObservationKind.SUMMARY, ObservationKind.DIGEST]
+    assert_covered(state.view, state.last_seq)
+
+
+def test_an_elided_message_shows_the_same_text_for_ever(state: ContextState) -> None:
+    state.append("user", "start " + "a b c " * 3_000, at=0.0)
+    elision = state.view.elided[1]
+    assert apply(state.messages[0].content, elision) == apply(state.messages[0].content, elision)
+    assert state.render()[0]["content"] == apply(state.messages[0].content, elision)
+
+
+def test_a_digest_is_deterministic() -> None:
+    contexts = []
+    for _ in range(2):
+        state = ContextState(ContextLimits(2_000, 0), Words())
+        fill(state, 300)
+        contexts.append(state.render())
+    assert contexts[0] == contexts[1]
