@@ -100,8 +100,12 @@ class AnthropicModel:
 
     @property
     def base_url(self) -> str | None:
-        """The server other than Anthropic's that was chosen, if any: prices depend on it."""
-        return self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or None
+        """The server other than Anthropic's that was chosen, if any: prices depend on it.
+
+        A final `/v1` is left off: many servers name their address with it, and the SDK adds it again.
+        """
+        chosen = self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or ""
+        return chosen.strip().rstrip("/").removesuffix("/v1") or None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `Model.stream`. The last event is the `Reply`; everything before it is for display."""
@@ -238,7 +242,7 @@ class AnthropicModel:
             client = anthropic.AsyncAnthropic(
                 api_key=self._api_key,
                 auth_token=self._auth_token,
-                base_url=self._base_url or None,
+                base_url=self.base_url,
                 max_retries=0,
                 timeout=httpx2.Timeout(
                     self._timeouts.first_event, connect=self._timeouts.connect, pool=None

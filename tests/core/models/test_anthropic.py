@@ -9,6 +9,7 @@ import threading
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from tests.support.messages_server import Cut, Held, Reply, Status, in_turn, text, thinking, tool
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
@@ -191,6 +192,16 @@ async def test_a_local_server_needs_no_key(serve: Serve) -> None:
     await reply_of(model_of(server, api_key=None))
     assert "authorization" not in server.headers[0]
     assert "x-api-key" not in server.headers[0]
+
+
+async def test_an_address_may_end_in_v1_as_many_servers_write_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = serve(lambda body: Reply([text("ok")]))
+    await reply_of(model_of(f"{server.url}/v1"))
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{server.url}/v1/")
+    await reply_of(model_of(server, base_url=None))
+    assert len(server.requests) == 2
 
 
 def test_the_first_call_does_not_stall_the_event_loop(serve: Serve) -> None:
