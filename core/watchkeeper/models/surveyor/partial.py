@@ -16,7 +16,7 @@ def json_after(text: str, marker: str, *, last: bool = False) -> dict[str, Any] 
         start = position + len(marker)
         while start < len(text) and text[start] in " \t\r\n":
             start += 1
-        value = _decoded(text, start)
+        value = _decoded(text, start) if text.startswith("{", start) else None
         if isinstance(value, dict):
             found = value
             if not last:

@@ -133,7 +133,7 @@ def task_names(parts: list[Part]) -> list[str]:
         elif part.count == 1:
             base = _slug(part.first)
         else:
-            base = f"{_slug(part.first)}-to-{_slug(part.last)}"
+            base = f"{_slug(part.first)}-and-on"
         name, number = base, 2
         while name in taken:
             name, number = f"{base}-{number}", number + 1

@@ -164,7 +164,7 @@ class _Planner:
         tasks = []
         for part, name in zip(parts, names, strict=True):
             scope = {"task": name, "parts": [part.scope()]}
-            text = f"{part.instructions()} Save its figures as the artifact figures/{name}."
+            text = f"{part.instructions()} Save its figures."
             tasks.append(
                 {
                     "name": name,

@@ -14,6 +14,7 @@ from watchkeeper.agents.tools.folder.todos import Todo, TodoScanner
 SNIFFED_BYTES = 8 * 1024
 CHUNK_BYTES = 1 << 20
 _GUARD_HOLD_BACK = 200
+_GUARD_TAIL = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ def _examined(file, name: str, size: int, mode: int, max_todos: int) -> FileFigu
             window = guard_tail + chunk
             guarded = b"__main__" in window and MAIN_GUARD.search(window) is not None
             # From a line's beginning, so that the pattern's `^` does not hold in the middle of one.
-            guard_tail = window[max(window.rfind(b"\n", 0, -_GUARD_HOLD_BACK), 0) :][-4096:]
+            guard_tail = window[max(window.rfind(b"\n", 0, -_GUARD_HOLD_BACK), 0) :]
+            if len(guard_tail) > _GUARD_TAIL:
+                guard_tail = b"-" + guard_tail[-_GUARD_TAIL:]
         if manifest is not None and len(manifest) <= MANIFEST_BYTES:
             manifest += chunk
     return FileFigures(
