@@ -1,0 +1,222 @@
+"""What the dashboard reads of the one agent it looks at: transcript, model calls, facts, the make-up of its context."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from watchkeeper.store.driver import Connection
+
+LARGEST_MESSAGE_CHARS = 400_000
+"""A message whose stored text is longer is read in part, and shown as cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message. `content` is the stored JSON text, or its beginning where `cut` (then it does not parse)."""
+
+    seq: int
+    role: str
+    content: str
+    tokens: int
+    total_tokens: int
+    created_at: float
+    chars: int
+
+    @property
+    def cut(self) -> bool:
+        return self.chars > LARGEST_MESSAGE_CHARS
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFacts:
+    """How one tool call stands."""
+
+    tool_use_id: str
+    name: str
+    status: str
+    is_error: bool
+    started_at: float | None
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """One call to a model."""
+
+    id: int
+    turn: int
+    purpose: str
+    model: str
+    status: str
+    stop_reason: str | None
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    usage_exact: bool
+    cost_usd: float | None
+    price_status: str
+    started_at: float
+    latency_seconds: float
+    first_token_seconds: float | None
+    waited_seconds: float
+    retries: int
+    error: str | None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All that the model read."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class FactFacts:
+    """One thing remembered."""
+
+    id: int
+    agent_id: str | None
+    kind: str
+    text: str
+    sources: str
+    pinned: bool
+    confidence: float
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationFacts:
+    """A text that stands for a range of messages in the agent's context."""
+
+    id: int
+    kind: str
+    level: int
+    text: str
+    tokens: int
+    first_seq: int
+    last_seq: int
+    citations: tuple[int, ...]
+    provisional: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFacts:
+    """One version of an agent's context."""
+
+    version: int
+    parent: int | None
+    verbatim_from: int | None
+    reason: str
+    tokens: int
+    created_at: float
+    observations: tuple[ObservationFacts, ...] = ()
+
+
+def newest_messages(connection: Connection, agent_id: str, limit: int) -> list[StoredMessage]:
+    """The last `limit` messages, oldest first."""
+    return list(reversed(_messages(connection, agent_id, 0, limit, newest_first=True)))
+
+
+def messages_after(connection: Connection, agent_id: str, seq: int, limit: int) -> list[StoredMessage]:
+    """At most `limit` messages that followed `seq`, oldest first."""
+    return _messages(connection, agent_id, seq, limit, newest_first=False)
+
+
+def messages_between(connection: Connection, agent_id: str, first: int, last: int) -> list[StoredMessage]:
+    """Messages `first … last`, both included, oldest first."""
+    rows = connection.execute(
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content) FROM messages"
+        " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+        (agent_id, first, last),
+    )
+    return [StoredMessage(*row) for row in rows]
+
+
+def _messages(connection: Connection, agent_id: str, seq: int, limit: int, *, newest_first: bool) -> list[StoredMessage]:
+    backwards = (
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content) FROM messages"
+        " WHERE agent_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
+    )
+    forwards = (
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content) FROM messages"
+        " WHERE agent_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+    )
+    rows = connection.execute(backwards if newest_first else forwards, (agent_id, seq, limit))
+    return [StoredMessage(*row) for row in rows]
+
+
+def tool_calls(connection: Connection, agent_id: str, limit: int) -> tuple[ToolCallFacts, ...]:
+    """The newest tool calls, newest first."""
+    rows = connection.execute(
+        "SELECT tool_use_id, name, status, is_error, started_at, ended_at FROM tool_calls WHERE agent_id = ?"
+        " ORDER BY turn DESC, position DESC LIMIT ?",
+        (agent_id, limit),
+    )
+    return tuple(ToolCallFacts(row[0], row[1], row[2], bool(row[3]), row[4], row[5]) for row in rows)
+
+
+def model_calls(connection: Connection, agent_id: str, limit: int) -> tuple[CallFacts, ...]:
+    """The newest model calls, newest first."""
+    rows = connection.execute(
+        "SELECT id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
+        " cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds,"
+        " waited_seconds, retries, substr(error, 1, 2000) FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT ?",
+        (agent_id, limit),
+    )
+    return tuple(CallFacts(*row[:10], bool(row[10]), *row[11:]) for row in rows)
+
+
+def facts(connection: Connection, session_id: str, agent_id: str, limit: int) -> tuple[FactFacts, ...]:
+    """What this agent remembers and what the session has pinned: pinned first, then newest first."""
+    rows = connection.execute(
+        "SELECT id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at FROM facts"
+        " WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1))"
+        " ORDER BY pinned DESC, id DESC LIMIT ?",
+        (agent_id, session_id, limit),
+    )
+    return tuple(FactFacts(*row[:5], bool(row[5]), *row[6:]) for row in rows)
+
+
+def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
+    """One version of the agent's context with its observations, or None."""
+    row = connection.execute(
+        "SELECT version, parent, verbatim_from, reason, tokens, created_at, observations FROM views"
+        " WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
+    ).fetchone()
+    if row is None:
+        return None
+    found = connection.execute(
+        "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations, provisional, created_at"
+        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY first_seq, id",
+        (agent_id, row[6]),
+    )
+    observations = tuple(ObservationFacts(*each[:7], tuple(json.loads(each[7])), bool(each[8]), each[9]) for each in found)
+    return ViewFacts(*row[:6], observations)
+
+
+def views(connection: Connection, agent_id: str, limit: int = 100) -> tuple[ViewFacts, ...]:
+    """The newest versions without their observations, newest first."""
+    rows = connection.execute(
+        "SELECT version, parent, verbatim_from, reason, tokens, created_at FROM views WHERE agent_id = ?"
+        " ORDER BY version DESC LIMIT ?",
+        (agent_id, limit),
+    )
+    return tuple(ViewFacts(*row) for row in rows)
+
+
+def system_prompt(connection: Connection, agent_id: str) -> str:
+    """The agent's system prompt, at most 200,000 characters of it."""
+    row = connection.execute("SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def tokens_between(connection: Connection, agent_id: str, first: int, last: int) -> int:
+    """Tokens of messages `first … last`, by one subtraction of running totals."""
+    row = connection.execute(
+        "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1), 0)"
+        " - coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq < ? ORDER BY seq DESC LIMIT 1), 0)",
+        (agent_id, last, agent_id, first),
+    ).fetchone()
+    return int(row[0])

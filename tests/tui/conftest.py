@@ -1,0 +1,117 @@
+"""A dashboard on a hand-made database, with a clock that stands still and a host that a test may kill."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tui.fake_store import NOW, FakeSession, create, insert, large_session, small_session
+
+from watchkeeper_tui.app import WatchkeeperApp
+from watchkeeper_tui.reader import Reader
+from watchkeeper_tui.snapshot import Snapshot
+
+
+class FakeFeed:
+    """Says that something changed when the test says so."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Event()
+        self.closed = False
+
+    def wait(self, timeout_seconds: float) -> bool:
+        happened = self.changed.wait(min(timeout_seconds, 0.05))
+        self.changed.clear()
+        return happened
+
+    def wake(self) -> None:
+        self.changed.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.changed.set()
+
+
+class FakeControl:
+    """Writes commands as the real one does, on the test's own connection; starts no process."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self.session = session
+        self.started: list[tuple[str, bool, int | None]] = []
+        self.fails: Exception | None = None
+        self.submitted = 0
+
+    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+        if self.fails is not None:
+            raise self.fails
+        self.submitted += 1
+        insert(
+            self.session.connection, "commands", id=self.submitted, session_id=session_id, kind=kind, agent_id=agent_id,
+            task_id=task_id, payload=json.dumps(payload), requested_by="dashboard", created_at=self.session.now,
+        )  # fmt: skip
+        return self.submitted
+
+    def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
+        self.started.append((session_id, resume, once))
+        return 4242
+
+
+class Desk:
+    """Everything that a test of the dashboard holds in its hands."""
+
+    def __init__(self, path: Path, session: FakeSession) -> None:
+        self.path = path
+        self.session = session
+        self.control = FakeControl(session)
+        self.feed = FakeFeed()
+        self.host_pid: int | None = 991
+        self.time = session.now
+
+    def app(self, session_id: str | None = None, **options: Any) -> WatchkeeperApp:
+        def reader(path: Path, wanted: str | None, publish: Callable[[Snapshot], None]) -> Reader:
+            return Reader(
+                path, wanted, publish, feed_factory=lambda _: self.feed, probe=lambda _, __: self.host_pid,
+                now=lambda: self.time, tick_seconds=0.005,
+            )  # fmt: skip
+
+        return WatchkeeperApp(
+            self.path, session_id or self.session.id, control=self.control, reader_factory=reader,
+            now=lambda: self.time, probe=lambda _, __: self.host_pid, **options,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "watchkeeper.db"
+
+
+@pytest.fixture
+def desk(database: Path) -> Iterator[Desk]:
+    """A small session."""
+    connection = create(database)
+    yield Desk(database, small_session(connection))
+    connection.close()
+
+
+@pytest.fixture
+def large_desk(database: Path) -> Iterator[Desk]:
+    """Forty agents, and hostile text everywhere."""
+    connection = create(database)
+    yield Desk(database, large_session(connection))
+    connection.close()
+
+
+@pytest.fixture(autouse=True)
+def fixed_timezone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    monkeypatch.setenv("TZ", "UTC")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    time.tzset()
+
+
+__all__ = ["NOW", "Desk"]

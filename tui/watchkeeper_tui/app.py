@@ -1,0 +1,240 @@
+"""The dashboard's application: it owns the reader, the theme and the screens, and hands out snapshots."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from textual.app import App, SystemCommand
+from textual.filter import LineFilter
+from textual.message import Message
+from textual.screen import Screen
+from textual.theme import Theme
+
+from watchkeeper_tui.actions import ACTIONS
+from watchkeeper_tui.control import Control, StoreControl
+from watchkeeper_tui.line_filter import HostileTextFilter
+from watchkeeper_tui.palette import Palette
+from watchkeeper_tui.reader import Reader, lease_pid
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes
+
+ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
+
+
+class SnapshotReady(Message):
+    """A newer snapshot waits in the app. At most one of these is under way at a time."""
+
+
+class WatchkeeperApp(App[int]):
+    """A viewer: it reads the store and writes commands, and may be killed at any moment."""
+
+    TITLE = "watchkeeper"
+    ENABLE_COMMAND_PALETTE = True
+    INHERIT_BINDINGS: ClassVar[bool] = True
+
+    CSS = """
+    Screen { background: $background; color: $foreground; }
+    RowView { background: $background; }
+    RowView:focus { background: $background; }
+    """
+
+    def __init__(
+        self,
+        database_path: Path,
+        session_id: str | None,
+        *,
+        screen: str = "live",
+        theme: str | None = None,
+        control: Control | None = None,
+        reader_factory: ReaderFactory = Reader,
+        now: Callable[[], float] = time.time,
+        probe: Callable[[Path, str], int | None] = lease_pid,
+        theme_folders: list[Path] | None = None,
+    ) -> None:
+        plain = "NO_COLOR" in os.environ
+        self.themes, self.theme_problems = load_themes(theme_folders, plain=plain)
+        super().__init__(ansi_color=True if plain else None)
+        for each in self.themes.values():
+            self.register_theme(each.theme)
+        chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or DEFAULT_THEME
+        self.theme = chosen if chosen in self.themes else DEFAULT_THEME
+        self.database_path = database_path
+        self.control: Control = control if control is not None else StoreControl(database_path)
+        self.now = now
+        self.snapshot = Snapshot()
+        """The newest reading."""
+        self.left_by = "leave"
+        """How the user left: `leave` or `pause`."""
+        self._probe = probe
+        self._first_screen = screen
+        self._session_id = session_id
+        self._announced = False
+        self._barrier = HostileTextFilter()
+        self._live = LiveScreen()
+        self.reader = reader_factory(database_path, session_id, self._receive)
+
+    # Colours.
+
+    @property
+    def palette(self) -> Palette:
+        """The styles of the theme in use."""
+        return self.themes[self.theme if self.theme in self.themes else DEFAULT_THEME].palette
+
+    @property
+    def available_themes(self) -> dict[str, Theme]:
+        """Ours only: the toolkit's own themes do not know our roles."""
+        if getattr(self, "reader", None) is None:
+            return super().available_themes  # still being constructed
+        return {name: each.theme for name, each in self.themes.items()}
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        return {"pane-border": "#333d52", "pane-focus": "#7aa2f7"}
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [self._barrier, *super().get_line_filters()]
+
+    def choose_theme(self, name: str) -> tuple[str, str]:
+        """Switch to a theme; returns what to say about it, and in which role."""
+        if name in self.themes:
+            self.theme = name
+            return f"theme {name}", "done"
+        return f"no theme {sanitize(name)!r}; there are {', '.join(sorted(self.themes))}", "failed"
+
+    def watch_theme(self, theme: str) -> None:
+        for screen in self.screen_stack if self.is_running else ():
+            for widget in screen.query("*"):
+                widget.refresh()
+            if isinstance(screen, LiveScreen) and screen.is_mounted:
+                self.call_after_refresh(screen.redraw)
+
+    # Snapshots.
+
+    def on_mount(self) -> None:
+        self.push_screen(self._live)
+        if self._first_screen == "sessions":
+            self.open_sessions("")
+        self.reader.start()
+        self.set_interval(1.0, self._tick)
+        if self.theme_problems:
+            self.call_after_refresh(self._live.say, sanitize("; ".join(self.theme_problems)), "failed")
+
+    def on_unmount(self) -> None:
+        self.reader.close()
+
+    def _receive(self, snapshot: Snapshot) -> None:
+        """From the reader's thread: keep the newest, and announce it once."""
+        self.snapshot = snapshot
+        if not self._announced:
+            self._announced = True
+            self.post_message(SnapshotReady())
+
+    def on_snapshot_ready(self) -> None:
+        self._announced = False
+        self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
+
+    def _tick(self) -> None:
+        self._each_screen(lambda screen: screen.tick(self.now()))
+
+    def _each_screen(self, do: Callable[[WatchScreen], None]) -> None:
+        """The screen in front, and the live one behind it so that it is never stale."""
+        for screen in self.screen_stack:
+            if isinstance(screen, WatchScreen) and screen.is_mounted:
+                do(screen)
+
+    def look_at(self, agent_id: str | None) -> None:
+        """Have the reader read this agent too."""
+        self.reader.look_at(agent_id)
+
+    def probe(self, session_id: str) -> int | None:
+        """The process that drives a session, or None."""
+        return self._probe(self.database_path, session_id)
+
+    # Going places.
+
+    def open_sessions(self, words: str) -> None:
+        """The list of sessions."""
+        from watchkeeper_tui.screens.sessions import SessionsScreen
+
+        if isinstance(self.screen, SessionsScreen):
+            self.screen.reload(words)
+        else:
+            self.push_screen(SessionsScreen(words))
+
+    def open_session(self, session_id: str) -> None:
+        """Show a session on the live screen."""
+        self.reader.open_session(session_id)
+        while len(self.screen_stack) > 1 and self.screen is not self._live:
+            self.pop_screen()
+
+    def leave(self, how: str) -> None:
+        """End the dashboard; `pause` pauses the run first."""
+        self.left_by = how
+        session = self.snapshot.session
+        if how == "pause" and session is not None:
+            try:
+                self.control.submit(session.id, "pause", agent_id=None, task_id=None, payload={})
+            except Exception as error:
+                # Better to stay than to leave in the belief that it was paused.
+                self._live.say(f"not paused: {sanitize(str(error))}", "failed", seconds=12)
+                return
+        self.exit(0)
+
+    def action_quit_now(self) -> None:
+        self.exit(0)
+
+    def copy_text(self, text: str) -> None:
+        """Put text on the clipboard (OSC 52, which carries it as base64)."""
+        self.copy_to_clipboard(text)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for name, each in self.themes.items():
+            yield SystemCommand(f"Theme: {each.title}", f"switch to {name}", lambda name=name: self.choose_theme(name))
+        yield SystemCommand("Sessions", "every session", lambda: self.open_sessions(""))
+        if isinstance(screen, LiveScreen):
+            for action in ACTIONS:
+                yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
+        if isinstance(screen, WatchScreen):
+            yield SystemCommand("Help", "keys and commands", screen.action_help)
+        yield SystemCommand("Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.deliver_screenshot))
+        yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
+
+
+def run(
+    db_path: Path,
+    session_id: str | None,
+    *,
+    screen: str = "live",
+    on_quit: Callable[[str], None] | None = None,
+    theme: str | None = None,
+) -> int:
+    """Show the dashboard until the user leaves; returns an exit code.
+
+    `session_id` None opens the newest session, or the list where there is none. `screen` is `live` or `sessions`.
+    `on_quit` is told how the user left: `leave` or `pause` (the pause is already queued then).
+    """
+    if session_id is None:
+        session_id, screen = _newest(db_path, screen)
+    app = WatchkeeperApp(db_path, session_id, screen=screen, theme=theme or os.environ.get("WATCHKEEPER_THEME"))
+    code = app.run()
+    if on_quit is not None:
+        on_quit(app.left_by)
+    return code if code is not None else (app.return_code or 0)
+
+
+def _newest(db_path: Path, screen: str) -> tuple[str | None, str]:
+    from watchkeeper.store.dashboard import newest_session
+    from watchkeeper.store.database import open_readonly
+
+    connection = open_readonly(db_path)
+    try:
+        found = newest_session(connection)
+    finally:
+        connection.close()
+    return found, screen if found else "sessions"

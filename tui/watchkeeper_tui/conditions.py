@@ -1,0 +1,121 @@
+"""How an agent, a task and a session stand, as a glyph, a word and a role: never by colour alone.
+
+Pure functions of a snapshot and the time, so that what is shown ages honestly between readings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from watchkeeper.store.dashboard import AgentFacts, TaskFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.snapshot import SessionState
+
+SILENT_SECONDS = 60.0
+"""An agent that works but gave no sign of it for so long is shown as silent."""
+
+HOST_GONE = frozenset({SessionState.DEAD})
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What stands beside a name."""
+
+    glyph: str
+    word: str
+    role: str
+    note: str = ""
+    """Why, or until when; sanitised; empty where there is nothing to add."""
+
+    @property
+    def needs_attention(self) -> bool:
+        """A person would want to look at it."""
+        return self.role in ("waiting", "failed", "dead", "silent", "retrying")
+
+
+def agent_condition(agent: AgentFacts, state: SessionState, now: float) -> Condition:
+    """How an agent stands at `now`."""
+    reason = sanitize(agent.status_reason or "")
+    ended = _ENDED.get(agent.status)
+    if ended is not None:
+        return Condition(*ended, reason if agent.status != "done" else "")
+    if agent.status == "paused":
+        return Condition("‖", "paused", "paused", reason)
+    if state in HOST_GONE:
+        return Condition("†", "dead", "dead", "no host drives it")
+    if agent.status == "waiting":
+        return Condition("?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else ""))
+    if agent.status == "idle":
+        return Condition("○", "idle", "muted", reason)
+    if state is SessionState.PAUSED:
+        return Condition("‖", "paused", "paused", reason)
+    return _working(agent, now)
+
+
+_ENDED = {
+    "done": ("✓", "done", "done"),
+    "failed": ("✗", "failed", "failed"),
+    "cancelled": ("×", "cancelled", "cancelled"),
+}
+
+
+def _working(agent: AgentFacts, now: float) -> Condition:
+    live = agent.live
+    sign = max(agent.last_active, live.updated_at if live else 0.0)
+    if live is None:
+        silent = now - sign
+        if silent > SILENT_SECONDS:
+            return Condition("!", "silent", "silent", f"silent {figures.duration(silent)}")
+        return Condition("●", "working", "working")
+    detail = sanitize(live.detail)
+    for_long = figures.duration(now - live.since)
+    if live.activity == "waiting":
+        return Condition("?", "needs you", "waiting", detail)
+    if live.activity == "slot":
+        return Condition("◔", "waiting for a slot", "slot", detail or f"slot, {for_long}")
+    if live.activity in ("retrying", "rate_limited"):
+        word = "rate-limited" if live.activity == "rate_limited" else "retrying"
+        left = f"again in {figures.duration(live.until - now)}" if live.until and live.until > now else "now"
+        return Condition("↻", word, "retrying", f"{detail}, {left}" if detail else f"{word}, {left}")
+    if live.activity == "idle":
+        return Condition("○", "idle", "muted", detail)
+    silent = now - sign
+    if live.activity == "tool":
+        return Condition("●", "running a tool", "working", f"{detail} {for_long}" if detail else "")
+    if silent > SILENT_SECONDS:
+        return Condition("!", "silent", "silent", f"silent {figures.duration(silent)}")
+    return Condition("●", "working", "working")
+
+
+_TASKS = {
+    "pending": ("·", "pending", "pending"),
+    "running": ("●", "running", "working"),
+    "paused": ("‖", "paused", "paused"),
+    "stale": ("~", "stale", "retrying"),
+    "done": ("✓", "done", "done"),
+    "failed": ("✗", "failed", "failed"),
+    "cancelled": ("×", "cancelled", "cancelled"),
+    "dropped": ("-", "dropped", "cancelled"),
+}
+
+
+def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
+    """How a task stands; `unmet` are the names of the tasks that it still waits for."""
+    glyph, word, role = _TASKS.get(task.status, ("·", sanitize(task.status), "muted"))
+    if task.status == "pending" and unmet:
+        return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
+    note = sanitize(task.error or task.status_reason or "") if task.status in ("failed", "paused", "cancelled", "stale") else ""
+    return Condition(glyph, word, role, note)
+
+
+SESSION_BADGES = {
+    SessionState.LIVE: ("●", "badge_live"),
+    SessionState.PAUSED: ("‖", "badge_paused"),
+    SessionState.DEAD: ("†", "badge_dead"),
+    SessionState.DONE: ("✓", "badge_done"),
+    SessionState.FAILED: ("✗", "badge_failed"),
+    SessionState.CANCELLED: ("×", "badge_plain"),
+    SessionState.REPLAY: ("»", "badge_plain"),
+    SessionState.OPENING: ("…", "badge_plain"),
+}

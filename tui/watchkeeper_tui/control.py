@@ -1,0 +1,35 @@
+"""Writing commands, beside the event loop. What became of each is read from the `commands` table like all else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Control(Protocol):
+    """What the dashboard may do to a run."""
+
+    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+        """Queue a command; returns its id."""
+        ...
+
+    def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
+        """Start a host where none lives; returns its pid."""
+        ...
+
+
+class StoreControl:
+    """The real one. Both calls block for milliseconds, so they are made from a worker thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+        from watchkeeper.runtime.control import submit
+
+        return submit(self._path, session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload)
+
+    def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
+        from watchkeeper.runtime.control import start_host
+
+        return start_host(self._path, session_id, resume=resume, once=once)

@@ -1,0 +1,164 @@
+"""Figures as people read them: tokens, money, durations, shares, bars and sparklines. Pure functions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def tokens(count: float) -> str:
+    """`812`, `9.8k`, `166k`, `1.9M`: at most five columns."""
+    if count < 1000:
+        return str(int(count))
+    for divisor, unit in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
+        value = count / divisor
+        if value < 9.95:
+            return f"{value:.1f}{unit}"
+        if value < 999.5:
+            return f"{value:.0f}{unit}"
+    return f"{count / 1e12:.1f}T"
+
+
+def cost(usd: float | None, unpriced_calls: int = 0) -> str:
+    """`$4.82`; `unpriced` where no call had a price; a `+` where some had none (the sum is a lower bound)."""
+    if usd is None:
+        return "unpriced" if unpriced_calls else "-"
+    return money(usd) + ("+" if unpriced_calls else "")
+
+
+def money(usd: float) -> str:
+    """A sum in US dollars, with cents, or with enough digits to be seen."""
+    if usd == 0:
+        return "$0.00"
+    if usd < 0.01:
+        return f"${usd:.4f}"
+    return f"${usd:,.2f}" if usd < 10_000 else f"${usd:,.0f}"
+
+
+def rate(usd_per_minute: float) -> str:
+    """Dollars a minute in four columns: `.31`, `1.20`; `-` for nothing."""
+    if usd_per_minute <= 0:
+        return "-"
+    if usd_per_minute < 0.005:
+        return "<.01"
+    text = f"{usd_per_minute:.2f}"
+    return text[1:] if text.startswith("0") else text
+
+
+def duration(seconds: float) -> str:
+    """`0.3s`, `42s`, `12:44`, `1:20:02`, `3d 04h`."""
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    if hours == 0:
+        return f"{minute}:{second:02d}"
+    if hours < 48:
+        return f"{hours}:{minute:02d}:{second:02d}"
+    return f"{hours // 24}d {hours % 24:02d}h"
+
+
+def clock(seconds: float) -> str:
+    """Elapsed time as `00:12:44`."""
+    whole = max(0, int(seconds))
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def time_of_day(at: float) -> str:
+    """Local time as `12:44:01`."""
+    return time.strftime("%H:%M:%S", time.localtime(at))
+
+
+def when(at: float, now: float) -> str:
+    """How long ago, or on which day: `now`, `4m ago`, `3h ago`, `yesterday`, `Nov 12`, `2025-11-12`."""
+    ago = now - at
+    if ago < 10:
+        return "now"
+    if ago < 60:
+        return f"{int(ago)}s ago"
+    if ago < 3600:
+        return f"{int(ago // 60)}m ago"
+    then, today = time.localtime(at), time.localtime(now)
+    if then[:3] == today[:3]:
+        return f"{int(ago // 3600)}h ago"
+    if time.localtime(now - 86400)[:3] == then[:3]:
+        return "yesterday"
+    return time.strftime("%b %d", then) if then.tm_year == today.tm_year else time.strftime("%Y-%m-%d", then)
+
+
+def share(part: float, whole: float) -> float:
+    """`part / whole` between 0 and 1; 0 of nothing."""
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
+
+
+def change(before: float, after: float) -> str:
+    """`-78%`."""
+    return f"{round((after - before) / before * 100):+d}%" if before else "-"
+
+
+def bar_cells(fraction: float, cells: int) -> int:
+    """How many of `cells` are filled: something is never nothing, and not full is never full."""
+    filled = round(fraction * cells)
+    if fraction > 0 and filled == 0:
+        return 1
+    if fraction < 1 and filled == cells and cells > 1:
+        return cells - 1
+    return max(0, min(cells, filled))
+
+
+def split_cells(parts: Sequence[float], cells: int) -> list[int]:
+    """`cells` shared out in proportion to `parts` (largest remainder); every part above 0 gets one while they last."""
+    total = sum(parts)
+    if total <= 0 or cells <= 0:
+        return [0] * len(parts)
+    exact = [part / total * cells for part in parts]
+    given = [max(1, int(value)) if part > 0 else 0 for value, part in zip(exact, parts, strict=True)]
+    while sum(given) > cells:
+        given[given.index(max(given))] -= 1
+    order = sorted(range(len(parts)), key=lambda index: exact[index] - given[index], reverse=True)
+    for index in order:
+        if sum(given) >= cells:
+            break
+        if parts[index] > 0:
+            given[index] += min(cells - sum(given), max(1, int(exact[index] - given[index])))
+    return given
+
+
+def sparkline(values: Sequence[float], cells: int) -> str:
+    """The last `cells` values as eighths of a row; nothing drawn where there is no value yet."""
+    shown = list(values)[-cells:]
+    if not shown:
+        return " " * cells
+    highest = max(shown)
+    drawn = "".join(SPARKS[0] if highest <= 0 else SPARKS[min(7, int(value / highest * 7.999))] for value in shown)
+    return drawn.rjust(cells)
+
+
+def buckets(points: Sequence[tuple[float, float]], start: float, end: float, count: int) -> list[float]:
+    """Sums of `(time, value)` points in `count` equal slices of `start … end`."""
+    sums = [0.0] * count
+    span = end - start
+    if span <= 0:
+        return sums
+    for at, value in points:
+        index = int((at - start) / span * count)
+        if 0 <= index < count or (index == count and at == end):
+            sums[min(index, count - 1)] += value
+    return sums
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 agent`, `2 agents`."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+def model_name(ref: str) -> str:
+    """A model's short name: `anthropic/claude-opus-4-1` is `opus-4-1`, `offline/surveyor` is `surveyor`."""
+    name = ref.rsplit("/", 1)[-1]
+    return name.removeprefix("claude-")

@@ -1,0 +1,82 @@
+"""The passes over an agent's context: what each replaced, what it cost, why one did not come to pass."""
+
+from __future__ import annotations
+
+from watchkeeper.store.dashboard import CompactionFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.widgets.cells import Piece
+
+STATES = {
+    "running": ("◌", "working", "running"),
+    "prepared": ("◔", "slot", "prepared"),
+    "applied": ("✓", "done", "applied"),
+    "rejected": ("✗", "failed", "rejected"),
+    "abandoned": ("×", "cancelled", "abandoned"),
+    "undone": ("‹", "paused", "undone"),
+}
+
+
+def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
+    """One pass as one line."""
+    glyph, role, word = STATES.get(each.status, ("·", "muted", sanitize(each.status)))
+    pieces: list[Piece] = [(f"{glyph} ", role), (f"{figures.time_of_day(each.requested_at)} ", "faint")]
+    if name:
+        pieces.append((f"{name} ", "text"))
+    pieces.append((f"{sanitize(each.trigger)} ", "muted"))
+    if each.status == "running":
+        upto = f" up to #{each.high_water}" if each.high_water else ""
+        return [*pieces, (f"observing{upto}, {figures.duration(now - each.requested_at)}", "working")]
+    if each.tokens_before is not None and each.tokens_after is not None:
+        before, after = each.tokens_before, each.tokens_after
+        pieces += [
+            (f"{figures.tokens(before)} → {figures.tokens(after)} ", "text"),
+            (figures.change(before, after), "done" if after < before else "muted"),
+        ]
+    if each.cost_usd is not None:
+        pieces.append((f" {figures.money(each.cost_usd)}", "money"))
+    if each.status == "applied":
+        pieces.append((f" stall {each.stall_seconds * 1000:.0f}ms", "muted"))
+    else:
+        pieces.append((f" {word}", role))
+    if each.reason and each.status != "applied":
+        pieces.append((f" {sanitize(each.reason)}", "muted"))
+    return pieces
+
+
+def compactions_page(view: PageContext) -> list[PageLine]:
+    """The agent's passes, newest first, then the versions of its view."""
+    mine = [each for each in view.snapshot.compactions if each.agent_id == view.agent.id]
+    lines = [heading("passes", "Compactions", figures.plural(len(mine), "pass").replace("passs", "passes"))]
+    if not mine:
+        lines.append(PageLine("none", (("none yet; C compacts by hand, and says first what it would do", "faint"),)))
+    for each in mine:
+        key = f"pass.{each.id}"
+        lines.append(PageLine(key, tuple(compaction_pieces(each, view.now)), key))
+        if key in view.expanded:
+            detail = (
+                f"{figures.plural(each.messages_removed, 'message')} replaced up to #{each.high_water or '-'} · view"
+                f" {each.view_before or '-'} → {each.view_after or '-'} · {sanitize(each.model or 'no model')} · cache"
+                f" invalidated {figures.tokens(each.cache_tokens_invalidated)}"
+            )
+            lines += paragraph(f"{key}.detail", detail, view.width, role="muted", indent=2)
+            if each.instructions:
+                lines += paragraph(f"{key}.told", f"instructions: {each.instructions}", view.width, indent=2)
+            if each.reason:
+                lines += paragraph(f"{key}.why", f"reason: {each.reason}", view.width, indent=2)
+    if view.detail.views:
+        lines += [blank("gap"), heading("views", "Views", "u undoes the last compaction, U redoes it")]
+    for each_view in view.detail.views:
+        current = each_view.version == view.agent.view_version
+        pieces: list[Piece] = [
+            ("▌ " if current else "  ", "accent"),
+            (f"view {each_view.version} ", "strong" if current else "text"),
+            (f"{sanitize(each_view.reason)} ", "muted"),
+            (f"{figures.tokens(each_view.tokens)} tok" if each_view.tokens else "", "tokens"),
+            (f"  verbatim from #{each_view.verbatim_from}" if each_view.verbatim_from else "", "muted"),
+            (f"  {figures.time_of_day(each_view.created_at)}", "faint"),
+            ("  current" if current else "", "accent"),
+        ]
+        lines.append(PageLine(f"view.{each_view.version}", tuple(pieces)))
+    return lines

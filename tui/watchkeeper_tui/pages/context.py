@@ -1,0 +1,62 @@
+"""What a page is given, and what it gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper_tui.sanitize import sanitize_lines, wrap
+from watchkeeper_tui.snapshot import AgentDetail, Snapshot
+from watchkeeper_tui.widgets.cells import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class PageContext:
+    """Everything that a page may depend on."""
+
+    snapshot: Snapshot
+    agent: AgentFacts
+    detail: AgentDetail
+    width: int
+    now: float
+    expanded: frozenset[str] = frozenset()
+    """Keys of what the user unfolded."""
+    words: str = ""
+    """What the user searches for."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageLine:
+    """One line of a page. Texts are sanitised."""
+
+    id: str
+    """Unique on the page."""
+    pieces: tuple[Piece, ...]
+    key: str = ""
+    """What Enter on this line folds or unfolds; empty: nothing."""
+    copy: str = field(default="", compare=False)
+    """What `y` copies: the whole block that this line belongs to."""
+
+
+def heading(line_id: str, text: str, note: str = "") -> PageLine:
+    """A section's title."""
+    return PageLine(line_id, ((text, "strong"), (f"  {note}" if note else "", "muted")))
+
+
+def paragraph(line_id: str, text: str, width: int, *, role: str = "text", indent: int = 0, most: int = 200) -> list[PageLine]:
+    """Hostile text as wrapped lines."""
+    lines: list[PageLine] = []
+    for line in sanitize_lines(text, limit=most):
+        for row in wrap(line, max(4, width - indent)):
+            if len(lines) >= most:
+                return lines
+            lines.append(PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text))
+    return lines
+
+
+BLANK = PageLine("", ())
+
+
+def blank(line_id: str) -> PageLine:
+    """An empty line."""
+    return PageLine(line_id, ())

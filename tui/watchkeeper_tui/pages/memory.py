@@ -1,0 +1,148 @@
+"""What the agent holds in mind: its context by kind, where compaction starts, its observations and facts."""
+
+from __future__ import annotations
+
+from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.sanitize import sanitize, wrap
+from watchkeeper_tui.widgets.cells import Piece
+
+ROOM = frozenset({"limit", "total", "headroom", "free"})
+"""Entries of a composition that are no content."""
+
+_ROLES = {
+    "system": "kind_system",
+    "overhead": "kind_system",
+    "pinned": "kind_pinned",
+    "tools": "kind_tools",
+    "observations": "kind_observations",
+    "facts": "kind_facts",
+    "messages": "kind_messages",
+    "elided": "kind_other",
+}
+_NAMES = {"overhead": "system+tools"}
+
+THRESHOLD = 0.75
+"""Share of the window where compaction starts by default."""
+
+
+def kind_role(kind: str) -> str:
+    """The palette role of a kind of content."""
+    return _ROLES.get(kind, "kind_other")
+
+
+def context_used(agent: AgentFacts) -> int:
+    """Tokens of the window that are spent: what the parts add up to, or the total where no parts are known."""
+    parts = sum(tokens for kind, tokens in agent.composition if kind not in ROOM)
+    return max(parts, agent.context_tokens)
+
+
+def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells: int) -> list[Piece]:
+    """The window as one bar: each kind in its colour, then what is free."""
+    parts = [(kind, tokens) for kind, tokens in composition if tokens > 0 and kind not in ROOM]
+    used = sum(tokens for _, tokens in parts)
+    filled = figures.bar_cells(figures.share(used, limit), cells) if limit else cells
+    shares = figures.split_cells([tokens for _, tokens in parts], filled)
+    pieces: list[Piece] = [("█" * share, kind_role(kind)) for (kind, _), share in zip(parts, shares, strict=True)]
+    pieces.append(("░" * (cells - sum(shares)), "bar_empty"))
+    return pieces
+
+
+def memory_page(view: PageContext) -> list[PageLine]:
+    """Context, observations, facts."""
+    lines = _context(view)
+    lines += _observations(view)
+    lines += _facts(view)
+    return lines
+
+
+def _context(view: PageContext) -> list[PageLine]:
+    agent = view.agent
+    composition = tuple((sanitize(kind), tokens) for kind, tokens in agent.composition)
+    limit, used = agent.context_limit, context_used(agent)
+    lines = [PageLine("context.bar", tuple(composition_bar(composition, limit, max(10, view.width - 1))))]
+    legend: list[Piece] = []
+    for kind, tokens in composition:
+        if tokens > 0 and kind not in ROOM:
+            legend += [("■ ", kind_role(kind)), (f"{_NAMES.get(kind, kind)} ", "text"), (f"{figures.tokens(tokens)}  ", "muted")]
+    free = max(0, limit - used)
+    legend += [("░ ", "bar_empty"), ("free ", "text"), (figures.tokens(free), "muted")]
+    lines += _wrapped("context.legend", legend, view.width)
+    mark = int(limit * THRESHOLD)
+    left = mark - used
+    note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
+    if limit:
+        note.append((f"  compaction near {figures.tokens(mark)}", "muted"))
+        note.append((f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high"))
+    lines += [*_wrapped("context.note", note, view.width), blank("context.end")]
+    return lines
+
+
+def _observations(view: PageContext) -> list[PageLine]:
+    current = view.detail.view
+    if current is None or not current.observations:
+        return []
+    verbatim = f"messages verbatim from #{current.verbatim_from}" if current.verbatim_from else "no message verbatim"
+    lines = [heading("obs", "Observations", f"{len(current.observations)} in view {current.version} · {verbatim}")]
+    for each in current.observations:
+        key = f"obs.{each.id}"
+        unfolded = key in view.expanded
+        provisional = " provisional" if each.provisional else ""
+        lines.append(
+            PageLine(
+                key,
+                (
+                    ("▾ " if unfolded else "▸ ", "faint"),
+                    (f"{sanitize(each.kind)} {each.id}", "compaction"),
+                    (f"  #{each.first_seq}–#{each.last_seq}  {figures.tokens(each.tokens)} tok{provisional}", "muted"),
+                ),
+                key=key,
+                copy=each.text,
+            )
+        )
+        body = paragraph(key, each.text, view.width, indent=2, most=400 if unfolded else 2)
+        lines += [PageLine(line.id, line.pieces, key, each.text) for line in body]
+    return [*lines, blank("obs.end")]
+
+
+def _facts(view: PageContext) -> list[PageLine]:
+    facts = view.detail.facts
+    lines = [heading("facts", "Facts", figures.plural(len(facts), "remembered fact") if facts else "none remembered yet")]
+    for fact in facts:
+        key = f"fact.{fact.id}"
+        mark: Piece = ("⚑ ", "kind_pinned") if fact.pinned else ("  ", "text")
+        rows = wrap(" ".join(sanitize(fact.text).split()), max(8, view.width - 13), limit=40)
+        shown = rows if key in view.expanded else rows[:2]
+        for index, row in enumerate(shown):
+            more = index == len(shown) - 1 and len(rows) > len(shown)
+            kind = sanitize(fact.kind)[:9] if index == 0 else ""
+            pieces = (
+                mark if index == 0 else ("  ", "text"),
+                (f"{kind:<10}", "kind_facts"),
+                (row + ("…" if more else ""), "text"),
+            )
+            lines.append(PageLine(f"{key}.{index}", pieces, key, fact.text))
+    return lines
+
+
+def _wrapped(line_id: str, pieces: list[Piece], width: int) -> list[PageLine]:
+    """Pieces over as many lines as they need, broken between pieces that begin a word."""
+    from watchkeeper_tui.widgets.cells import pieces_width
+
+    lines: list[list[Piece]] = [[]]
+    index = 0
+    while index < len(pieces):
+        # A legend's mark, name and figure stay together.
+        group = [pieces[index]]
+        while index + len(group) < len(pieces) and not _begins(pieces[index + len(group)]):
+            group.append(pieces[index + len(group)])
+        if lines[-1] and pieces_width(lines[-1]) + pieces_width(group) > width:
+            lines.append([])
+        lines[-1] += group
+        index += len(group)
+    return [PageLine(f"{line_id}.{number}", tuple(line)) for number, line in enumerate(lines)]
+
+
+def _begins(piece: Piece) -> bool:
+    return piece[0] in ("■ ", "░ ") or piece[0].startswith("  ")

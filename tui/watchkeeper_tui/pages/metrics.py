@@ -1,0 +1,99 @@
+"""An agent in figures: totals, and how tokens, cost, latency and context went, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.widgets.cells import Piece
+
+
+def metrics_page(view: PageContext) -> list[PageLine]:
+    """Totals first, then one sparkline a series, oldest call on the left."""
+    agent = view.agent
+    calls = tuple(reversed(view.detail.calls))
+    running = agent.ended_at or view.now
+    rows: list[tuple[str, list[Piece]]] = [
+        ("model", [(sanitize(agent.model), "text")]),
+        ("tokens", _tokens(view)),
+        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), (_cost_note(view), "faint")]),
+        (
+            "time",
+            [
+                (figures.duration(agent.active_seconds), "text"),
+                (f" in steps, {figures.duration(running - (agent.started_at or agent.created_at))} in all", "muted"),
+            ],
+        ),
+        (
+            "calls",
+            [
+                (f"{agent.model_calls:,}", "text"),
+                (
+                    f"  ↻ {figures.plural(agent.retries, 'retry').replace('retrys', 'retries')}",
+                    "retrying" if agent.retries else "muted",
+                ),
+                (f"  ✗ {figures.plural(agent.errors, 'error')}", "failed" if agent.errors else "muted"),
+            ],
+        ),
+        (
+            "memory",
+            [
+                (
+                    f"{agent.last_seq:,} messages, {figures.tokens(agent.message_tokens)} tok, {figures.plural(agent.compactions, 'compaction')}",
+                    "text",
+                )
+            ],
+        ),
+    ]
+    lines = [PageLine(f"row.{name}", ((f"{name:<9}", "muted"), *pieces)) for name, pieces in rows]
+    lines.append(blank("gap"))
+    cells = max(8, min(60, view.width - 26))
+    done = [call for call in calls if call.status == "done"]
+    series: list[tuple[str, str, Sequence[float], str]] = [
+        ("prompt", "kind_messages", [call.prompt_tokens for call in done], "tok"),
+        ("output", "tokens", [call.output_tokens for call in done], "tok"),
+        ("cached", "kind_tools", [call.cache_read_tokens for call in done], "tok"),
+        ("cost", "money", [call.cost_usd or 0.0 for call in done], "$"),
+        ("latency", "retrying", [call.latency_seconds for call in done], "s"),
+        ("first", "compaction", [call.first_token_seconds or 0.0 for call in done], "s"),
+    ]
+    for name, role, values, unit in series:
+        lines.append(
+            PageLine(f"series.{name}", ((f"{name:<9}", "muted"), (figures.sparkline(values, cells), role), _last(values, unit)))
+        )
+    if not done:
+        lines.append(PageLine("none", (("no finished model call yet", "faint"),)))
+    return lines
+
+
+def _tokens(view: PageContext) -> list[Piece]:
+    agent = view.agent
+    return [
+        (figures.tokens(agent.total_tokens), "tokens"),
+        (
+            f"  in {figures.tokens(agent.input_tokens)} · out {figures.tokens(agent.output_tokens)} · cache"
+            f" {figures.tokens(agent.cache_read_tokens)} read, {figures.tokens(agent.cache_write_tokens)} written",
+            "muted",
+        ),
+    ]
+
+
+def _cost_note(view: PageContext) -> str:
+    unpriced = view.agent.unpriced_calls
+    estimated = any(call.price_status == "estimated" for call in view.detail.calls)
+    if unpriced:
+        return f"  {figures.plural(unpriced, 'call')} of a model without a known price"
+    return "  partly estimated" if estimated else ""
+
+
+def _last(values: Sequence[float], unit: str) -> Piece:
+    if not values:
+        return ("", "muted")
+    last, most = values[-1], max(values)
+    if unit == "$":
+        return (f"  {figures.money(last)} (max {figures.money(most)})", "muted")
+    if unit == "s":
+        return (f"  {figures.duration(last)} (max {figures.duration(most)})", "muted")
+    return (f"  {figures.tokens(last)} (max {figures.tokens(most)})", "muted")

@@ -1,0 +1,92 @@
+"""What was said and done, block by block; long tool output is folded until Enter."""
+
+from __future__ import annotations
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages.context import PageContext, PageLine
+from watchkeeper_tui.sanitize import clip, wrap
+from watchkeeper_tui.snapshot import TranscriptBlock
+
+_LOOKS = {
+    "user": ("»", "user"),
+    "assistant": ("●", "assistant"),
+    "thinking": ("∴", "thinking"),
+    "tool_use": ("→", "tool"),
+    "tool_result": ("←", "muted"),
+    "tool_error": ("✗", "failed"),
+    "attachment": ("+", "muted"),
+    "live": ("▸", "working"),
+}
+_FOLDED_LINES = {"tool_result": 3, "tool_error": 4, "tool_use": 3, "thinking": 3, "user": 12}
+_LONGEST = 16
+"""Lines shown of a folded block of any other kind."""
+
+
+def transcript_page(view: PageContext) -> list[PageLine]:
+    """The newest messages, oldest first, then what streams in now."""
+    lines: list[PageLine] = []
+    compacted = _boundary(view)
+    if view.detail.first_seq > 1:
+        lines.append(PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} are earlier", "faint"),)))
+    running = {call.tool_use_id: call for call in view.detail.tool_calls if call.status in ("pending", "running", "unknown")}
+    words = view.words.casefold()
+    for block in view.detail.transcript:
+        if words and words not in block.title.casefold() and not any(words in line.casefold() for line in block.lines):
+            continue
+        if compacted is not None and block.seq >= compacted and not words:
+            rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
+            lines.append(PageLine("boundary", ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
+            compacted = None
+        lines += _block(view, block)
+    for call in running.values():
+        state = {"running": "runs", "pending": "waits to run", "unknown": "outcome unknown"}[call.status]
+        since = f" {figures.duration(view.now - call.started_at)}" if call.started_at and call.status == "running" else ""
+        from watchkeeper_tui.sanitize import sanitize
+
+        role = "failed" if call.status == "unknown" else "working"
+        lines.append(
+            PageLine(
+                f"call.{sanitize(call.tool_use_id)}", (("◌ ", role), (sanitize(call.name), "tool"), (f" {state}{since}", role))
+            )
+        )
+    if not lines:
+        lines.append(PageLine("empty", (("no messages yet" if not words else "nothing found", "faint"),)))
+    return lines
+
+
+def _boundary(view: PageContext) -> int | None:
+    """The first message that is verbatim, where some before it are not."""
+    current = view.detail.view
+    if current is None or not current.observations or current.verbatim_from is None:
+        return None
+    return current.verbatim_from
+
+
+def _block(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
+    glyph, role = _LOOKS.get(block.kind, ("·", "muted"))
+    unfolded = block.key in view.expanded
+    most = 2000 if unfolded else _FOLDED_LINES.get(block.kind, _LONGEST)
+    body_role = {"tool_error": "failed", "thinking": "thinking", "tool_result": "muted", "user": "text"}.get(block.kind, "text")
+    rows: list[str] = []
+    for line in block.lines:
+        rows += wrap(line, max(4, view.width - 2))
+        if len(rows) > most + 2000:
+            break
+    shown = rows[:most]
+    left = len(rows) - len(shown) + block.hidden
+    copied = "\n".join(block.lines)
+    title = "" if block.kind in ("user", "assistant") else block.title
+    head: tuple[tuple[str, str], ...] = (
+        (f"{glyph} ", role),
+        ((title or block.kind), role),
+        (f"  #{block.seq}" if block.kind != "live" else "", "faint"),
+        (f"  {figures.tokens(block.tokens)} tok" if block.tokens else "", "faint"),
+        (f"  {figures.time_of_day(block.at)}", "faint"),
+    )
+    lines = [PageLine(block.key, head, block.key, copied)]
+    for index, row in enumerate(shown):
+        lines.append(PageLine(f"{block.key}.{index}", (("  ", "text"), (row, body_role)), block.key, copied))
+    if left > 0:
+        note = f"  … {figures.plural(left, 'more line')}" + ("" if unfolded else ", Enter unfolds")
+        lines.append(PageLine(f"{block.key}.more", ((note, "faint"),), block.key, copied))
+    return lines

@@ -1,0 +1,261 @@
+"""The one thread that reads the database: it folds what changed into frozen snapshots, at most one a tick.
+
+It only ever reads: its connection is `mode=ro` and `query_only`, reads are short, and nothing is held open between
+them. Whoever receives a snapshot may keep it for ever.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store import dashboard
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper_tui.detail import DetailFold
+from watchkeeper_tui.snapshot import EventLine, Rates, SessionState, Snapshot, session_state
+from watchkeeper_tui.wording import describe
+
+TICK_SECONDS = 0.1
+EVENTS_KEPT = 2000
+STARTING_SECONDS = 8.0
+"""How long a new session may be without a host before it counts as dead."""
+LOOK_SECONDS = 1.0
+"""How often the lease is probed where nothing changes; a dead host shows within twice that."""
+RETRY_SECONDS = 1.0
+
+
+class Feed(Protocol):
+    """What the reader needs of `watchkeeper.store.changes.ChangeFeed`."""
+
+    def wait(self, timeout_seconds: float) -> bool: ...
+    def wake(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Probe = Callable[[Path, str], "int | None"]
+"""The pid of the process that drives a session, or None."""
+
+
+def lease_pid(path: Path, session_id: str) -> int | None:
+    """Ask the session's lock who holds it."""
+    from watchkeeper.store.lease import probe
+
+    holder = probe(path, session_id)
+    return holder.pid if holder else None
+
+
+def change_feed(path: Path) -> Feed:
+    """The store's own feed."""
+    from watchkeeper.store.changes import ChangeFeed
+
+    return ChangeFeed(path)
+
+
+class Reader(threading.Thread):
+    """Publishes a snapshot whenever what the screens show has changed, at most every `TICK_SECONDS`.
+
+    `publish` is called from this thread. `look_at`, `open_session`, `ask` and `close` may be called from any.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        session_id: str | None,
+        publish: Callable[[Snapshot], None],
+        *,
+        feed_factory: Callable[[Path], Feed] = change_feed,
+        probe: Probe = lease_pid,
+        now: Callable[[], float] = time.time,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        super().__init__(name="watchkeeper-reader", daemon=True)
+        self._path = path
+        self._session_id = session_id
+        self._publish = publish
+        self._feed_factory = feed_factory
+        self._probe = probe
+        self._now = now
+        self._tick_seconds = tick_seconds
+        self._stopping = threading.Event()
+        self._nudged = threading.Event()
+        self._feed: Feed | None = None
+        self._focus: str | None = None
+        self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
+        self._connection: Connection | None = None
+        self._snapshot = Snapshot()
+        self._events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
+        self._last_seq = 0
+        self._detail: DetailFold | None = None
+
+    def look_at(self, agent_id: str | None) -> None:
+        """Read this agent's transcript, calls and memory too."""
+        if agent_id != self._focus:
+            self._focus = agent_id
+            self._nudge()
+
+    def open_session(self, session_id: str | None) -> None:
+        """Show another session from now on."""
+        self._session_id = session_id
+        self._focus = None
+        self._nudge()
+
+    def ask(self, question: Callable[[Connection], Any], answer: Callable[[Any], None]) -> None:
+        """Run a short query on the reader's connection; `answer` gets its result, or the error, in this thread."""
+        self._questions.append((question, answer))
+        self._nudge()
+
+    def close(self) -> None:
+        """Stop reading. Returns at once."""
+        self._stopping.set()
+        self._nudge()
+        if self._feed is not None:
+            self._feed.close()
+
+    def _nudge(self) -> None:
+        self._nudged.set()
+        if self._feed is not None:
+            self._feed.wake()
+
+    def run(self) -> None:
+        changed = True
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            self._nudged.clear()
+            try:
+                self._read(changed)
+            except (sqlite3.Error, WatchkeeperError, OSError) as error:
+                self._fail(error)
+                self._nudged.wait(RETRY_SECONDS)
+                changed = True
+                continue
+            spent = time.monotonic() - started
+            # A slow read (thousands of agents) is paced by its own cost, so that the screen keeps its processor.
+            if self._stopping.wait(max(self._tick_seconds - spent, spent)):
+                break
+            if self._feed is None:
+                self._feed = self._feed_factory(self._path)
+            changed = self._nudged.is_set() or self._feed.wait(LOOK_SECONDS) or self._nudged.is_set()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _read(self, changed: bool) -> None:
+        if self._connection is None:
+            from watchkeeper.store.database import open_readonly
+
+            self._connection = open_readonly(self._path, check_same_thread=False)
+        connection = self._connection
+        while self._questions:
+            question, answer = self._questions.popleft()
+            try:
+                result = question(connection)
+            except sqlite3.Error as error:
+                result = error
+            answer(result)
+        if self._session_id is None:
+            return
+        host_pid = self._probe(self._path, self._session_id)
+        if not changed and host_pid == self._snapshot.host_pid and not self._is_starting():
+            return
+        connection.execute("BEGIN")
+        try:
+            snapshot = self._take(connection, self._session_id, host_pid)
+        finally:
+            connection.execute("COMMIT")
+        self._snapshot = snapshot
+        self._publish(snapshot)
+
+    def _is_starting(self) -> bool:
+        return self._snapshot.state is SessionState.OPENING
+
+    def _take(self, connection: Connection, session_id: str, host_pid: int | None) -> Snapshot:
+        now = self._now()
+        facts = dashboard.session(connection, session_id)
+        if facts is None:
+            return self._snapshot.with_problem(f"session {session_id} is no longer in the database; press s for the others", now)
+        previous = self._snapshot.session
+        if previous is None or previous.id != session_id:
+            self._events.clear()
+            self._last_seq = 0
+            self._detail = None
+        self._tail_events(connection, session_id, facts.event_seq)
+        agents = dashboard.agents(connection, session_id)
+        state = session_state(facts.status, host_pid is not None)
+        if state is SessionState.DEAD and facts.host_pid is None and now - facts.created_at < STARTING_SECONDS:
+            state = SessionState.OPENING
+        return Snapshot(
+            version=self._snapshot.version + 1,
+            read_at=now,
+            session=facts,
+            state=state,
+            host_pid=host_pid,
+            tasks=dashboard.tasks(connection, session_id),
+            agents=agents,
+            events=tuple(self._events),
+            compactions=dashboard.compactions(connection, session_id),
+            approvals=dashboard.waiting_approvals(connection, session_id),
+            commands=dashboard.recent_commands(connection, session_id),
+            budgets=dashboard.budgets(connection, session_id),
+            rates=self._rates(connection, session_id, now),
+            detail=self._look(connection, session_id, agents),
+        )
+
+    def _tail_events(self, connection: Connection, session_id: str, newest: int) -> None:
+        if newest - self._last_seq > EVENTS_KEPT or not self._last_seq:
+            self._events.clear()
+            fresh = dashboard.newest_events(connection, session_id, EVENTS_KEPT)
+        elif newest > self._last_seq:
+            fresh = dashboard.events_after(connection, session_id, self._last_seq, EVENTS_KEPT)
+        else:
+            return
+        self._events.extend(describe(event) for event in fresh)
+        if fresh:
+            self._last_seq = fresh[-1].seq
+
+    def _look(self, connection: Connection, session_id: str, agents: tuple[dashboard.AgentFacts, ...]) -> Any:
+        agent = next((each for each in agents if each.id == self._focus), None)
+        if agent is None:
+            return None
+        if self._detail is None or self._detail.agent_id != agent.id:
+            self._detail = DetailFold(agent.id)
+        return self._detail.read(connection, session_id, agent)
+
+    def _rates(self, connection: Connection, session_id: str, now: float) -> Rates:
+        spend = dashboard.recent_spend(connection, session_id, now - 60)
+        by_agent: dict[str, float] = {}
+        for call in spend:
+            if call.cost_usd:
+                by_agent[call.agent_id] = by_agent.get(call.agent_id, 0.0) + call.cost_usd
+        recent = 0
+        for event in reversed(self._events):
+            if event.at < now - 5:
+                break
+            recent += 1
+        return Rates(
+            cost_per_minute=sum(by_agent.values()),
+            tokens_per_minute=float(sum(call.tokens for call in spend)),
+            events_per_second=recent / 5,
+            agent_cost=tuple(by_agent.items()),
+        )
+
+    def _fail(self, error: Exception) -> None:
+        """Say once why nothing can be read; the last good reading stays."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if isinstance(error, sqlite3.Error):
+            from watchkeeper.store.database import explain
+
+            problem = explain(self._path, error)
+        else:
+            problem = str(error)
+        while self._questions:
+            self._questions.popleft()[1](error)
+        if self._snapshot.problem != problem:
+            self._snapshot = self._snapshot.with_problem(problem, self._now())
+            self._publish(self._snapshot)

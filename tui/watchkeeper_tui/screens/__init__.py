@@ -1,0 +1,1 @@
+"""Whole screens: each arranges widgets and hands them the newest snapshot."""

@@ -1,0 +1,183 @@
+"""From a key to a command row: why not, what text, what it would do, `y`, written, and what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from watchkeeper_tui.actions import BY_ID, Action, Request, Target, question_lines
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.widgets.cells import Piece
+
+if TYPE_CHECKING:
+    _Base = WatchScreen
+else:
+    _Base = object
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command that this dashboard wrote."""
+
+    command_id: int | None
+    """None while it is being written, and where a host was started instead."""
+    about: str
+    at: float
+    said: str = ""
+    """What came of it where no command tells."""
+
+
+class Acting(_Base):
+    """A screen that can act on its `target`."""
+
+    sent: tuple[Sent, ...] = ()
+    """The newest first, a handful."""
+
+    @property
+    def target(self) -> Target:
+        """Who is meant now."""
+        raise NotImplementedError
+
+    def action_act(self, name: str) -> None:
+        self.act(name)
+
+    def act(self, name: str, text: str = "") -> None:
+        """Begin an action: refuse it with the reason, ask for its text, preview it, or do it."""
+        action, target = BY_ID[name], self.target
+        reason = action.why_not(target)
+        if reason:
+            self.say(f"{action.label}: {reason}", "muted")
+        elif name == "answer":
+            self._answer(target)
+        elif action.asks and not text and not action.text_optional:
+            who = f" {target.names}" if name == "steer" else ""
+            question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong"), ("   Enter goes on, Esc gives up", "muted")]]
+            self.prompt.ask_line(question, lambda typed: self._typed(action, target, typed), kind=name)
+        else:
+            self._preview(action, target, text)
+
+    def _typed(self, action: Action, target: Target, text: str) -> None:
+        if text.strip():
+            self._preview(action, target, text)
+        else:
+            self.say("nothing was typed, so nothing was done", "muted")
+
+    def _preview(self, action: Action, target: Target, text: str) -> None:
+        if action.preview is None:
+            self.perform(action, target, text)
+            return
+        try:
+            action.requests(target, text)
+        except ValueError:
+            self.say("; ".join(action.preview(target, text)), "failed")
+            return
+        more = []
+        if action.id == "compact":
+            more.append(("i", "with instructions", lambda: self._instructions(action, target)))
+        self.confirm(action.preview(target, text), lambda: self.perform(action, target, text), more=more)
+
+    def _instructions(self, action: Action, target: Target) -> None:
+        question: list[list[Piece]] = [
+            [(f"Compact {target.names}: what should be kept, or let go?", "strong"), ("   Enter goes on, Esc gives up", "muted")]
+        ]
+        self.prompt.ask_line(question, lambda text: self._preview(action, target, text), kind="compact")
+
+    def _answer(self, target: Target) -> None:
+        lines: list[list[Piece]] = [
+            [(line, "waiting" if index == 0 else "text")] for index, line in enumerate(question_lines(target))
+        ]
+        lines.append([("y", "key"), (" approve   ", "text"), ("n", "key"), (" deny   ", "text"), ("r", "key"),
+                      (" deny, with a reason   ", "text"), ("esc", "key"), (" later", "text")])  # fmt: skip
+        self.prompt.ask_key(
+            lines,
+            {
+                "y": lambda: self.perform(BY_ID["approve"], target, ""),
+                "n": lambda: self.perform(BY_ID["deny"], target, ""),
+                "r": lambda: self.prompt.ask_line(
+                    [[("Why not?", "strong"), ("   the agent reads it", "muted")]],
+                    lambda text: self.perform(BY_ID["deny"], target, text),
+                    kind="deny",
+                ),
+            },
+        )
+
+    def perform(self, action: Action, target: Target, text: str) -> None:
+        """Write the action's commands, beside the event loop."""
+        session = target.snapshot.session
+        if session is None:
+            return
+        requests = action.requests(target, text)
+        if not requests:
+            self.say("nothing to do", "muted")
+            return
+        now = self.watch_app.now()
+        self.sent = (*(Sent(None, request.about, now) for request in reversed(requests)), *self.sent)[:8]
+        self.say(f"… {requests[0].about}" + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""), "muted", seconds=1)
+        hosted = target.hosted
+        self.run_worker(
+            lambda: self._write(session.id, action, requests, hosted),
+            thread=True,
+            group="commands",
+            exit_on_error=False,
+            name=action.id,
+        )
+
+    def _write(self, session_id: str, action: Action, requests: list[Request], hosted: bool) -> None:
+        """In a worker thread: one command after the other, then a host where one is needed."""
+        control = self.watch_app.control
+        told: list[Sent] = []
+        try:
+            if action.starts_host and not hosted:
+                pid = control.start_host(session_id, resume=True, once=None)
+                said = f"host started (pid {pid})" if pid else "another host drives it already"
+                told.append(Sent(None, requests[0].about, self.watch_app.now(), said))
+            else:
+                for request in requests:
+                    command_id = control.submit(
+                        session_id, request.kind, agent_id=request.agent_id, task_id=request.task_id, payload=request.payload
+                    )
+                    told.append(Sent(command_id, request.about, self.watch_app.now()))
+                    if action.once and not hosted:
+                        control.start_host(session_id, resume=False, once=command_id)
+        except Exception as error:
+            # A worker must never end the dashboard; what went wrong is said where the command would have been.
+            self.app.call_from_thread(self._failed, f"{requests[0].about}: {error}")
+        self.app.call_from_thread(self._written, told)
+
+    def _written(self, told: list[Sent]) -> None:
+        waiting = [each for each in self.sent if each.command_id is not None or each.said]
+        self.sent = (*reversed(told), *waiting)[:8]
+        self._notice_until = 0.0 if told else self._notice_until
+        self.tick(self.watch_app.now())
+
+    def _failed(self, text: str) -> None:
+        self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
+        self.say(clip(sanitize(text), 300), "failed", seconds=12)
+
+    # Leaving.
+
+    def action_leave(self) -> None:
+        snapshot = self.watch_app.snapshot
+        if snapshot.state is not SessionState.LIVE or self.prompt.is_asking:
+            self.watch_app.leave("leave")
+            return
+        running = sum(1 for agent in snapshot.agents if agent.status == "working")
+        self.prompt.ask_key(
+            [
+                [
+                    ("The run goes on without this dashboard.", "strong"),
+                    (f"  {running} agents work; wk watch attaches again.", "muted"),
+                ],
+                [
+                    ("l", "key"),
+                    (" leave it running   ", "text"),
+                    ("p", "key"),
+                    (" pause it, then leave   ", "text"),
+                    ("esc", "key"),
+                    (" stay", "text"),
+                ],
+            ],
+            {"l": lambda: self.watch_app.leave("leave"), "p": lambda: self.watch_app.leave("pause")},
+        )

@@ -1,0 +1,137 @@
+"""What every screen has: a header, a status line, the keys, and one place where questions are asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from watchkeeper_tui.slash import SLASHES, Parsed, completions, parse
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.cells import Piece
+from watchkeeper_tui.widgets.prompt import Prompt
+from watchkeeper_tui.widgets.status import KeyLine, StatusLine
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+NOTICE_SECONDS = 6.0
+
+
+class WatchScreen(Screen[None]):
+    """The common part. A subclass lays out its widgets, and shows each snapshot it is given."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("colon", "command_bar", "Command", id="command", show=False),
+        Binding("question_mark", "help", "Help", id="help", show=False),
+        Binding("q", "leave", "Quit", id="quit", show=False),
+        Binding("ctrl+c", "leave", "Quit", id="quit.interrupt", show=False, priority=True),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._notice: tuple[Piece, ...] = ()
+        self._notice_until = 0.0
+
+    @property
+    def watch_app(self) -> WatchkeeperApp:
+        return cast("WatchkeeperApp", self.app)
+
+    @property
+    def prompt(self) -> Prompt:
+        return self.query_one(Prompt)
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        """Show this reading."""
+        raise NotImplementedError
+
+    def tick(self, now: float) -> None:
+        """A second has passed without anything new."""
+
+    def say(self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS) -> None:
+        """Tell the user something, for a while. `text` must be sanitised."""
+        self._notice = ((text, role),)
+        self._notice_until = self.watch_app.now() + seconds
+        self.query_one(StatusLine).say(self._notice)
+
+    def notice(self, now: float) -> tuple[Piece, ...]:
+        """What was said last, while it is fresh."""
+        return self._notice if now < self._notice_until else ()
+
+    def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
+        self.call_later(self.run_action, event.action)
+
+    # The command bar.
+
+    def action_command_bar(self, value: str = "") -> None:
+        def lines(text: str) -> list[list[Piece]]:
+            matching = completions(text)[:8]
+            return [
+                [(f"/{slash.name} ", "key"), (f"{slash.argument:<14} ", "muted"), (slash.help, "text")] for slash in matching
+            ] or [[("no such command; ? shows them all", "failed")]]
+
+        def changed(text: str) -> None:
+            self.prompt.reword(lines(text))
+
+        def typed(text: str) -> None:
+            parsed = parse(text)
+            if parsed.slash is None:
+                if parsed.problem:
+                    self.say(parsed.problem, "failed")
+                return
+            self.run_slash(parsed)
+
+        self.prompt.ask_line(lines(value), typed, kind="command", value=value or "/", changed=changed)
+
+    def run_slash(self, parsed: Parsed) -> None:
+        """Do what was typed in the command bar."""
+        assert parsed.slash is not None
+        name, argument = parsed.slash.name, parsed.argument
+        if name == "help":
+            self.action_help()
+        elif name == "quit":
+            self.action_leave()
+        elif name == "sessions":
+            self.watch_app.open_sessions(argument)
+        elif name == "theme":
+            self.say(*self.watch_app.choose_theme(argument))
+        else:
+            self.say(f"/{name} works on the live screen", "muted")
+
+    # Help, and leaving.
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Titles, each with keys and what they do: this screen's part of the help."""
+        return []
+
+    def action_help(self) -> None:
+        from watchkeeper_tui.screens.help import HelpScreen
+
+        groups = [
+            *self.help_groups(),
+            (
+                "Everywhere",
+                [(":", "command bar"), ("ctrl+p", "palette, themes"), ("?", "this help"), ("q", "leave"), ("esc", "back")],
+            ),
+            ("Commands", [(f"/{slash.name} {slash.argument}".strip(), slash.help) for slash in SLASHES]),
+        ]
+        self.app.push_screen(HelpScreen(groups))
+
+    def action_leave(self) -> None:
+        """Leave this screen, or the dashboard."""
+        self.watch_app.exit(0)
+
+    def confirm(
+        self, lines: Sequence[str], yes: Callable[[], None], *, more: Sequence[tuple[str, str, Callable[[], None]]] = ()
+    ) -> None:
+        """Say what would be done, and do it on `y`. `more` are further keys, with their words."""
+        question: list[list[Piece]] = [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(lines)]
+        answers: list[Piece] = [("y", "key"), (" do it   ", "text")]
+        for key, words, _ in more:
+            answers += [(key, "key"), (f" {words}   ", "text")]
+        answers += [("n", "key"), (" leave it", "text")]
+        question.append(answers)
+        keys = {"y": yes, **{key: run for key, _, run in more}}
+        self.prompt.ask_key(question, keys, gave_up=lambda: self.say("nothing was done", "muted", seconds=2))

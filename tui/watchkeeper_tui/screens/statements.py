@@ -1,0 +1,120 @@
+"""What the status line says: the most urgent thing that is true now. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from watchkeeper.store.dashboard import CommandFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.actions import Target
+from watchkeeper_tui.conditions import agent_condition, task_condition
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.widgets.cells import Piece
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.screens.acting import Sent
+
+SETTLED_SECONDS = 8.0
+"""How long a command's end is told."""
+
+
+def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float) -> list[Piece]:
+    """Trouble with the database, then your last command, then who needs you, then how the run and the row stand."""
+    if snapshot.problem:
+        age = f" (shown: {figures.when(snapshot.session.last_active, now)})" if snapshot.session else ""
+        return [("! ", "failed"), (sanitize(snapshot.problem), "failed"), (age, "muted")]
+    told = _command(snapshot, sent, now)
+    if told:
+        return told
+    if snapshot.approvals:
+        first = snapshot.approvals[0]
+        agent = snapshot.agent(first.agent_id)
+        more = f" (+{len(snapshot.approvals) - 1})" if len(snapshot.approvals) > 1 else ""
+        return [
+            ("? ", "waiting"),
+            (f"{sanitize(agent.name) if agent else 'an agent'} asks: {sanitize(first.tool)} ", "waiting"),
+            (clip(sanitize(first.question), 120), "text"),
+            (f"{more}   ", "muted"),
+            ("a", "key"),
+            (" answers", "muted"),
+        ]
+    return _run(snapshot, now) or _row(snapshot, target, now)
+
+
+def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
+    if not sent:
+        return []
+    newest = sent[0]
+    if newest.said:
+        return [("✓ ", "done"), (f"{newest.about}: {sanitize(newest.said)}", "text")] if now - newest.at < SETTLED_SECONDS else []
+    if newest.command_id is None:
+        return [("… ", "muted"), (newest.about, "text"), (": writing the command", "muted")]
+    command = next((each for each in snapshot.commands if each.id == newest.command_id), None)
+    if command is None or command.status == "queued":
+        return _queued(snapshot, newest, now)
+    return _settled(command, newest, now)
+
+
+def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
+    if snapshot.host_pid is None:
+        if now - sent.at > SETTLED_SECONDS:
+            return []
+        return [("◔ ", "slot"), (f"{sent.about}: accepted, ", "text"), ("applies on resume", "waiting")]
+    return [("◔ ", "slot"), (f"{sent.about}: accepted, queued ", "text"), (figures.duration(now - sent.at), "muted")]
+
+
+def _settled(command: CommandFacts, sent: Sent, now: float) -> list[Piece]:
+    if command.applied_at is not None and now - max(command.applied_at, sent.at) > SETTLED_SECONDS:
+        return []
+    result = clip(sanitize(command.result or ""), 300)
+    if command.status == "applied":
+        return [("✓ ", "done"), (f"{sent.about}: ", "text"), (result or "applied", "done")]
+    return [("✗ ", "failed"), (f"{sent.about}: refused ", "failed"), (f"— {result}" if result else "", "text")]
+
+
+def _run(snapshot: Snapshot, now: float) -> list[Piece]:
+    session = snapshot.session
+    if session is None:
+        return [("opening the database …", "muted")]
+    reason = clip(sanitize(session.status_reason or ""), 200)
+    if snapshot.state is SessionState.DEAD:
+        return [
+            ("† no host drives this run", "dead"),
+            (f" since {figures.when(session.last_active, now)}; ", "text"),
+            ("r", "key"),
+            (" starts one, and it carries on from the exact step", "text"),
+        ]
+    if snapshot.state is SessionState.OPENING:
+        return [("… waiting for the host to start", "muted")]
+    if snapshot.state is SessionState.PAUSED:
+        return [
+            ("‖ paused", "paused"),
+            (f" — {reason}" if reason else "", "text"),
+            ("   r", "key"),
+            (" resumes the run", "muted"),
+        ]
+    if snapshot.state is SessionState.FAILED:
+        return [("✗ the run failed", "failed"), (f" — {reason}" if reason else "", "text")]
+    return []
+
+
+def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
+    """How the selected row stands, in full."""
+    task, agent = (target.tasks[0] if target.tasks else None), target.agent
+    if agent is not None and (task is None or task.status == "running"):
+        condition = agent_condition(agent, snapshot.state, now)
+        note = condition.note or clip(sanitize(agent.goal), 200)
+    elif task is not None:
+        condition = task_condition(task)
+        note = condition.note or clip(sanitize(task.result or ""), 300)
+    else:
+        return [("select an agent: j k move, enter opens, ? shows every key", "faint")]
+    name = sanitize(task.title if task is not None else agent.name if agent is not None else "")
+    return [
+        (f"{condition.glyph} ", condition.role),
+        (clip(name, 60), "text"),
+        (f" {condition.word}", condition.role),
+        (f" — {note}" if note else "", "muted"),
+    ]

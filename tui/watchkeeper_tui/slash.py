@@ -1,0 +1,77 @@
+"""The command bar: what may be typed after `:`, and what it means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Slash:
+    """One command of the bar."""
+
+    name: str
+    argument: str
+    help: str
+    action: str = ""
+    """The id in `actions.ACTIONS` that it stands for; empty: the screen knows it by name."""
+
+
+SLASHES: tuple[Slash, ...] = (
+    Slash("pause", "[run]", "pause the selected agent, or the whole run", "pause"),
+    Slash("resume", "", "resume what is paused; start a host where none lives", "resume"),
+    Slash("rerun", "[fresh]", "run the selected task again", "rerun"),
+    Slash("cancel", "[run]", "cancel the selected task, or the whole run", "cancel"),
+    Slash("compact", "[instructions]", "compact the selected agent's context", "compact"),
+    Slash("undo", "", "undo the selected agent's last compaction", "undo"),
+    Slash("redo", "", "redo it", "redo"),
+    Slash("steer", "TEXT", "send the selected agent a message", "steer"),
+    Slash("approve", "", "approve the question that waits", "approve"),
+    Slash("deny", "[reason]", "deny the question that waits", "deny"),
+    Slash("budget", "KIND AMOUNT", "usd, tokens, turns or seconds; `none` lifts it", "budget"),
+    Slash("memory", "status", "the agent's memory: context, observations, facts"),
+    Slash("context", "", "what the agent's context is made of"),
+    Slash("usage", "", "tokens and cost of the agent"),
+    Slash("cost", "", "the same as usage"),
+    Slash("sessions", "[words]", "every session"),
+    Slash("agent", "report", "the selected agent, full screen"),
+    Slash("autosave_load", "", "resume the run from where it was saved", "resume"),
+    Slash("theme", "NAME", "another theme"),
+    Slash("freeze", "", "hold the view still, or let it go on"),
+    Slash("help", "", "keys and commands"),
+    Slash("quit", "", "leave the dashboard"),
+)
+
+BY_NAME = {slash.name: slash for slash in SLASHES}
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What was typed: a command and its argument, or why it is none."""
+
+    slash: Slash | None
+    argument: str
+    problem: str = ""
+
+
+def parse(line: str) -> Parsed:
+    """Read a line of the bar. The leading slash may be left out; a unique beginning is enough."""
+    text = line.strip().lstrip("/:").strip()
+    name, _, argument = text.partition(" ")
+    name = name.casefold()
+    if not name:
+        return Parsed(None, "", "")
+    exact = BY_NAME.get(name)
+    if exact is None:
+        near = [slash for slash in SLASHES if slash.name.startswith(name)]
+        if len(near) != 1:
+            several = ", ".join(f"/{slash.name}" for slash in near[:6])
+            return Parsed(None, argument, f"/{name} could be {several}" if near else f"no command /{name}; ? shows them all")
+        exact = near[0]
+    return Parsed(exact, argument.strip())
+
+
+def completions(line: str) -> list[Slash]:
+    """The commands that a line could still become."""
+    text = line.strip().lstrip("/:")
+    name = text.partition(" ")[0].casefold()
+    return [slash for slash in SLASHES if slash.name.startswith(name)]

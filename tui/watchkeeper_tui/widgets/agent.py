@@ -1,0 +1,225 @@
+"""Pane 3: the agent looked at: two lines of figures, the tabs, and the page of the tab that is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widget import Widget
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import agent_condition
+from watchkeeper_tui.pages import PAGES, PageContext
+from watchkeeper_tui.pages.context import PageLine
+from watchkeeper_tui.pages.memory import THRESHOLD, context_used
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import AgentDetail, Snapshot
+from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+from watchkeeper_tui.widgets.page import PageView
+from watchkeeper_tui.widgets.plan import context_bar
+from watchkeeper_tui.widgets.rows import RowView
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+
+class TabLine(Widget):
+    """The names of the tabs; the open one is marked by brackets too, not by colour alone."""
+
+    DEFAULT_CSS = "TabLine { height: 1; }"
+
+    def __init__(self) -> None:
+        super().__init__(id="tabs")
+        self.open = 0
+        self.notes: dict[str, str] = {}
+
+    def render(self) -> Content:
+        pieces = [piece for _, _, group in self._groups() for piece in group]
+        return content(pieces, cast("WatchkeeperApp", self.app).palette)
+
+    def on_click(self, event: events.Click) -> None:
+        for index, (start, end, _) in enumerate(self._groups()):
+            if start <= event.x < end:
+                cast("AgentPane", self.parent).open_tab(index)
+
+    def _groups(self) -> list[tuple[int, int, list[Piece]]]:
+        groups: list[tuple[int, int, list[Piece]]] = []
+        start = 0
+        short = self.size.width < 58
+        for index, page in enumerate(PAGES):
+            name = page.name[:4] if short and page.name != "Calls" else page.name
+            label = name + self.notes.get(page.name, "")
+            group: list[Piece] = [(f"[{label}]", "key")] if index == self.open else [(f" {label} ", "muted")]
+            width = pieces_width(group)
+            groups.append((start, start + width, group))
+            start += width
+        return groups
+
+
+class Figures(Widget):
+    """The context bar, and what the last model calls were like."""
+
+    DEFAULT_CSS = "Figures { height: 2; }"
+
+    def __init__(self) -> None:
+        super().__init__(id="figures")
+        self.snapshot = Snapshot()
+        self.agent_id: str | None = None
+        self.now = 0.0
+
+    def render(self) -> Content:
+        palette = cast("WatchkeeperApp", self.app).palette
+        agent = self.snapshot.agent(self.agent_id)
+        if agent is None:
+            return Content("")
+        width = self.size.width
+        used, limit = context_used(agent), agent.context_limit
+        right = f"  {figures.tokens(used)}/{figures.tokens(limit)}  compacts near {figures.tokens(limit * THRESHOLD)}"
+        if width < 50:
+            right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
+        cells = max(6, width - len(right) - 9)
+        first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
+        detail = self.snapshot.detail
+        calls = [] if detail is None or detail.agent_id != agent.id else list(reversed(detail.calls))
+        done = [call for call in calls if call.status == "done"]
+        speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
+        spent = f"  {figures.cost(agent.cost_usd, agent.unpriced_calls)}  {figures.tokens(agent.total_tokens)} tok"
+        spark = max(6, (width - len(spent) - 14) // 2)
+        second: list[Piece] = [
+            ("tok/s ", "muted"),
+            (figures.sparkline(speeds, spark), "tokens"),
+            ("  ctx ", "muted"),
+            (figures.sparkline([call.prompt_tokens for call in done], spark), "kind_messages"),
+            (spent, "money"),
+        ]
+        return Content("\n").join([content(first, palette), content(second, palette)])
+
+
+class AgentPane(Vertical):
+    """The pane as a whole."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h,comma", "tab(-1)", "Previous tab", show=False, id="agent.previous_tab"),
+        Binding("right,l,full_stop", "tab(1)", "Next tab", show=False, id="agent.next_tab"),
+    ]
+
+    def __init__(self, *, id: str = "agent") -> None:
+        super().__init__(id=id, classes="pane")
+        self.tab = 0
+        self.agent_id: str | None = None
+        self._snapshot = Snapshot()
+        self._now = 0.0
+        self._expanded: dict[str, frozenset[str]] = {}
+        self.words = ""
+
+    def compose(self) -> ComposeResult:
+        yield Figures()
+        yield TabLine()
+        yield PageView(id="page")
+
+    @property
+    def page(self) -> PageView:
+        return self.query_one("#page", PageView)
+
+    def show(self, snapshot: Snapshot, agent_id: str | None, now: float) -> None:
+        """Show this agent as of this snapshot."""
+        if agent_id != self.agent_id:
+            self.agent_id = agent_id
+            self._start()
+        self._snapshot, self._now = snapshot, now
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Make everything anew from the last snapshot."""
+        if not self.is_mounted:
+            return
+        agent = self._snapshot.agent(self.agent_id)
+        shown = self.query_one(Figures)
+        shown.snapshot, shown.agent_id, shown.now = self._snapshot, self.agent_id, self._now
+        shown.refresh()
+        tabs = self.query_one(TabLine)
+        tabs.open = self.tab
+        tabs.notes = {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
+        tabs.refresh()
+        self._title()
+        self.page.page_follows = PAGES[self.tab].follows
+        self.page.set_rows(self.lines())
+
+    def lines(self) -> list[PageLine]:
+        """The lines of the tab that is open."""
+        snapshot, agent = self._snapshot, self._snapshot.agent(self.agent_id)
+        if agent is None:
+            text = "opening …" if snapshot.session is None else "no agent here yet; this task has not been given to one"
+            return [PageLine("none", ((text, "faint"),))]
+        detail = snapshot.detail
+        if detail is None or detail.agent_id != agent.id:
+            detail = AgentDetail(agent.id)
+            if agent.last_seq:
+                return [PageLine("reading", (("reading …", "faint"),))]
+        context = PageContext(
+            snapshot=snapshot,
+            agent=agent,
+            detail=detail,
+            width=max(10, self.page.scrollable_content_region.width - 1),
+            now=self._now,
+            expanded=self._expanded.get(agent.id, frozenset()),
+            words=self.words,
+        )
+        return PAGES[self.tab].lines(context)
+
+    def open_tab(self, index: int) -> None:
+        """Open a tab by its place."""
+        self.tab = index % len(PAGES)
+        self._start()
+        self.redraw()
+
+    def action_tab(self, step: int) -> None:
+        self.open_tab(self.tab + step)
+
+    def toggle(self, key: str) -> None:
+        """Fold or unfold what `key` names."""
+        if self.agent_id is not None and key:
+            self._expanded[self.agent_id] = self._expanded.get(self.agent_id, frozenset()) ^ {key}
+            self.redraw()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        event.stop()
+        line = self.page.selected
+        if line is not None:
+            self.toggle(line.key)
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        event.stop()
+
+    def on_page_view_resized(self, event: PageView.Resized) -> None:
+        event.stop()
+        self.redraw()
+
+    def _start(self) -> None:
+        if self.is_mounted:
+            self.page.start(follows=PAGES[self.tab].follows)
+
+    def _title(self) -> None:
+        palette = cast("WatchkeeperApp", self.app).palette
+        agent = self._snapshot.agent(self.agent_id)
+        pieces: list[Piece] = [("3", "key")]
+        if agent is None:
+            pieces.append((" Agent", "strong"))
+        else:
+            condition = agent_condition(agent, self._snapshot.state, self._now)
+            width = max(20, self.size.width - 8)
+            last = max(agent.last_active, agent.live.updated_at if agent.live else 0.0)
+            pieces += [
+                (f" {clip(sanitize(agent.name or agent.role), 28)}  ", "strong"),
+                (f"{condition.glyph} {condition.word}", condition.role),
+                (f"  turn {agent.turn}", "muted"),
+            ]
+            if agent.ended_at is None:
+                pieces.append((f"  last sign {figures.duration(self._now - last)} ago", "faint"))
+            while pieces_width(pieces) > width and len(pieces) > 3:
+                pieces.pop()
+        self.border_title = content(pieces, palette)

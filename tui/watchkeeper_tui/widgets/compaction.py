@@ -1,0 +1,69 @@
+"""Pane 4: compaction over the whole session: passes in flight, then what came of the earlier ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages.compactions import compaction_pieces
+from watchkeeper_tui.pages.memory import THRESHOLD, context_used
+from watchkeeper_tui.sanitize import fit, sanitize
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.plan import context_bar
+from watchkeeper_tui.widgets.rows import RowView
+
+SOON = 0.55
+"""From this share of the window on, an agent is listed as one that will compact."""
+
+
+class CompactionView(RowView[CompactionFacts | AgentFacts]):
+    """One row a pass, in flight first; then the agents that come nearest to one."""
+
+    COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
+
+    def __init__(self) -> None:
+        super().__init__(id="compaction", classes="pane")
+        self._names: dict[str, str] = {}
+        self._now = 0.0
+
+    def show(self, snapshot: Snapshot, names: dict[str, str], now: float) -> None:
+        """Show the session's passes."""
+        self._names, self._now = names, now
+        flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
+        ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
+        near = sorted(
+            (agent for agent in snapshot.agents if agent.ended_at is None and _share(agent) >= SOON), key=_share, reverse=True
+        )[:5]
+        self.set_rows([*flying, *near, *ended])
+        removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
+        pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
+        if flying:
+            pieces.append((f"  ◌ {len(flying)} in flight", "working"))
+        if removed > 0:
+            pieces.append((f"  {figures.tokens(removed)} tok let go", "muted"))
+        stalled = sum(each.stall_seconds for each in ended)
+        if ended:
+            pieces.append((f"  stall {stalled * 1000:.0f}ms", "muted"))
+        self.border_title = content(pieces, self.watch_app.palette)
+
+    def row_id(self, row: CompactionFacts | AgentFacts) -> str:
+        return f"agent:{row.id}" if isinstance(row, AgentFacts) else f"pass:{row.id}"
+
+    def row_cells(self, row: CompactionFacts | AgentFacts) -> Sequence[Cell]:
+        if isinstance(row, AgentFacts):
+            used = context_used(row)
+            left = max(0, int(row.context_limit * THRESHOLD) - used)
+            note = f"  compacts in {figures.tokens(left)} tok" if left else "  compaction due"
+            bar = context_bar(used, row.context_limit)
+            return (
+                [("… ", "faint"), (fit(sanitize(row.name), 12) + " ", "text"), *bar, (note, "muted" if left else "bar_high")],
+            )
+        name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), 12)
+        return (compaction_pieces(row, self._now, name=name),)
+
+
+def _share(agent: AgentFacts) -> float:
+    return figures.share(context_used(agent), agent.context_limit)

@@ -1,0 +1,59 @@
+"""Pane 2: what happens, newest at the end, followed until somebody scrolls up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.snapshot import EventLine
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.rows import RowView
+
+
+class EventsView(RowView[EventLine]):
+    """The tail of the session's log."""
+
+    FOLLOWS = True
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("at", 8),
+        Column("agent", 12),
+        Column("kind", 7),
+        Column("what", 20, flexible=True),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(id="events", classes="pane")
+        self._names: dict[str, str] = {}
+        self.filter_words = ""
+
+    def show(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
+        """Show these events; `names` are agents' names by id."""
+        self._names = names
+        self.set_rows(events)
+        self.scrolled()
+
+    def scrolled(self) -> None:
+        pieces: list[Piece] = [("2", "key"), (" Events  ", "strong")]
+        if self.filter_words:
+            pieces += [("/", "accent"), (sanitize(self.filter_words) + "  ", "match")]
+        if self.following:
+            pieces.append(("FOLLOW", "working"))
+        elif self.unseen:
+            pieces.append((f"{self.unseen:,} new ↓ G", "waiting"))
+        else:
+            pieces.append(("scrolled", "muted"))
+        self.border_title = content(pieces, self.watch_app.palette)
+
+    def row_id(self, row: EventLine) -> str:
+        return str(row.seq)
+
+    def row_cells(self, row: EventLine) -> Sequence[Cell]:
+        name = self._names.get(row.agent_id or "", "")
+        return (
+            [(figures.time_of_day(row.at), "faint")],
+            [(name or "-", "muted" if name else "faint")],
+            [(row.kind, row.role)],
+            [(row.text, "text" if row.role != "failed" else "failed")],
+        )

@@ -1,0 +1,115 @@
+"""The first line: which session, how it stands, what it costs. What does not fit is left out, least important first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, cast
+
+from textual.content import Content
+from textual.widget import Widget
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import SESSION_BADGES, agent_condition
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+_COUNTED = ("●", "◔", "?", "‖", "↻", "!", "†", "✗", "✓")
+
+
+class Header(Widget):
+    """One line about the whole session."""
+
+    DEFAULT_CSS = """
+    Header { height: 1; dock: top; background: $panel; color: $foreground; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="header")
+        self._snapshot = Snapshot()
+        self._now = 0.0
+        self._frozen_since: float | None = None
+        self._behind = 0
+
+    def show(self, snapshot: Snapshot, now: float, *, frozen_since: float | None = None, behind: int = 0) -> None:
+        """Show this reading. `behind`: events that came while the view is frozen."""
+        self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
+        self.refresh()
+
+    def render(self) -> Content:
+        app = cast("WatchkeeperApp", self.app)
+        return content(self.pieces(self.size.width), app.palette)
+
+    def pieces(self, width: int) -> list[Piece]:
+        """What fits into `width` columns."""
+        groups = self._groups()
+        shown = list(range(len(groups)))
+        while len(shown) > 1 and sum(pieces_width(groups[index][1]) for index in shown) > width:
+            shown.remove(max(shown, key=lambda index: groups[index][0]))
+        used = sum(pieces_width(groups[index][1]) for index in shown)
+        flat = [piece for index in shown for piece in groups[index][1]]
+        goal = self._goal(width - used)
+        if goal:
+            flat[self._goal_place(groups, shown) : self._goal_place(groups, shown)] = goal
+        return flat
+
+    def _goal_place(self, groups: list[tuple[int, list[Piece]]], shown: list[int]) -> int:
+        """After the badge and the id."""
+        return sum(len(groups[index][1]) for index in shown if index < 2)
+
+    def _goal(self, cells: int) -> list[Piece]:
+        session = self._snapshot.session
+        if session is None or cells < 12:
+            return []
+        text = clip(sanitize(session.title or session.goal), min(cells - 4, 48))
+        return [(f"“{text}”  ", "strong")]
+
+    def _groups(self) -> list[tuple[int, list[Piece]]]:
+        snapshot, now = self._snapshot, self._now
+        glyph, role = SESSION_BADGES[snapshot.state]
+        groups: list[tuple[int, list[Piece]]] = [(0, [(f" {glyph} {snapshot.state} ", role), (" ", "text")])]
+        if self._frozen_since is not None:
+            text = f" ■ VIEW FROZEN {figures.duration(now - self._frozen_since)}"
+            if self._behind:
+                text += f", {self._behind:,} behind"
+            groups.append((0, [(text + " ", "badge_frozen"), (" ", "text")]))
+        session = snapshot.session
+        if session is None:
+            groups.append((1, [("watchkeeper", "accent")]))
+            return groups
+        groups.insert(1, (5, [(f"{session.id}  ", "accent")]))
+        ended = session.ended_at or (session.last_active if snapshot.state is not SessionState.LIVE else now)
+        groups.append((1, [(figures.clock(ended - session.created_at), "text"), ("  ", "text")]))
+        if snapshot.state is SessionState.LIVE and snapshot.host_pid:
+            groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
+        groups.append((7, [(f"{figures.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
+        groups.append((2, self._counts()))
+        cost = figures.cost(session.cost_usd, session.unpriced_calls)
+        groups.append((3, [(cost, "money")]))
+        if snapshot.rates.cost_per_minute > 0:
+            groups.append((6, [(f" +${figures.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
+        groups.append((4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")]))
+        if snapshot.state is SessionState.LIVE:
+            groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
+        reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
+        if reached is not None:
+            groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
+        return groups
+
+    def _counts(self) -> list[Piece]:
+        counted: Counter[str] = Counter()
+        roles: dict[str, str] = {}
+        for agent in self._snapshot.agents:
+            condition = agent_condition(agent, self._snapshot.state, self._now)
+            counted[condition.glyph] += 1
+            roles[condition.glyph] = condition.role
+        pieces: list[Piece] = []
+        for glyph in _COUNTED:
+            if counted[glyph]:
+                pieces.append((f"{glyph}{counted[glyph]} ", roles[glyph]))
+        if pieces:
+            pieces.append((" ", "text"))
+        return pieces

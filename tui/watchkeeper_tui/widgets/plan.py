@@ -1,0 +1,93 @@
+"""Pane 1: the plan tree, with each agent's state, context, tokens and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages.memory import context_used
+from watchkeeper_tui.plan_tree import PlanRow
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.rows import RowView
+
+BAR_CELLS = 8
+
+
+def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
+    """A context's filling as a bar and a percentage."""
+    fraction = figures.share(used, limit)
+    filled = figures.bar_cells(fraction, cells)
+    role = "bar_low" if fraction < 0.5 else "bar_mid" if fraction < 0.75 else "bar_high" if fraction < 0.92 else "bar_full"
+    return [("▓" * filled, role), ("░" * (cells - filled), "bar_empty"), (f" {fraction * 100:>3.0f}%", role)]
+
+
+class PlanView(RowView[PlanRow]):
+    """The tree, one row a task or agent."""
+
+    HEADINGS = True
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("S", 1),
+        Column("task / agent", 16, flexible=True),
+        Column("agent", 12, drop=4),
+        Column("model", 9, drop=3),
+        Column("context", 13),
+        Column("tokens", 6, right=True, drop=1),
+        Column("cost", 7, right=True, drop=2),
+        Column("$/m", 4, right=True, drop=5),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(id="plan", classes="pane")
+        self._rates: dict[str, float] = {}
+        self.marked: frozenset[str] = frozenset()
+        self.filter_words = ""
+
+    def show(self, rows: Sequence[PlanRow], rates: dict[str, float]) -> None:
+        """Show these rows; `rates` are dollars a minute by agent."""
+        self._rates = rates
+        self.set_rows(rows)
+        self.title()
+
+    def title(self) -> None:
+        """Bring the pane's title up to date."""
+        pieces: list[Piece] = [("1", "key"), (" Plan", "strong")]
+        if self.filter_words:
+            pieces += [("  /", "accent"), (sanitize(self.filter_words), "match")]
+        if self.marked:
+            pieces.append((f"  ◆ {len(self.marked)} marked", "marked"))
+        self.border_title = content(pieces, self.watch_app.palette)
+
+    def row_id(self, row: PlanRow) -> str:
+        return row.id
+
+    def is_marked(self, row: PlanRow) -> bool:
+        return row.id in self.marked
+
+    def row_cells(self, row: PlanRow) -> Sequence[Cell]:
+        condition, agent = row.condition, row.agent
+        name_role = "muted" if condition.role in ("pending", "cancelled") else "text"
+        name: list[Piece] = [(row.prefix, "faint"), (row.name, name_role)]
+        if row.hidden:
+            name.append((f" +{row.hidden}", "muted"))
+        context: list[Piece]
+        if condition.note and condition.role not in ("working", "done"):
+            context = [(condition.note, condition.role)]
+        elif agent is not None and agent.context_limit and agent.context_tokens:
+            context = context_bar(context_used(agent), agent.context_limit)
+        elif condition.role in ("pending", "working", "muted"):
+            context = [(condition.word, "faint")]
+        else:
+            context = [(condition.word, condition.role)]
+        rate = sum(self._rates.get(each, 0.0) for each in ([agent.id] if agent else []))
+        return (
+            [(condition.glyph, condition.role)],
+            name,
+            [(sanitize(agent.name) if agent and row.task else "", "muted")],
+            [(sanitize(figures.model_name(agent.model)) if agent else "", "muted")],
+            context,
+            [(figures.tokens(row.tokens) if row.tokens else "", "tokens")],
+            [(figures.cost(row.cost_usd, row.unpriced_calls) if row.tokens or row.cost_usd else "", "money")],
+            [(figures.rate(rate) if agent else "", "muted")],
+        )

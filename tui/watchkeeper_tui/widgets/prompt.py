@@ -1,0 +1,188 @@
+"""Questions at the foot of the screen: a line to type, or a preview that takes `y` or `n` and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widget import Widget
+from textual.widgets import Input
+
+from watchkeeper_tui.widgets.cells import Piece, content
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+
+class _Words(Widget):
+    """The lines above the answer."""
+
+    DEFAULT_CSS = "_Words { height: auto; max-height: 14; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: Sequence[Sequence[Piece]] = ()
+
+    def get_content_height(self, *_: object) -> int:
+        return len(self.lines)
+
+    def render(self) -> Content:
+        palette = cast("WatchkeeperApp", self.app).palette
+        return Content("\n").join([content(line, palette) for line in self.lines])
+
+
+class _Line(Input):
+    """The line to type into. Esc gives up; up brings back what was typed before."""
+
+
+class Prompt(Vertical, can_focus=True):
+    """At most one question at a time; hidden while there is none."""
+
+    DEFAULT_CSS = """
+    Prompt {
+        height: auto; max-height: 18; display: none;
+        background: $panel; border-top: solid $accent; padding: 0 1;
+    }
+    Prompt.-asking { display: block; }
+    Prompt Input { border: none; height: 1; padding: 0; background: $panel; display: none; }
+    Prompt Input:focus { border: none; }
+    Prompt.-typing Input { display: block; }
+    """
+
+    def __init__(self) -> None:
+        super().__init__(id="prompt")
+        self._typed: Callable[[str], None] | None = None
+        self._changed: Callable[[str], None] | None = None
+        self._keys: dict[str, Callable[[], None]] = {}
+        self._gave_up: Callable[[], None] | None = None
+        self._history: dict[str, list[str]] = {}
+        self._kind = ""
+        self._back = 0
+        self._focus_before: Widget | None = None
+
+    def compose(self) -> ComposeResult:
+        yield _Words()
+        yield _Line(id="prompt-line", select_on_focus=False, compact=True)
+
+    @property
+    def is_asking(self) -> bool:
+        """A question is open."""
+        return self.has_class("-asking")
+
+    @property
+    def text(self) -> str:
+        """What the question says, and what is typed."""
+        lines = ["".join(text for text, _ in line) for line in self.query_one(_Words).lines]
+        return "\n".join(lines)
+
+    def ask_line(
+        self,
+        question: Sequence[Sequence[Piece]],
+        typed: Callable[[str], None],
+        *,
+        kind: str,
+        value: str = "",
+        changed: Callable[[str], None] | None = None,
+        gave_up: Callable[[], None] | None = None,
+    ) -> None:
+        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke."""
+        self._open(question)
+        self._typed, self._changed, self._gave_up, self._keys = typed, changed, gave_up, {}
+        self._kind, self._back = kind, 0
+        self.add_class("-typing")
+        line = self.query_one(_Line)
+        with line.prevent(Input.Changed):
+            line.value = value
+        line.cursor_position = len(value)
+        line.focus()
+
+    def ask_key(
+        self,
+        question: Sequence[Sequence[Piece]],
+        keys: dict[str, Callable[[], None]],
+        *,
+        gave_up: Callable[[], None] | None = None,
+    ) -> None:
+        """Ask for one of `keys`; `n` and Esc give up unless they are among them. Enter never answers."""
+        self._open(question)
+        self._keys, self._typed, self._changed, self._gave_up = dict(keys), None, None, gave_up
+        self.remove_class("-typing")
+        self.focus()
+
+    def reword(self, question: Sequence[Sequence[Piece]]) -> None:
+        """Say something else above the line that is being typed."""
+        words = self.query_one(_Words)
+        words.lines = question
+        words.refresh(layout=True)
+
+    def close(self) -> None:
+        """Put the question away; whoever had the focus has it again."""
+        if not self.is_asking:
+            return
+        self.remove_class("-asking", "-typing")
+        self._typed = self._changed = self._gave_up = None
+        self._keys = {}
+        before, self._focus_before = self._focus_before, None
+        if before is not None and before.is_attached and before.display:
+            before.focus()
+        else:
+            self.screen.set_focus(None)
+
+    def _open(self, question: Sequence[Sequence[Piece]]) -> None:
+        if not self.is_asking:
+            self._focus_before = self.screen.focused
+        self.reword(question)
+        self.add_class("-asking")
+
+    def on_key(self, event: events.Key) -> None:
+        if not self.is_asking:
+            return
+        if event.key == "escape":
+            event.stop()
+            event.prevent_default()
+            gave_up = self._gave_up
+            self.close()
+            if gave_up is not None:
+                gave_up()
+            return
+        if self._typed is not None:
+            self._type(event)
+            return
+        event.stop()
+        event.prevent_default()
+        chosen = self._keys.get(event.character or event.key) or self._keys.get(event.key)
+        if chosen is not None:
+            self.close()
+            chosen()
+        elif event.key in ("n", "q"):
+            gave_up = self._gave_up
+            self.close()
+            if gave_up is not None:
+                gave_up()
+
+    def _type(self, event: events.Key) -> None:
+        past = self._history.get(self._kind, [])
+        if event.key in ("up", "down") and past:
+            event.stop()
+            self._back = max(0, min(len(past), self._back + (1 if event.key == "up" else -1)))
+            line = self.query_one(_Line)
+            line.value = past[-self._back] if self._back else ""
+            line.cursor_position = len(line.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        typed, value = self._typed, event.value
+        if value.strip():
+            self._history.setdefault(self._kind, []).append(value)
+        self.close()
+        if typed is not None:
+            typed(value)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._changed is not None:
+            self._changed(event.value)

@@ -1,0 +1,322 @@
+"""One view for every list: fixed columns, any number of rows, only those in sight are ever drawn.
+
+The selection belongs to a row's id, not to its place. A view that follows keeps its end in sight until somebody scrolls
+away, and then counts what came since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+
+from rich.segment import Segment
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from watchkeeper_tui.widgets.cells import Cell, Column, column_widths, row_strip
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+T = TypeVar("T")
+
+
+class RowView(ScrollView, Generic[T], can_focus=True):
+    """Rows of `T`. A subclass says what a row's id is, and which cells it has."""
+
+    DEFAULT_CSS = """
+    RowView {
+        overflow-x: hidden;
+        overflow-y: auto;
+        scrollbar-size-vertical: 1;
+    }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False, id="rows.up"),
+        Binding("down,j", "move(1)", "Down", show=False, id="rows.down"),
+        Binding("pageup,ctrl+u", "page(-1)", "Page up", show=False, id="rows.page_up"),
+        Binding("pagedown,ctrl+d", "page(1)", "Page down", show=False, id="rows.page_down"),
+        Binding("home,g", "first", "First", show=False, id="rows.first"),
+        Binding("end,G", "last", "Last", show=False, id="rows.last"),
+        Binding("enter", "open", "Open", show=False, id="rows.open"),
+    ]
+
+    COLUMNS: ClassVar[Sequence[Column]] = ()
+    HEADINGS: ClassVar[bool] = False
+    """Show the columns' titles as a first line that does not scroll."""
+    FOLLOWS: ClassVar[bool] = False
+    """New rows come at the end, and the view keeps the end in sight."""
+    CURSOR: ClassVar[bool] = True
+    """A row is selected; otherwise the view only scrolls."""
+
+    class Selected(Message):
+        """Another row was selected by the user."""
+
+        def __init__(self, view: RowView[Any], row_id: str) -> None:
+            super().__init__()
+            self.view = view
+            self.row_id = row_id
+
+        @property
+        def control(self) -> RowView[Any]:
+            return self.view
+
+    class Opened(Message):
+        """Enter, or a double click, on a row."""
+
+        def __init__(self, view: RowView[Any], row_id: str) -> None:
+            super().__init__()
+            self.view = view
+            self.row_id = row_id
+
+        @property
+        def control(self) -> RowView[Any]:
+            return self.view
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.rows: Sequence[T] = ()
+        self.selected_id: str | None = None
+        self.following = self.FOLLOWS
+        self._index = 0
+        self._last_seen: str | None = None
+        self._widths: list[int] = []
+        self._widths_for = -1
+
+    # What a subclass says.
+
+    def row_id(self, row: T) -> str:
+        """The row's id, unique in the view."""
+        raise NotImplementedError
+
+    def row_cells(self, row: T) -> Sequence[Cell]:
+        """The row's cells, one for each column."""
+        raise NotImplementedError
+
+    def is_marked(self, row: T) -> bool:
+        """The row carries a mark for an action on several."""
+        return False
+
+    def columns(self) -> Sequence[Column]:
+        """The columns; by default the class's."""
+        return self.COLUMNS
+
+    # What others use.
+
+    @property
+    def watch_app(self) -> WatchkeeperApp:
+        return cast("WatchkeeperApp", self.app)
+
+    @property
+    def selected(self) -> T | None:
+        """The selected row, or None in an empty view."""
+        return self.rows[self._index] if 0 <= self._index < len(self.rows) else None
+
+    @property
+    def unseen(self) -> int:
+        """How many rows came since the view stopped following; 0 while it follows."""
+        if self.following or not self.FOLLOWS or not self.rows:
+            return 0
+        if self._last_seen is None:
+            return 0
+        place = self._find(self._last_seen, len(self.rows) - 1)
+        return len(self.rows) - 1 - place if place is not None else len(self.rows)
+
+    def set_rows(self, rows: Sequence[T]) -> None:
+        """Show these rows; the selection stays with its row, or with its place where that row is gone."""
+        self.rows = rows
+        if self.selected_id is not None:
+            place = self._find(self.selected_id, self._index)
+            if place is not None:
+                self._index = place
+        self._index = max(0, min(self._index, len(rows) - 1))
+        if self.following and rows:
+            self._index = len(rows) - 1
+        if rows and (self.selected_id is None or self.following or self._find(self.selected_id, self._index) is None):
+            self.selected_id = self.row_id(rows[self._index])
+        self._resize_rows()
+        if self.following:
+            self._last_seen = self.row_id(rows[-1]) if rows else None
+            self._to_end()
+        self.refresh()
+
+    def select(self, row_id: str, *, tell: bool = True) -> bool:
+        """Select the row of that id, bring it into sight; False where there is none."""
+        place = self._find(row_id, self._index)
+        if place is None:
+            return False
+        self._go(place, tell=tell)
+        return True
+
+    def place_of(self, row_id: str) -> int | None:
+        """Where the row of that id stands, or None."""
+        return self._find(row_id, self._index)
+
+    # Movement.
+
+    def action_move(self, step: int) -> None:
+        if not self.CURSOR:
+            self.scroll_to(y=self.scroll_y + step, animate=False)
+            return
+        self._go(self._index + step)
+
+    def action_page(self, direction: int) -> None:
+        rows = max(1, self._visible_rows() - 1)
+        if not self.CURSOR:
+            self.scroll_to(y=self.scroll_y + direction * rows, animate=False)
+            return
+        self._go(self._index + direction * rows)
+
+    def action_first(self) -> None:
+        self._go(0) if self.CURSOR else self.scroll_to(y=0, animate=False)
+
+    def action_last(self) -> None:
+        if self.FOLLOWS:
+            self.following = True
+        self._go(len(self.rows) - 1) if self.CURSOR else self._to_end()
+
+    def action_open(self) -> None:
+        row = self.selected
+        if row is not None and self.CURSOR:
+            self.post_message(self.Opened(self, self.row_id(row)))
+
+    def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        place = self.scroll_offset.y + offset.y - (1 if self.HEADINGS else 0)
+        if offset.y < (1 if self.HEADINGS else 0) or not 0 <= place < len(self.rows):
+            return
+        self._go(place)
+        if event.chain == 2:
+            self.action_open()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        if self.FOLLOWS and self.rows and round(old_value) != round(new_value):
+            at_end = round(new_value) >= self.max_scroll_y
+            if new_value < old_value and not at_end:
+                self._stop_following()
+            elif at_end and new_value > old_value:
+                self.following = True
+            self.scrolled()
+
+    def scrolled(self) -> None:
+        """The view moved; a subclass may bring its title up to date."""
+
+    def _go(self, place: int, *, tell: bool = True) -> None:
+        if not self.rows:
+            return
+        place = max(0, min(place, len(self.rows) - 1))
+        if self.FOLLOWS and place < len(self.rows) - 1:
+            self._stop_following()
+        elif self.FOLLOWS:
+            self.following = True
+        self._index = place
+        row_id = self.row_id(self.rows[place])
+        changed = row_id != self.selected_id
+        self.selected_id = row_id
+        self._into_sight(place)
+        self.refresh()
+        self.scrolled()
+        if changed and tell:
+            self.post_message(self.Selected(self, row_id))
+
+    def _stop_following(self) -> None:
+        if self.following:
+            self.following = False
+            self._last_seen = self.row_id(self.rows[-1]) if self.rows else None
+
+    def _into_sight(self, place: int) -> None:
+        top, visible = self.scroll_offset.y, self._visible_rows()
+        if place < top:
+            self.scroll_to(y=place, animate=False, immediate=True)
+        elif place >= top + visible:
+            self.scroll_to(y=place - visible + 1, animate=False, immediate=True)
+
+    def _to_end(self) -> None:
+        self.scroll_to(y=max(0, len(self.rows) - self._visible_rows()), animate=False, immediate=True)
+
+    def _visible_rows(self) -> int:
+        return max(1, self.scrollable_content_region.height - (1 if self.HEADINGS else 0))
+
+    def _find(self, row_id: str, near: int) -> int | None:
+        """Where a row stands now, looking first where it was."""
+        rows = self.rows
+        if 0 <= near < len(rows) and self.row_id(rows[near]) == row_id:
+            return near
+        for place, row in enumerate(rows):
+            if self.row_id(row) == row_id:
+                return place
+        return None
+
+    # Drawing.
+
+    def on_resize(self) -> None:
+        self.laid_out()
+        self._resize_rows()
+        if self.following:
+            self._to_end()
+        elif self.CURSOR:
+            self._into_sight(self._index)
+
+    def laid_out(self) -> None:
+        """The size changed; a subclass whose rows depend on the width makes them anew."""
+
+    def _resize_rows(self) -> None:
+        size = Size(self.scrollable_content_region.width, len(self.rows) + (1 if self.HEADINGS else 0))
+        if size != self.virtual_size:
+            self.virtual_size = size
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self.rows) + (1 if self.HEADINGS else 0)
+
+    def render_line(self, y: int) -> Strip:
+        return self._draw_line(y).apply_style(self.rich_style)
+
+    def _draw_line(self, y: int) -> Strip:
+        palette = self.watch_app.palette
+        width = self.scrollable_content_region.width
+        gutter = 1 if self.CURSOR else 0
+        if width != self._widths_for:
+            self._widths = column_widths(self.columns(), width - gutter)
+            self._widths_for = width
+        if self.HEADINGS:
+            if y == 0:
+                titles = [[(column.title, "heading")] for column in self.columns()]
+                return self._line(row_strip(titles, self.columns(), self._widths, palette), " ", "heading", width)
+            y -= 1
+        place = self.scroll_offset.y + y
+        if not 0 <= place < len(self.rows):
+            return Strip.blank(width)
+        row = self.rows[place]
+        strip = row_strip(self.row_cells(row), self.columns(), self._widths, palette)
+        if not self.CURSOR:
+            return strip.adjust_cell_length(width)
+        chosen = place == self._index
+        glyph, role = (" ", "text")
+        if self.is_marked(row):
+            glyph, role = "◆", "marked"
+        elif chosen:
+            glyph, role = "▌", "accent"
+        strip = self._line(strip, glyph, role, width)
+        if chosen:
+            under = palette["selected" if self.has_focus else "selected_idle"]
+            strip = Strip([Segment(text, (style + under) if style else under) for text, style, _ in strip], width)
+        return strip
+
+    def _line(self, strip: Strip, glyph: str, role: str, width: int) -> Strip:
+        if not self.CURSOR:
+            return strip.adjust_cell_length(width)
+        palette = self.watch_app.palette
+        return Strip([Segment(glyph, palette[role]), *strip], strip.cell_length + 1).adjust_cell_length(width)
+
+    def columns_changed(self) -> None:
+        """Lay the columns out anew."""
+        self._widths_for = -1
+        self.refresh()

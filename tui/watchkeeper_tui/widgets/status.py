@@ -1,0 +1,124 @@
+"""The last two lines: what needs you or became of your last command, and the keys that do something here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from textual import events
+from textual.content import Content
+from textual.message import Message
+from textual.widget import Widget
+
+from watchkeeper_tui.sanitize import clip
+from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+
+class StatusLine(Widget):
+    """One line of plain words."""
+
+    DEFAULT_CSS = "StatusLine { height: 1; background: $surface; }"
+
+    def __init__(self) -> None:
+        super().__init__(id="status")
+        self._pieces: tuple[Piece, ...] = ()
+
+    def say(self, pieces: Sequence[Piece]) -> None:
+        """Show these words; the line is cut where it ends."""
+        if tuple(pieces) != self._pieces:
+            self._pieces = tuple(pieces)
+            self.refresh()
+
+    @property
+    def text(self) -> str:
+        """What stands there."""
+        return "".join(text for text, _ in self._pieces)
+
+    def render(self) -> Content:
+        width, left = self.size.width, self.size.width - 1
+        pieces: list[Piece] = [(" ", "text")]
+        for text, role in self._pieces:
+            if left <= 0:
+                break
+            cut = clip(text, left)
+            pieces.append((cut, role))
+            left -= pieces_width([(cut, role)])
+        del width
+        return content(pieces, cast("WatchkeeperApp", self.app).palette)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHint:
+    """A key in the footer. `why_not` greys it, and is said when it is pressed all the same."""
+
+    key: str
+    label: str
+    action: str
+    why_not: str = ""
+
+
+class KeyLine(Widget):
+    """The footer."""
+
+    DEFAULT_CSS = "KeyLine { height: 1; background: $panel; }"
+
+    class Pressed(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    def __init__(self) -> None:
+        super().__init__(id="keys")
+        self.hints: tuple[KeyHint, ...] = ()
+
+    def show(self, hints: Sequence[KeyHint]) -> None:
+        """Show these keys, as many as fit."""
+        if tuple(hints) != self.hints:
+            self.hints = tuple(hints)
+            self.refresh()
+
+    def render(self) -> Content:
+        pieces: list[Piece] = [(" ", "text")]
+        for _, _, group in self._groups():
+            pieces += group
+        return content(pieces, cast("WatchkeeperApp", self.app).palette)
+
+    def on_click(self, event: events.Click) -> None:
+        for (start, end, _), hint in zip(self._groups(), self._fitting(), strict=False):
+            if start <= event.x < end:
+                self.post_message(self.Pressed(hint.action))
+
+    def _fitting(self) -> list[KeyHint]:
+        """The hints that fit; the last two (command, help) always stay."""
+        hints = list(self.hints)
+
+        def needed() -> int:
+            return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
+
+        while len(hints) > 2 and needed() > self.size.width + 2:
+            # Keys that do nothing here go first.
+            greyed = [hint for hint in hints[:-2] if hint.why_not]
+            hints.remove(greyed[-1] if greyed else hints[-3])
+        return hints
+
+    def _groups(self) -> list[tuple[int, int, list[Piece]]]:
+        groups: list[tuple[int, int, list[Piece]]] = []
+        start = 1
+        for hint in self._fitting():
+            dead = bool(hint.why_not)
+            group: list[Piece] = [
+                (hint.key, "faint" if dead else "key"),
+                (" ", "text"),
+                (hint.label, "faint" if dead else "text"),
+                ("  ", "text"),
+            ]
+            width = pieces_width(group)
+            groups.append((start, start + width, group))
+            start += width
+        return groups
