@@ -96,7 +96,7 @@ class McpConnection:
             cwd=self._config.get("cwd") or os.environ.get("HOME") or "/",
             encoding_error_handler="replace",
         )
-        return stdio_client(server, errlog=open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
+        return stdio_client(server, errlog=open(os.devnull, "w"))
 
     @staticmethod
     async def _list(client: Client) -> list[dict[str, Any]]:

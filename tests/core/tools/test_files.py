@@ -1,0 +1,141 @@
+"""File tools: what they give, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from watchkeeper.agents.tools.builtin import builtin_tools
+from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
+from watchkeeper.agents.tools.workers import WorkerPool
+
+Run = Callable[..., Awaitable[ToolResult]]
+
+
+async def test_file_tools_read_search_and_change_the_workspace(run: Run, workspace: Path) -> None:
+    assert (await run("read", file_path="hello.py")).content == "print('hello')\n# TODO: more\n"
+    assert (await run("read", file_path="hello.py", view_range=[2, 2])).content == "# TODO: more"
+    assert (await run("glob", pattern="**/*.py")).content == "hello.py"
+    assert (await run("grep", pattern="TO.O")).content == "hello.py:2:# TODO: more"
+    assert not (await run("write", file_path="new/file.txt", content="one two")).is_error
+    assert not (await run("edit", file_path="new/file.txt", old_string="two", new_string="three")).is_error
+    assert (workspace / "new/file.txt").read_text() == "one three"
+    listing = json.loads(str((await run("list_folder")).content))
+    assert {entry["path"] for entry in listing["entries"]} == {"hello.py", "new"}
+
+
+@pytest.mark.parametrize("path", ["../secret.txt", "{outside}/secret.txt", "link.txt", "folder_link/secret.txt", "/etc/passwd"])
+async def test_no_file_tool_reaches_outside_the_workspace(run: Run, workspace: Path, path: str) -> None:
+    outside = workspace.parent
+    (workspace / "link.txt").symlink_to(outside / "secret.txt")
+    (workspace / "folder_link").symlink_to(outside)
+    path = path.format(outside=outside)
+    results = [
+        await run("read", file_path=path),
+        await run("write", file_path=path, content="owned"),
+        await run("edit", file_path=path, old_string="out", new_string="in"),
+        await run("grep", pattern="bounds", path=path),
+    ]
+    assert all(result.is_error for result in results)
+    assert not any("out of bounds" in str(result.content) for result in results)
+    assert (outside / "secret.txt").read_text() == "out of bounds"
+    assert "secret" not in str((await run("glob", pattern="folder_link/*")).content)
+    assert (await run("glob", pattern="../*")).is_error
+
+
+async def test_a_new_file_is_not_written_through_a_dangling_link(run: Run, workspace: Path) -> None:
+    (workspace / "dangling").symlink_to(workspace.parent / "not_yet")
+    assert (await run("write", file_path="dangling", content="x")).is_error
+    assert not (workspace.parent / "not_yet").exists()
+
+
+async def test_files_that_are_no_text_are_refused_or_shown_as_images(run: Run, workspace: Path) -> None:
+    (workspace / "latin.txt").write_bytes(b"caf\xe9")
+    (workspace / "huge.log").write_bytes(b"x" * 300_000)
+    (workspace / "dot.png").write_bytes(b"\x89PNG\r\n\x1a\n0000")
+    os.mkfifo(workspace / "fifo")
+    assert (await run("read", file_path="latin.txt")).is_error
+    assert "view_range" in str((await run("read", file_path="huge.log")).content)
+    assert (await run("read", file_path="fifo")).is_error
+    image = (await run("read", file_path="dot.png")).content
+    assert isinstance(image, list)
+    assert image[0]["type"] == "image"
+
+
+async def test_names_and_lines_that_are_not_utf8_do_no_harm(run: Run, workspace: Path) -> None:
+    (workspace / os.fsdecode(b"odd\xff.txt")).write_bytes(b"needle \xff\xfe\n")
+    found = await run("grep", pattern="needle")
+    assert not found.is_error
+    assert "needle" in str(found.content)
+    assert not (await run("glob", pattern="*")).is_error
+    assert not (await run("list_folder")).is_error
+
+
+async def test_a_workspace_that_was_deleted_gives_errors(run: Run, workspace: Path) -> None:
+    shutil.rmtree(workspace)
+    for name, arguments in (
+        ("list_folder", {}),
+        ("read", {"file_path": "a"}),
+        ("write", {"file_path": "a", "content": "x"}),
+        ("bash", {"command": "ls"}),
+    ):
+        assert (await run(name, **arguments)).is_error
+    assert not workspace.exists()
+
+
+async def test_input_is_checked_before_anything_runs(run: Run) -> None:
+    for name, arguments in (
+        ("read", {}),
+        ("read", {"file_path": 3}),
+        ("read", {"file_path": "a", "view_range": [1]}),
+        ("write", {"file_path": "a"}),
+        ("list_folder", {"path": ["."]}),
+        ("list_folder", {"what": 1}),
+        ("bash", {"timeout_ms": "long"}),
+    ):
+        result = await run(name, **arguments)
+        assert result.is_error, (name, arguments)
+        assert "\n" not in str(result.content)
+
+
+async def test_reading_is_allowed_and_changing_asks(pool: WorkerPool) -> None:
+    tools = builtin_tools(pool)
+    allowed = {name for name, tool in tools.items() if tool.permission is Permission.ALLOW}
+    assert allowed == {"list_folder", "read", "glob", "grep"}
+    assert {name for name, tool in tools.items() if not tool.idempotent} == {"edit", "bash"}
+    assert all(isinstance(tool, OutsideTool) for tool in tools.values())
+
+
+async def test_the_schemas_name_what_the_sdk_takes(pool: WorkerPool) -> None:
+    from anthropic.lib.tools import agent_toolset as sdk
+
+    tools = builtin_tools(pool)
+    for theirs in sdk.beta_agent_toolset_20260401(sdk.AgentToolContext(workdir=".")):
+        schema = theirs.to_dict()["input_schema"]
+        ours = tools[theirs.name].spec.input_schema
+        assert set(ours["properties"]) == set(schema["properties"])  # type: ignore[call-overload]
+        assert set(ours["required"]) == set(schema.get("required") or [])  # type: ignore[call-overload]
+
+
+def test_list_folder_and_the_host_need_no_sdk(workspace: Path) -> None:
+    program = f"""
+import asyncio, os, sys, pathlib
+from watchkeeper.agents.tools import builtin, mcp, permissions, redact, workers
+from watchkeeper.agents.tools.worker_files import FileTools
+import watchkeeper.agents.tools.worker
+told, failed = asyncio.run(FileTools({str(workspace)!r}).run({{"tool": "list_folder", "arguments": {{}}}}))
+assert not failed, told
+heavy = {{"anthropic", "mcp", "pydantic", "jsonschema", "yaml"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    root = Path(__file__).parents[3] / "core"
+    environ = dict(os.environ) | {"PYTHONPATH": str(root)}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
