@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from watchkeeper.models.surveyor.partial import json_after
+from watchkeeper.models.surveyor.partial import json_after, leading_rows
 from watchkeeper.records.model import ModelRequest, Purpose
 
 CURSOR = "cursor:"
@@ -137,12 +137,6 @@ def understand(request: ModelRequest) -> Situation:
         cursor = traced if traced and traced.get("key") == situation.key else None
     if cursor and isinstance(cursor.get("scope"), dict) and not assigned_again:
         scope = cursor["scope"]
-    return _replaced(situation, scope, cursor)
-
-
-def _replaced(situation: Situation, scope: dict[str, Any] | None, cursor: dict[str, Any] | None) -> Situation:
-    from dataclasses import replace
-
     return replace(situation, scope=scope, cursor=cursor)
 
 
@@ -206,9 +200,8 @@ def _inbox_in(text: str) -> list[dict[str, Any]]:
     whole = json_after(text[position:], "")
     items = whole.get("inbox") if whole else None
     if not isinstance(items, list):
-        from watchkeeper.models.surveyor.partial import leading_rows
-
-        items, _ = leading_rows(text[text.find("[", position) :]) if "[" in text[position:] else ([], False)
+        # Cut short to fit: what is whole at its beginning still counts.
+        items, _ = leading_rows(text[position:].partition(":")[2])
     return [item for item in items if isinstance(item, dict)]
 
 

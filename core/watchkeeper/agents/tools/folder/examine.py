@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from io import FileIO
 
 from watchkeeper.agents.tools.folder.landmarks import MAIN_GUARD, MANIFEST_BYTES, MANIFESTS, entry_point
 from watchkeeper.agents.tools.folder.languages import BINARY, OTHER, language_of
@@ -72,7 +73,7 @@ def later_todos(path: bytes, *, offset: int, line: int, count: int) -> tuple[lis
     return found[:count], len(found) > count
 
 
-def _opened(path: bytes):  # type: ignore[no-untyped-def]  # an unbuffered binary file: FileIO has no public protocol
+def _opened(path: bytes) -> FileIO:
     # Not through a link, and not blocking should the file have become a pipe since its folder was listed.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -81,7 +82,7 @@ def _opened(path: bytes):  # type: ignore[no-untyped-def]  # an unbuffered binar
     return os.fdopen(descriptor, "rb", buffering=0)
 
 
-def _chunks(file, head: bytes) -> Iterator[tuple[bytes, bool]]:  # type: ignore[no-untyped-def]
+def _chunks(file: FileIO, head: bytes) -> Iterator[tuple[bytes, bool]]:
     """The file's bytes from `head` (already read) on, each with whether it is the last."""
     chunk = head
     while True:
@@ -93,7 +94,7 @@ def _chunks(file, head: bytes) -> Iterator[tuple[bytes, bool]]:  # type: ignore[
         chunk = following
 
 
-def _examined(file, name: str, size: int, mode: int, max_todos: int) -> FileFigures:  # type: ignore[no-untyped-def]
+def _examined(file: FileIO, name: str, size: int, mode: int, max_todos: int) -> FileFigures:
     head = file.read(SNIFFED_BYTES)
     if b"\0" in head:
         return FileFigures(size, BINARY)
