@@ -68,6 +68,7 @@ def assemble(agent_id: str, view: View, tail: Sequence[Message], pinned: Message
         if shortened is None:
             made.rendering.push(message.role, message.content, message.tokens)
         else:
-            made.elided += shortened.tokens
+            before = made.tokens
             made.rendering.push(message.role, elision.apply(message.content, shortened), shortened.tokens)
+            made.elided += made.tokens - before
     return made

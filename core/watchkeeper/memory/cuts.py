@@ -8,11 +8,12 @@ from watchkeeper.memory.content import call_ids, result_ids
 from watchkeeper.records.memory import Message
 
 
-def cut_points(messages: Sequence[Message]) -> list[bool]:
+def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bool]:
     """For `messages` (consecutive), whether a cut before each of them is allowed, and last, behind all of them.
 
-    A pair is a call and the first later result of that id, however far away. A call without a result forbids cuts
-    behind it until the assistant speaks again: then nobody waits for it any more.
+    A pair is a call and the first later result of that id, however far away; a call without a result forbids all cuts
+    behind it. `orphans`: only until the assistant speaks again, as then nobody waits for that result any more. The
+    bound needs this, or one lost result would keep everything behind it verbatim for ever.
     """
     count = len(messages)
     steps = [0] * (count + 2)
@@ -34,7 +35,7 @@ def cut_points(messages: Sequence[Message]) -> list[bool]:
                 asked = waiting.pop(call, None)
                 if asked is not None:
                     forbid(asked + 1, place)
-    still = [place for place in waiting.values() if place in live]
+    still = [place for place in waiting.values() if not orphans or place in live]
     if still:
         forbid(min(still) + 1, count)
     allowed: list[bool] = []

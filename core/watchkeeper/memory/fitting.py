@@ -150,9 +150,9 @@ class Bench:
         shortened = self.view.elided.get(message.seq)
         return message.tokens if shortened is None else shortened.tokens
 
-    def cut_keeping(self, tokens: int, latest: int) -> int:
+    def cut_keeping(self, tokens: int, latest: int, *, orphans: bool = False) -> int:
         """The earliest allowed cut that leaves at most `tokens` verbatim, else the last allowed one up to `latest`."""
-        allowed = cut_points(self.tail)
+        allowed = cut_points(self.tail, orphans=orphans)
         best = latest
         while best > 0 and not allowed[best]:
             best -= 1
@@ -190,12 +190,14 @@ def _attempts(bench: Bench) -> Iterator[Fitted]:
         yield bench.build(0, 0, fold_all=True, pinned_tokens=limit // 16)
         yield bench.build(0, 0, fold_all=True, pinned_tokens=0)
         return
-    turn = bench.cut_keeping(0, newest_turn(tail))
-    group = newest_group(tail)
-    comfortable = min(turn, bench.cut_keeping(int(limit * KEEP_FORCED), newest_turn(tail)))
+    latest, group = newest_turn(tail), newest_group(tail)
     crowded = bench.crowded()
-    kept = sum(bench.cost(message) for message in tail[turn:])
-    if kept <= limit:
+    turn = latest
+    for orphans in (False, True):
+        turn = bench.cut_keeping(0, latest, orphans=orphans)
+        if sum(bench.cost(message) for message in tail[turn:]) > limit:
+            continue
+        comfortable = bench.cut_keeping(int(limit * KEEP_FORCED), latest, orphans=orphans)
         yield bench.build(comfortable, int(limit * DIGEST_SHARE), fold_all=crowded)
         for share in _SMALLER:
             yield bench.build(turn, int(limit * share), fold_all=crowded or share < DIGEST_SHARE)

@@ -168,10 +168,11 @@ class ContextState:
     def composition(self) -> dict[str, int]:
         """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment included."""
         made = self._assembly
+        elided = min(max(0, made.elided), made.tokens - made.observations)
         return {
             "observations": made.observations,
-            "messages": made.tokens - made.observations - made.elided,
-            "elided": made.elided,
+            "messages": made.tokens - made.observations - elided,
+            "elided": elided,
             "headroom": max(0, self.limit - made.tokens),
             "overhead": self.limits.overhead_tokens,
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.core.memory.support import (
     Characters,
     Words,
@@ -15,6 +14,7 @@ from tests.core.memory.support import (
     result,
     text_of,
 )
+
 from watchkeeper.memory.changes import Prepared, Rejection
 from watchkeeper.memory.elision import apply
 from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
@@ -99,9 +99,9 @@ def test_after_a_digest_the_last_words_and_their_answer_are_verbatim(state: Cont
         assert change.tokens <= state.limit
         context = state.render()
         assert_valid(context)
-        assert context[-2:] == [
-            {"role": m.role, "content": m.content} for m in state.messages[-2:]
-        ], "the newest turn is as it was said"
+        assert context[-2:] == [{"role": m.role, "content": m.content} for m in state.messages[-2:]], (
+            "the newest turn is as it was said"
+        )
     assert state.view.version > 1
 
 
@@ -115,7 +115,8 @@ def test_a_message_larger_than_the_window_shows_head_tail_and_pointer(state: Con
     assert "message://explorer/1" in shown["content"]
     assert state.tokens <= state.limit
     elision = state.view.elided[1]
-    assert (elision.head_chars > elision.tail_chars > 0) and elision.tokens == state.tokens
+    assert elision.head_chars > elision.tail_chars > 0
+    assert elision.tokens == state.tokens
     assert state.messages[0].content == whole, "the stored message is untouched"
 
 
@@ -151,7 +152,7 @@ def test_a_window_too_small_for_anything_says_what_it_needs() -> None:
     state = ContextState(ContextLimits(20, 0), Characters())
     change = state.append("user", [{"type": "tool_result", "tool_use_id": "x" * 30, "content": "y"}], at=0.0)
     assert change.messages, "the message is kept"
-    with pytest.raises(WindowTooSmall, match="raise max_tokens|Raise max_tokens") as caught:
+    with pytest.raises(WindowTooSmall, match="Raise max_tokens") as caught:
         state.render()
     assert caught.value.needed > 20
     state.set_limits(ContextLimits(caught.value.needed, 0), 1.0)
@@ -211,13 +212,21 @@ def test_undo_restores_exactly_and_keeps_later_turns(state: ContextState) -> Non
     assert state.render()[-1]["content"] == "after the digest"
 
 
+def undo_all(state: ContextState) -> None:
+    while True:
+        state.undo(at=0.0)
+
+
 def test_undo_says_by_how_much_a_view_does_not_fit_any_more(state: ContextState) -> None:
     fill(state, 12)
     state.digest(at=0.0)
-    fill(state, 40)
+    while state.last_seq < 60:
+        view = state.view
+        fill(state, 1)
+        if state.view is not view:
+            break
     with pytest.raises(ValueError, match=r"does not fit any more: it would take \d+ tokens, \d+ more"):
-        while True:
-            state.undo(at=0.0)
+        undo_all(state)
     assert state.tokens <= state.limit
 
 
@@ -311,9 +320,7 @@ def test_a_state_restored_from_its_tail_goes_on_as_if_nothing_had_happened(count
     fill(state, 90)
     start = state.view.verbatim_from or state.last_seq
     kept = [m for m in state.messages if m.seq == 1 or m.seq >= start]
-    again = ContextState.restore(
-        limits, counter, agent_id="a", messages=kept, views=[state.view], current=state.view.version
-    )
+    again = ContextState.restore(limits, counter, agent_id="a", messages=kept, views=[state.view], current=state.view.version)
     assert (again.render(), again.tokens, again.last_seq) == (state.render(), state.tokens, state.last_seq)
     for number in range(60):
         assert again.append("user", f"later {number} " * 9, at=0.0) == state.append("user", f"later {number} " * 9, at=0.0)
@@ -398,7 +405,7 @@ def test_a_summary_takes_the_place_of_the_digests_that_stood_in_for_it(counter: 
     waiting = prepared(state, "summary of ten", (1, 10))
     while not state.view.observations or state.view.observations[-1].covers[1] < 20:
         fill(state, 1)
-    assert [o.covers[1] for o in state.view.observations][0] == 10, "digests split at the mark in flight"
+    assert state.view.observations[0].covers[1] == 10, "digests split at the mark in flight"
     state.end_pass(10)
     change = state.publish(waiting, at=0.0)
     assert not isinstance(change, Rejection)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.core.memory.support import call, result
+
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.identifiers import error_lines, gather, identifiers_in, paths_in
 from watchkeeper.memory.tokens import default_counter

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.core.memory.support import Words, assert_valid, call, result, text_of
+
 from watchkeeper.memory.cuts import cut_points, newest_group, newest_turn
 from watchkeeper.memory.rendering import NO_RESULT, Rendering
 from watchkeeper.memory.tokens import count_message
@@ -47,9 +47,7 @@ def test_an_unanswered_call_gets_an_error_result_when_something_else_follows() -
 
 
 def test_results_that_come_one_by_one_are_one_message() -> None:
-    rendering = rendered(
-        ("user", "go"), ("assistant", call("a", "b", "c")), ("user", result("b")), ("user", result("a", "c"))
-    )
+    rendering = rendered(("user", "go"), ("assistant", call("a", "b", "c")), ("user", result("b")), ("user", result("a", "c")))
     assert len(rendering.items) == 3
     assert {b["tool_use_id"] for b in rendering.items[2]["content"]} == {"a", "b", "c"}
     assert rendering.unstable == 0
@@ -91,9 +89,7 @@ def test_calls_that_share_an_id_cannot_break_a_request() -> None:
 
 
 def test_a_cut_never_separates_a_tool_call_from_its_result() -> None:
-    messages = history(
-        ("user", "go"), ("assistant", call("a")), ("user", "steer"), ("user", result("a")), ("assistant", "done")
-    )
+    messages = history(("user", "go"), ("assistant", call("a")), ("user", "steer"), ("user", result("a")), ("assistant", "done"))
     assert cut_points(messages) == [True, True, False, False, True, True]
 
 
@@ -102,9 +98,10 @@ def test_a_cut_never_lies_behind_a_call_that_somebody_waits_for() -> None:
     assert cut_points(messages) == [True, True, False, False]
 
 
-def test_a_call_that_nobody_waits_for_any_more_forbids_nothing() -> None:
+def test_a_call_that_nobody_waits_for_any_more_cannot_keep_the_bound_from_being_held() -> None:
     messages = history(("user", "go"), ("assistant", call("a")), ("user", "steer"), ("assistant", "very well"))
-    assert cut_points(messages) == [True, True, True, True, True]
+    assert cut_points(messages) == [True, True, False, False, False]
+    assert cut_points(messages, orphans=True) == [True, True, True, True, True]
 
 
 def test_the_newest_turn_is_the_last_words_and_what_answers_them() -> None:

@@ -73,7 +73,11 @@ def test_the_hash_is_the_one_that_tiktoken_demands() -> None:
     assert tokens.O200K_SHA256 in inspect.getsource(openai_public.o200k_base)
 
 
-@pytest.mark.parametrize("text", [" " * 1_000_000, "a" * 300_000, "\n" * 200_000, "\ud800 lone", "!" * 200_000])
+@pytest.mark.parametrize(
+    "text",
+    [" " * 1_000_000, "a" * 300_000, "\n" * 200_000, "\ud800 lone", "!" * 200_000],
+    ids=["spaces", "letters", "lines", "surrogate", "marks"],
+)
 def test_pathological_texts_are_counted(text: str) -> None:
     assert 0 < default_counter().count(text) <= len(text.encode("utf-8", "replace")) + 4
 

@@ -1,0 +1,291 @@
+"""`Compactor`: passes beside the loop, checked before they are published, with no trace where they are given up."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.core.memory.support import assert_covered, assert_pairs_whole, assert_valid, call, fill, result, text_of
+
+from watchkeeper.memory.changes import Rejection
+from watchkeeper.memory.compactor import CompactionPass, Compactor
+from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.records.memory import ObservationKind
+
+
+class Summariser:
+    """Says what it is told to, one text (or failure) after another; the last one again and again."""
+
+    def __init__(self, *texts: Any) -> None:
+        self.texts = list(texts)
+        self.requests: list[tuple[list[dict[str, Any]], str | None, str | None]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
+        self.requests.append((messages, instructions, previous))
+        await self.open.wait()
+        text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
+        if isinstance(text, Exception):
+            raise text
+        return text
+
+
+def begun(compactor: Compactor, up_to: int | None = None) -> CompactionPass:
+    run = compactor.begin(up_to)
+    assert isinstance(run, CompactionPass)
+    return run
+
+
+async def test_a_pass_replaces_what_lies_up_to_the_mark_and_nothing_after_it(state: ContextState) -> None:
+    fill(state, 12)
+    outcome = await Compactor(state, Summariser("They talked.")).run(8, at=0.0)
+    assert outcome.applied
+    assert (outcome.high_water, outcome.reason, outcome.messages_removed) == (8, "summary", 8)
+    assert outcome.tokens_after < outcome.tokens_before
+    assert "They talked." in text_of(state.render())
+    assert [m["content"] for m in state.render()[1:]] == [m.content for m in state.messages[8:]]
+    assert_covered(state.view, 12)
+    assert outcome.change is not None
+    assert outcome.change.views == (state.view,)
+
+
+async def test_messages_added_during_a_pass_stay_verbatim(state: ContextState) -> None:
+    fill(state, 12)
+    summarise = Summariser("They talked.")
+    summarise.open.clear()
+    compactor = Compactor(state, summarise)
+    task = asyncio.create_task(compactor.run(8, at=0.0))
+    await asyncio.sleep(0)
+    fill(state, 3)
+    summarise.open.set()
+    assert (await task).applied
+    assert state.view.verbatim_from == 9
+    assert state.last_seq == 15
+
+
+async def test_the_mark_moves_back_where_it_would_cut_a_pair(state: ContextState) -> None:
+    fill(state, 8)
+    state.append("assistant", call("a", "b"), at=0.0)
+    state.append("user", result("a"), at=0.0)
+    state.append("user", result("b"), at=0.0)
+    state.append("assistant", "done", at=0.0)
+    for mark in (9, 10):
+        outcome = await Compactor(state, Summariser("They talked.")).run(mark, at=0.0)
+        assert outcome.high_water in (8, None)
+        assert_pairs_whole(state.view, state.messages)
+
+
+async def test_the_request_is_itself_valid_and_ends_in_no_open_call(state: ContextState) -> None:
+    state.append("assistant", "I begin", at=0.0)
+    state.append("user", result("ghost"), at=0.0)
+    for number in range(4):
+        state.append("assistant", call(f"c{number}"), at=0.0)
+        state.append("user", result(f"c{number}", text="long " * 20), at=0.0)
+    summarise = Summariser("They read.")
+    assert (await Compactor(state, summarise).run(at=0.0)).applied
+    ((messages, _, _),) = summarise.requests
+    assert_valid(messages)
+
+
+async def test_a_second_request_while_one_runs_is_a_no_op_that_says_so(state: ContextState) -> None:
+    fill(state, 12)
+    summarise = Summariser("They talked.")
+    summarise.open.clear()
+    compactor = Compactor(state, summarise)
+    first = asyncio.create_task(compactor.run(8, at=0.0))
+    await asyncio.sleep(0)
+    assert compactor.is_compacting
+    second = await compactor.run(4, at=0.0)
+    assert not second.applied
+    assert second.reason == "A compaction up to message 8 is running already."
+    summarise.open.set()
+    assert (await first).applied
+    assert len(summarise.requests) == 1
+
+
+async def test_a_pass_given_up_at_an_await_leaves_nothing_behind(state: ContextState) -> None:
+    fill(state, 12)
+    summarise = Summariser("They talked.")
+    summarise.open.clear()
+    compactor = Compactor(state, summarise)
+    before = (state.view, state.render())
+    task = asyncio.create_task(compactor.run(8, at=0.0))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not compactor.is_compacting
+    assert (state.view, state.render()) == before
+    summarise.open.set()
+    assert (await compactor.run(8, at=0.0)).applied
+
+
+async def test_a_rerun_under_a_pass_voids_it(state: ContextState) -> None:
+    fill(state, 12)
+    compactor = Compactor(state, Summariser("They talked."))
+    prepared = await compactor.prepare(begun(compactor, 8))
+    state.reset_epoch()
+    outcome = compactor.publish(prepared, at=0.0)
+    assert not outcome.applied
+    assert "changed by hand" in outcome.reason
+    assert not compactor.is_compacting
+    assert state.view.version == 1
+
+
+@pytest.mark.parametrize("change", ["undo", "digest"])
+async def test_a_change_of_view_by_hand_voids_a_pass(state: ContextState, change: str) -> None:
+    fill(state, 12)
+    state.digest(up_to=6, at=0.0)
+    compactor = Compactor(state, Summariser("They talked."))
+    prepared = await compactor.prepare(begun(compactor, 9))
+    state.undo(at=0.0) if change == "undo" else state.digest(up_to=10, at=0.0)
+    view = state.view
+    assert not compactor.publish(prepared, at=0.0).applied
+    assert state.view is view
+
+
+async def test_a_resumed_session_publishes_a_pass_that_was_prepared(state: ContextState) -> None:
+    fill(state, 12)
+    compactor = Compactor(state, Summariser("They talked."))
+    prepared = await compactor.prepare(begun(compactor, 8))
+    again = ContextState.restore(
+        state.limits,
+        state.counter,
+        agent_id="explorer",
+        messages=state.messages,
+        views=state.views,
+        current=state.view.version,
+    )
+    assert Compactor(again, Summariser("")).republish(replace(prepared, epoch=17), at=0.0).applied
+
+
+async def test_a_prepared_pass_older_than_the_view_is_refused(state: ContextState) -> None:
+    fill(state, 12)
+    compactor = Compactor(state, Summariser("They talked."))
+    prepared = await compactor.prepare(begun(compactor, 8))
+    compactor.end()
+    state.digest(up_to=10, at=0.0)
+    outcome = compactor.republish(prepared, at=0.0)
+    assert not outcome.applied
+    assert "not the one" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (RuntimeError("no credit"), "RuntimeError: no credit"),
+        ("", "empty"),
+        (None, "NoneType instead of text"),
+        ("word " * 5_000, "smaller|characters|degenerate"),
+        ("It failed [#99] and then [#98].", "do not exist"),
+        ("Same line of log again\n" * 30, "degenerate"),
+    ],
+)
+async def test_a_text_that_cannot_be_used_is_asked_for_again_more_strongly(state: ContextState, bad: Any, why: str) -> None:
+    fill(state, 12)
+    summarise = Summariser(bad, "They talked.")
+    compactor = Compactor(state, summarise)
+    prepared = await compactor.prepare(begun(compactor, 8))
+    assert prepared.kind is ObservationKind.SUMMARY
+    assert re.search(why, prepared.refused[0])
+    assert summarise.requests[0][1] is None
+    assert "much shorter" in str(summarise.requests[1][1])
+
+
+async def test_progress_is_guaranteed_by_the_digest(state: ContextState) -> None:
+    fill(state, 12)
+    outcome = await Compactor(state, Summariser(RuntimeError("no credit"))).run(8, at=0.0)
+    assert outcome.applied
+    assert outcome.reason == "digest: The summariser failed: RuntimeError: no credit"
+    assert outcome.tokens_after < outcome.tokens_before
+    assert state.view.observations[0].kind is ObservationKind.DIGEST
+    assert state.undo(at=0.0).view.observations == ()
+
+
+async def test_a_summariser_that_hangs_counts_as_failed(state: ContextState) -> None:
+    fill(state, 12)
+    summarise = Summariser("never said")
+    summarise.open.clear()
+    outcome = await Compactor(state, summarise, timeout_seconds=0.001).run(8, at=0.0)
+    assert outcome.applied
+    assert "longer than 0.001 seconds" in outcome.reason
+
+
+async def test_identifiers_that_a_summary_drops_are_appended_with_their_message(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(4_000, 0), counter)
+    state.append("user", "Fix src/parse.py, see PROJ-123 and commit 00e1145a. " + "Please. " * 60, at=0.0)
+    state.append("assistant", "I decided on a limit of 8192 tokens. " + "Well. " * 60, at=0.0)
+    fill(state, 4)
+    await Compactor(state, Summariser("They fixed src/parse.py.")).run(4, at=0.0)
+    text = state.view.observations[0].text
+    assert "PROJ-123 → #1" in text
+    assert "00e1145a → #1" in text
+    assert "8192 → #2" in text
+    assert "src/parse.py →" not in text
+
+
+async def test_citations_come_from_the_text_and_else_from_the_range(state: ContextState) -> None:
+    fill(state, 12)
+    compactor = Compactor(state, Summariser("Begun (#2).\nAgreed [3, 5].\nInvented [#77].\nSee message://explorer/7-8."))
+    prepared = await compactor.prepare(begun(compactor, 8))
+    assert prepared.citations == (2, 3, 5, 7, 8)
+    assert "Invented" not in prepared.text
+    compactor = Compactor(state, Summariser("They talked."))
+    prepared = await compactor.prepare(begun(compactor, 8))
+    assert prepared.citations == (1, 8)
+
+
+async def test_a_number_of_somebody_elses_tracker_is_no_invented_citation(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(2_000, 0), counter)
+    state.append("user", "Please look at #4679. " + "Please. " * 60, at=0.0)
+    fill(state, 4)
+    compactor = Compactor(state, Summariser("They looked at #4679."))
+    assert (await compactor.prepare(begun(compactor, 3))).text.startswith("They looked at #4679.")
+
+
+async def test_the_next_summary_builds_on_the_last_one(state: ContextState) -> None:
+    fill(state, 10)
+    summarise = Summariser("First part.", "Both parts.")
+    compactor = Compactor(state, summarise)
+    await compactor.run(6, at=0.0)
+    fill(state, 6)
+    outcome = await compactor.run(12, at=0.0)
+    assert outcome.applied
+    assert summarise.requests[1][2] == "First part."
+    assert len(summarise.requests[1][0]) == 6
+    assert [(o.text, o.covers) for o in state.view.observations] == [("Both parts.", (1, 12))]
+
+
+async def test_a_summary_reads_the_messages_that_a_digest_stands_in_for(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(1_000, 0), counter)
+    while not state.view.observations:
+        fill(state, 1)
+    summarise = Summariser("They talked.")
+    assert (await Compactor(state, summarise).run(at=0.0)).applied
+    ((messages, _, previous),) = summarise.requests
+    assert previous is None
+    assert messages[0]["content"] == state.messages[0].content
+    assert not any(o.provisional for o in state.view.observations)
+
+
+@pytest.mark.parametrize(("up_to", "why"), [(0, "summarised already"), (3, "summarised already"), (None, "newest messages")])
+async def test_a_request_with_nothing_to_do_says_why(state: ContextState, up_to: int | None, why: str) -> None:
+    fill(state, 6)
+    compactor = Compactor(state, Summariser("Talk."))
+    await compactor.run(5, at=0.0)
+    outcome = await compactor.run(up_to, at=0.0)
+    assert not outcome.applied
+    assert why in outcome.reason
+    assert isinstance(Compactor(ContextState(state.limits, state.counter), Summariser("")).begin(), Rejection)
+
+
+async def test_instructions_reach_the_summariser(state: ContextState) -> None:
+    fill(state, 12)
+    summarise = Summariser("They talked.")
+    await Compactor(state, summarise).run(8, "keep the names", at=0.0)
+    assert summarise.requests[0][1] == "keep the names"

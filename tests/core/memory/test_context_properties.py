@@ -1,0 +1,259 @@
+"""Whatever happens to a context, its invariants hold (DESIGN §8). `WATCHKEEPER_HYPOTHESIS=thorough` runs thousands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.core.memory.support import Characters, Words, assert_covered, assert_pairs_whole, assert_valid, call, result
+
+from watchkeeper.memory.changes import Change, Prepared, Rejection
+from watchkeeper.memory.compactor import CompactionPass, Compactor
+from watchkeeper.memory.elision import elide
+from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
+from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
+from watchkeeper.records.memory import Message, View
+
+SIZES = st.one_of(st.integers(0, 60), st.integers(0, 60), st.integers(100, 9_000))
+COUNTERS: list[TokenCounter] = [Words(), Characters(), default_counter()]
+
+
+def text(size: int, number: int) -> str:
+    """Text of about that many characters, told apart by its number, with things that a digest picks out."""
+    return (f"<{number}> decided on src/a{number}.py, error: {number}\n- [ ] next\n" * (size // 50 + 1))[:size]
+
+
+class Context(RuleBasedStateMachine):
+    """Random messages, tool pairs, sizes, passes, undo, redo, limits and restarts."""
+
+    @initialize(
+        window=st.sampled_from([400, 1_000, 4_000]),
+        reserve=st.integers(0, 100),
+        counter=st.sampled_from(COUNTERS),
+        pin=st.booleans(),
+    )
+    def begin(self, window: int, reserve: int, counter: TokenCounter, pin: bool) -> None:
+        self.pin = pin
+        self.window = window
+        self.state = ContextState(ContextLimits(window, reserve), counter, pin_first=pin)
+        self.compactor = Compactor(self.state)
+        self.messages: list[Message] = []
+        self.views: dict[int, View] = {1: self.state.view}
+        self.open: list[str] = []
+        self.calls = 0
+        self.running: CompactionPass | None = None
+        self.asked: dict[str, int] = {}
+        self.pairs: dict[str, tuple[int, int]] = {}
+        self.orphans: set[str] = set()
+        """Calls after which the assistant spoke again before there was a result: nobody waited for it any more."""
+        self.least_limit = self.state.limit
+
+    def took(self, change: Change) -> None:
+        """What a caller stores is exactly what there is."""
+        assert change.view == self.state.view
+        assert change.tokens == self.state.tokens
+        self.messages.extend(change.messages)
+        for view in change.views:
+            assert view.version not in self.views, "versions are never reused"
+            self.views[view.version] = view
+        assert self.views[change.view.version] == change.view
+
+    def say(self, role: str, content: Any) -> None:
+        before = (self.state.view, self.state.last_seq)
+        if role == "assistant":
+            self.orphans |= set(self.open)
+        change = self.state.append(role, content, at=float(self.state.last_seq))  # type: ignore[arg-type]
+        assert change.messages[0].seq == before[1] + 1
+        assert change.messages[0].content == content, "a message is stored as it was said"
+        self.took(change)
+
+    @rule(size=SIZES, role=st.sampled_from(["user", "assistant"]))
+    def talk(self, size: int, role: str) -> None:
+        self.say(role, text(size, self.state.last_seq + 1))
+
+    @rule(count=st.integers(1, 3), size=SIZES)
+    def call_tools(self, count: int, size: int) -> None:
+        names = [f"c{self.calls + index}" for index in range(count)]
+        self.calls += count
+        self.say("assistant", [{"type": "thinking", "thinking": "hm", "signature": "s"}, *call(*names, path=text(size, 0))])
+        self.open += names
+        self.asked |= dict.fromkeys(names, self.state.last_seq)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), size=SIZES)
+    def bring_results(self, data: st.DataObject, size: int) -> None:
+        names = data.draw(st.lists(st.sampled_from(self.open), min_size=1, unique=True))
+        self.open = [name for name in self.open if name not in names]
+        self.pairs |= {name: (self.asked[name], self.state.last_seq + 1) for name in names}
+        self.say("user", result(*names, text=text(size, self.state.last_seq + 1)))
+
+    @rule(size=SIZES)
+    def bring_an_orphan(self, size: int) -> None:
+        self.say("user", result("ghost", text=text(size, 0)))
+
+    @rule(data=st.data(), keep=st.booleans())
+    def digest_by_hand(self, data: st.DataObject, keep: bool) -> None:
+        up_to = data.draw(st.one_of(st.none(), st.integers(0, self.state.last_seq + 1)))
+        before = self.state.tokens
+        change = self.state.digest(up_to=up_to, at=0.0, keep_newest=keep)
+        if change is None:
+            assert self.state.last_refusal
+        else:
+            assert change.tokens < before
+            assert up_to is None or (change.high_water or 0) <= up_to
+            self.took(change)
+
+    @precondition(lambda self: self.running is None)
+    @rule(data=st.data())
+    def begin_a_pass(self, data: st.DataObject) -> None:
+        up_to = data.draw(st.one_of(st.none(), st.integers(0, self.state.last_seq + 1)))
+        run = self.compactor.begin(up_to)
+        if isinstance(run, Rejection):
+            assert run.reason
+            return
+        if run.request:
+            assert_valid(run.request)
+        assert up_to is None or run.high_water <= up_to
+        assert self.compactor.begin(up_to) == Rejection(f"A compaction up to message {run.high_water} is running already."), (
+            "single flight"
+        )
+        self.running = run
+
+    @precondition(lambda self: self.running is not None)
+    @rule(size=st.integers(0, 400))
+    def publish_the_pass(self, size: int) -> None:
+        assert self.running is not None
+        run, self.running = self.running, None
+        summary = text(size, 0)
+        before = self.state.view
+        prepared = Prepared(
+            text=summary,
+            tokens=self.state.counter.count(summary),
+            covers=run.covers,
+            citations=run.covers,
+            replaces=tuple(o.id for o in run.earlier),
+            source_tokens=run.source_tokens,
+            base_version=run.base_version,
+            epoch=run.epoch,
+        )
+        outcome = self.compactor.publish(prepared, at=0.0)
+        if outcome.change is None:
+            assert outcome.reason
+            assert self.state.view is before, "a rejected pass leaves no trace"
+        else:
+            self.took(outcome.change)
+            start = outcome.change.view.verbatim_from or self.state.last_seq + 1
+            assert start > run.high_water
+
+    @precondition(lambda self: self.running is not None)
+    @rule()
+    def abandon_the_pass(self) -> None:
+        before = self.state.view
+        self.compactor.end()
+        self.running = None
+        assert self.state.view is before
+
+    @rule(again=st.booleans())
+    def undo(self, again: bool) -> None:
+        before, context = self.state.view, self.rendered()
+        try:
+            change = self.state.undo(at=0.0)
+        except ValueError:
+            assert self.state.view is before
+            return
+        self.took(change)
+        assert self.state.held
+        if again:
+            self.took(self.state.redo(at=0.0))
+            assert self.state.view.observations == before.observations
+            assert self.rendered() == context, "undo and redo lead back exactly"
+
+    @rule(window=st.sampled_from([300, 1_000, 3_000]), calibration=st.sampled_from([0.8, 1.0, 1.4]))
+    def change_limits(self, window: int, calibration: float) -> None:
+        self.state.set_limits(ContextLimits(window, 0), calibration)
+        self.least_limit = min(self.least_limit, self.state.limit)
+        change = self.state.fit(at=0.0)
+        if change is not None:
+            self.took(change)
+
+    @rule(everything=st.booleans())
+    def restart(self, everything: bool) -> None:
+        if self.running is not None or not self.messages:
+            return
+        start = self.state.view.verbatim_from or self.state.last_seq
+        context, tokens = self.rendered(), self.state.tokens
+        self.state = ContextState.restore(
+            self.state.limits,
+            self.state.counter,
+            agent_id="agent",
+            messages=[m for m in self.messages if everything or m.seq == 1 or m.seq >= start],
+            views=list(self.views.values()),
+            current=self.state.view.version,
+            calibration=self.state.calibration,
+            pin_first=self.pin,
+        )
+        self.compactor = Compactor(self.state)
+        assert (self.rendered(), self.state.tokens) == (context, tokens)
+
+    def rendered(self) -> list[dict[str, Any]] | None:
+        try:
+            return self.state.render()
+        except WindowTooSmall:
+            return None
+
+    @invariant()
+    def every_message_is_verbatim_elided_or_covered(self) -> None:
+        if hasattr(self, "state"):
+            assert_covered(self.state.view, self.state.last_seq)
+
+    @invariant()
+    def pairs_are_whole_and_the_bound_holds(self) -> None:
+        if not hasattr(self, "state") or not self.messages:
+            return
+        context = self.rendered()
+        if context is None:
+            return
+        assert_valid(context)
+        counted = sum(count_message(m["role"], m["content"], self.state.counter) for m in context)
+        assert counted == self.state.tokens <= self.state.limit
+        start = self.state.view.verbatim_from or self.state.last_seq + 1
+        shown = [(m["role"], m["content"]) for m in context]
+        for message in self.messages[start - 1 :]:
+            if message.seq not in self.state.view.elided and isinstance(message.content, str) and message.content.strip():
+                assert (message.role, message.content) in shown, "verbatim means verbatim, in order"
+
+    @invariant()
+    def totals_equal_recounts(self) -> None:
+        if hasattr(self, "state") and self.messages:
+            last = self.messages[-1]
+            assert last.total_tokens == sum(m.tokens for m in self.messages) == self.state.total_tokens
+            assert last.tokens == count_message(last.role, last.content, self.state.counter)
+            parts = self.state.composition()
+            assert all(tokens >= 0 for tokens in parts.values())
+
+    @rule(data=st.data())
+    def ask_where_a_cut_may_be(self, data: st.DataObject) -> None:
+        cut = self.state.cut_before(data.draw(st.integers(0, self.state.last_seq + 1)))
+        if cut:
+            start = self.state.last_seq + 1 - len(self.state.verbatim) + cut
+            assert_pairs_whole(replace(self.state.view, verbatim_from=start), self.messages[start - cut - 1 :])
+            before = self.messages[start - cut - 1 : start - 1]
+            called = {b["id"] for m in before for b in m.content if isinstance(b, dict) and "id" in b}
+            assert not called & set(self.open), "a call still unanswered straddles"
+
+    @invariant()
+    def no_cut_separates_a_pair(self) -> None:
+        if not hasattr(self, "state"):
+            return
+        start = self.state.view.verbatim_from or self.state.last_seq + 1
+        for name, (asked, answered) in self.pairs.items():
+            if asked < start <= answered and name not in self.orphans:
+                # Only a pair that the window cannot hold, however short it is made, may be cut.
+                between = self.messages[asked - 1 : answered]
+                least = sum(elide(m, "agent", 0, self.state.counter).tokens for m in between)
+                assert least > self.least_limit // 3, f"cut at {start} in {asked}-{answered}"
+
+
+TestContext = Context.TestCase
