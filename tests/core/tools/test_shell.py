@@ -1,5 +1,7 @@
 """`bash`: a shell of the agent's own that can hang, flood, fork and die without harm to the host."""
 
+# ruff: noqa: ASYNC110, ASYNC220 - small files and processes of a test, with nobody else on the loop
+
 from __future__ import annotations
 
 import asyncio
@@ -13,8 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from tests.core.tools.conftest import context
+
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import OutsideTool, ToolResult
 from watchkeeper.agents.tools.workers import WorkerPool

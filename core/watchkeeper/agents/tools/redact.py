@@ -64,17 +64,19 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The text without secrets; the very same object when it holds none."""
-        if len(text) < LEAST_CHARACTERS:
-            return text
-        found = 0
+        # Again after each replacement: what stood right before a secret may have hidden where the next one begins.
+        while len(text) >= LEAST_CHARACTERS and (clean := self._once(text)) != text:
+            text = clean
+        return text
+
+    def _once(self, text: str) -> str:
         if self._known is not None:
             text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
+            self.count += found
         for name, hint, shape in self._shapes:
-            if hint in text:
-                replaced = shape.sub(_label(name), text)
-                if replaced != text:
-                    text, found = replaced, found + 1
-        self.count += found
+            if hint in text and (replaced := shape.sub(_label(name), text)) != text:
+                text = replaced
+                self.count += 1
         return text
 
     def __call__(self, value: Any) -> Any:

@@ -1,0 +1,118 @@
+"""Workers that die, lie or say nothing: the host gets one clear line, and goes on."""
+
+# ruff: noqa: ASYNC240 - small files and processes of a test, with nobody else on the loop
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from tests.core.tools.conftest import context
+
+from watchkeeper.agents.tools import child as child_module
+from watchkeeper.agents.tools.builtin import builtin_tools
+from watchkeeper.agents.tools.child import Child, ChildFailed
+from watchkeeper.agents.tools.contract import OutsideTool
+from watchkeeper.agents.tools.workers import WorkerPool
+
+READY = 'import sys, json\nsys.stdin.readline()\nprint(json.dumps({"ready": True}), flush=True)\nsys.stdin.readline()\n'
+
+LIES = {
+    "no JSON": "print('hello', flush=True)",
+    "an answer to nobody": "print('{\"id\": 99, \"content\": \"x\"}', flush=True)",
+    "no id": "print('[]', flush=True)",
+    "a line without end": "\nwhile True: sys.stdout.write('x' * 1000000)",
+    "deep nesting": "print('[' * 100000, flush=True)",
+    "death": "sys.exit(5)",
+}
+
+
+@pytest.fixture
+def worker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that runs in place of the worker, by an interpreter that ignores which module it is asked to run."""
+    program = tmp_path / "program.py"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(child_module.sys, "executable", str(python))
+    return program
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_a_worker_that_lies_is_killed(worker_program: Path, lie: str) -> None:
+    worker_program.write_text(READY + LIES[lie] + "\nsys.stdin.readline()\n")
+    child = await Child.start({}, os.environ, "")
+    with pytest.raises(ChildFailed, match=r"exit code 5" if lie == "death" else "broke its protocol"):
+        async with asyncio.timeout(20):
+            await child.call({"tool": "x"})
+    assert not child.alive
+    with pytest.raises(ChildFailed):
+        await child.call({"tool": "x"})
+    await child.kill()
+
+
+async def test_answers_that_are_no_content_do_not_reach_a_model(worker_program: Path, workspace: Path) -> None:
+    answer = '{"id": 1, "content": [{"type": "tool_use", "name": "bash"}]}'
+    worker_program.write_text(READY + f"print({answer!r}, flush=True)\nsys.stdin.readline()\n")
+    pool = WorkerPool(1, workspace, os.environ)
+    tool = builtin_tools(pool)["read"]
+    assert isinstance(tool, OutsideTool)
+    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+    assert result.is_error
+    assert "no valid answer" in str(result.content)
+    await pool.aclose()
+
+
+async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program: Path, workspace: Path) -> None:
+    worker_program.write_text("raise SystemError('out of order')")
+    pool = WorkerPool(1, workspace, os.environ)
+    tool = builtin_tools(pool)["read"]
+    assert isinstance(tool, OutsideTool)
+    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+    assert result.content == "read: a tool worker did not start: SystemError: out of order"
+    await pool.aclose()
+
+
+async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(worker_program: Path, workspace: Path) -> None:
+    worker_program.write_text(READY + "import time; time.sleep(1000)")
+    pool = WorkerPool(1, workspace, os.environ, timeout_seconds=0.2)
+    tool = builtin_tools(pool)["read"]
+    assert isinstance(tool, OutsideTool)
+    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+    assert result.is_error
+    assert "stopped after 0.2 s" in str(result.content)
+    worker_program.write_text(READY + 'print(\'{"id": 1, "content": "fine"}\', flush=True)\nsys.stdin.readline()')
+    assert (await tool.run({"file_path": "hello.py"}, context(workspace))).content == "fine"
+    await pool.aclose()
+
+
+async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program: Path, workspace: Path) -> None:
+    worker_program.write_text(
+        READY + 'print(json.dumps({"id": 1, "content": "a" * 300000 + "z" * 200000}), flush=True)\nsys.stdin.readline()'
+    )
+    pool = WorkerPool(1, workspace, os.environ)
+    tool = builtin_tools(pool)["read"]
+    assert isinstance(tool, OutsideTool)
+    result = await tool.run({"file_path": "hello.py"}, context(workspace))
+    text = str(result.content)
+    assert len(text) < 101_000
+    assert text.startswith("aaa")
+    assert text.endswith("zzz")
+    assert "400,000 of 500,000 characters left out" in text
+    assert result.effects["whole_output"] == "a" * 300_000 + "z" * 200_000
+    await pool.aclose()
+
+
+async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(run: object, workspace: Path) -> None:
+    for name in ("json", "asyncio", "anthropic", "watchkeeper", "sitecustomize", "usercustomize"):
+        (workspace / f"{name}.py").write_text("import os; os._exit(66)")
+    here = Path.cwd()
+    os.chdir(workspace)
+    try:
+        result = await run("read", file_path="hello.py")  # type: ignore[operator]
+    finally:
+        os.chdir(here)
+    assert not result.is_error

@@ -1,0 +1,144 @@
+"""MCP servers, against a real one over stdio: its tools, and everything that it can do wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from tests.core.tools.conftest import context
+
+from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
+from watchkeeper.agents.tools.mcp import McpServer, McpServers, parse_servers, tool_name
+from watchkeeper.records.errors import BadInput
+
+PROGRAM = str(Path(__file__).with_name("small_mcp_server.py"))
+
+
+def server(**settings: Any) -> McpServer:
+    return McpServer("small", command=sys.executable, args=(PROGRAM,), **settings)
+
+
+@pytest.fixture
+async def servers(workspace: Path) -> AsyncIterator[McpServers]:
+    environ = dict(os.environ) | {"ANTHROPIC_API_KEY": "planted"}
+    made = McpServers([server(timeout_seconds=3, env={"SMALL_TOKEN": "given"}, idempotent=("add",))], workspace, environ)
+    await made.start()
+    assert made.warnings == []
+    yield made
+    await made.aclose()
+
+
+async def call(servers: McpServers, name: str, **arguments: Any) -> ToolResult:
+    tool = servers.tools()[f"mcp__small__{name}"]
+    assert isinstance(tool, OutsideTool)
+    return await tool.run(arguments, context(Path("/")))
+
+
+async def test_a_servers_tools_are_called_by_its_name(servers: McpServers) -> None:
+    add = servers.tools()["mcp__small__add"]
+    assert add.spec.description == "Add two numbers."
+    assert (await call(servers, "add", a=1, b=2)).content == "3"
+    refused = await call(servers, "add", a="one", b=2)
+    assert refused.is_error
+    assert "integer" in str(refused.content)
+    failed = await call(servers, "fail")
+    assert failed.is_error
+    assert "fail" in str(failed.content)
+
+
+async def test_a_server_cannot_vouch_for_itself(servers: McpServers) -> None:
+    tools = servers.tools()
+    assert all(tool.permission is Permission.ASK for tool in tools.values())
+    assert [name for name, tool in tools.items() if tool.idempotent] == ["mcp__small__add"]
+
+
+async def test_names_are_made_fit_for_a_model_and_stay_apart(servers: McpServers) -> None:
+    names = list(servers.tools())
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names)
+    odd = next(name for name in names if "odd" in name).removeprefix("mcp__small__")
+    assert (await call(servers, odd)).content == "odd"
+    assert tool_name("s", "a.b") != tool_name("s", "a/b")
+    assert tool_name("s", "x" * 100) != tool_name("s", "x" * 101)
+
+
+async def test_a_server_gets_its_own_settings_and_no_credentials_of_ours(servers: McpServers) -> None:
+    told = str((await call(servers, "environment")).content)
+    assert "SMALL_TOKEN=given" in told
+    assert "planted" not in told
+
+
+async def test_images_come_back_as_images(servers: McpServers) -> None:
+    content = (await call(servers, "picture")).content
+    assert isinstance(content, list)
+    assert content[0]["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+
+
+async def test_long_results_are_bounded(servers: McpServers) -> None:
+    result = await call(servers, "large")
+    assert not result.is_error
+    assert len(str(result.content)) < 110_000
+
+
+async def test_a_server_that_dies_gives_an_error_and_is_started_anew(servers: McpServers) -> None:
+    assert (await call(servers, "die")).is_error
+    assert (await call(servers, "add", a=2, b=2)).content == "4"
+    psutil.Process(int(str((await call(servers, "pid")).content))).kill()
+    results = [await call(servers, "add", a=2, b=3) for _ in range(2)]
+    assert results[-1].content == "5"
+
+
+async def test_a_server_that_lies_or_hangs_or_floods_harms_nobody_else(workspace: Path) -> None:
+    servers = McpServers([server(timeout_seconds=0.5)], workspace, os.environ)
+    await servers.start()
+    await call(servers, "lie")
+    before = psutil.Process().memory_info().rss
+    hanging, adding = await asyncio.gather(call(servers, "hang"), call(servers, "add", a=1, b=1))
+    assert hanging.is_error
+    assert adding.content == "2"
+    assert (await call(servers, "flood")).is_error
+    assert psutil.Process().memory_info().rss - before < 50_000_000
+    assert (await call(servers, "add", a=1, b=1)).content == "2"
+    await servers.aclose()
+    assert not [child for child in psutil.Process().children(recursive=True) if PROGRAM in " ".join(child.cmdline())]
+
+
+async def test_a_server_that_cannot_start_is_one_warning_and_the_others_work(workspace: Path) -> None:
+    broken = [
+        McpServer("missing", command="/nonexistent/server"),
+        McpServer("crashing", command=sys.executable, args=("-c", "1/0")),
+        McpServer("nowhere", url="http://127.0.0.1:9/mcp"),
+    ]
+    servers = McpServers([server(), *broken], workspace, os.environ)
+    await servers.start()
+    assert {line.split()[2] for line in servers.warnings} == {"missing", "crashing", "nowhere"}
+    assert not any("\n" in line for line in servers.warnings)
+    assert "mcp__small__add" in servers.tools()
+    await servers.aclose()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"a": {}}, "either `command` or `url`"),
+        ({"a": {"command": "x", "url": "y"}}, "either `command` or `url`"),
+        ({"a": {"comand": "x"}}, "'comand'"),
+        ({"a": {"command": "x", "args": 3}}, "mcp_servers.a.args"),
+        ({"a b": {"command": "x"}}, "letters"),
+        ({"a": "x"}, "must be a table"),
+    ],
+)
+def test_a_wrong_setting_is_named(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        parse_servers(table)
+
+
+def test_settings_become_servers() -> None:
+    table = {"files": {"command": "npx", "args": ["-y", "server", "${workspace}"], "timeout_seconds": 5}}
+    assert parse_servers(table) == [McpServer("files", command="npx", args=("-y", "server", "${workspace}"), timeout_seconds=5)]

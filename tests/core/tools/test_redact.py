@@ -1,0 +1,116 @@
+"""No secret reaches a model or the store, and nothing else is changed."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from watchkeeper.agents.tools.redact import Redactor
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"
+SHAPED = {
+    "sk-ant-api03-" + "Ab1_" * 20: "anthropic-key",
+    "sk-" + "Ab1c" * 12: "api-key",
+    "sk-proj-" + "Ab1c" * 12: "api-key",
+    "sk-or-v1-" + "0a1b" * 16: "api-key",
+    "ghp_" + "a1B2" * 9: "github-token",
+    "github_pat_" + "a1B2" * 15: "github-token",
+    "AKIAIOSFODNN7EXAMPLE": "aws-key",
+    "xoxb-123456789012-abcdefGHIJ": "slack-token",
+    "AIza" + "a1B2c" * 7: "google-key",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123_-abc": "jwt",
+    PEM: "private-key",
+}
+
+
+@pytest.mark.parametrize("secret", SHAPED)
+def test_what_has_the_shape_of_a_key_is_replaced(secret: str) -> None:
+    redactor = Redactor({})
+    assert redactor.text(f"before {secret} after") == f"before [redacted:{SHAPED[secret]}] after"
+    assert redactor.text(f'KEY="{secret}"') == f'KEY="[redacted:{SHAPED[secret]}]"'
+    assert redactor.count == 2
+
+
+def test_values_of_secret_variables_are_replaced_by_their_name() -> None:
+    environ = {"DB_PASSWORD": "correct horse", "API_TOKEN": "correct horse battery", "HOME": "/home/me", "A_KEY": "short"}
+    redactor = Redactor(environ)
+    assert redactor.text("correct horse battery, correct horse") == "[redacted:API_TOKEN], [redacted:DB_PASSWORD]"
+    assert redactor.text("short /home/me") == "short /home/me"
+
+
+def test_a_secret_is_found_as_it_stands_inside_json_too() -> None:
+    redactor = Redactor({"MY_SECRET": 'with "quotes" and \\'})
+    assert "quotes" not in redactor.text(json.dumps({"a": 'with "quotes" and \\'}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import sklearn  # sk-learn-is-a-library-with-a-long-dashed-name",
+        "task-0123456789abcdef0123456789",
+        "ghp_short, AKIA, eyJ.eyJ.x, xox, sk-, sk-ant-",
+        "SSH_AUTH_SOCK=/tmp/ssh-XXXX/agent.1 password required",
+        "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----",
+    ],
+)
+def test_what_is_no_secret_is_left_alone(text: str) -> None:
+    redactor = Redactor({"SSH_AUTH_SOCK": "/tmp/ssh-XXXX/agent.1", "AUTH_MODE": "required", "TOKEN_LIMIT": "10000000"})
+    assert redactor.text(text) is text
+    assert redactor.count == 0
+
+
+def test_blocks_are_searched_throughout_but_signatures_and_data_are_left() -> None:
+    key = "sk-ant-" + "Ab1_" * 20
+    blocks = [
+        {"type": "thinking", "thinking": f"the key is {key}", "signature": key},
+        {"type": "redacted_thinking", "data": key},
+        {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": f"curl -H {key}", "list": [key, 1, None]}},
+        {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": key}]},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": key}},
+    ]
+    before = json.dumps(blocks)
+    clean = Redactor({})(blocks)
+    assert json.dumps(blocks) == before
+    assert clean[0]["signature"] == clean[1]["data"] == clean[4]["source"]["data"] == key
+    for part in ("thinking", "tool_use", "tool_result"):
+        block = next(block for block in clean if block["type"] == part)
+        block.pop("signature", None)
+        assert key not in json.dumps(block)
+        assert "[redacted:anthropic-key]" in json.dumps(block)
+
+
+def test_a_key_in_a_field_called_data_of_a_tool_call_is_replaced() -> None:
+    clean = Redactor({})({"type": "tool_use", "input": {"data": "sk-ant-" + "Ab1_" * 20}})
+    assert clean["input"]["data"] == "[redacted:anthropic-key]"
+
+
+def test_what_holds_no_secret_is_the_same_object() -> None:
+    blocks = [{"type": "text", "text": "plain"}, {"type": "tool_use", "input": {"a": [1, 2.5, None, True]}}]
+    assert Redactor({"A_TOKEN": "12345678x"})(blocks) is blocks
+
+
+pieces = ["value-one", "one-value-two", "redacted", "[redacted:", "MY_TOKEN", "sk-", "eyJ", " ", "\n", "-", "x1"]
+words = st.sampled_from([*SHAPED, *pieces])
+
+
+@given(st.lists(words, max_size=12), st.text(max_size=20))
+def test_redacting_twice_changes_nothing_more(parts: list[str], noise: str) -> None:
+    redactor = Redactor({"MY_TOKEN": "value-one", "OTHER_SECRET": "one-value-two", "ODD_KEY": "redacted", "NAME_KEY": "MY_TOKEN"})
+    once = redactor.text(noise.join(parts))
+    assert redactor.text(once) == once
+
+
+HARD = ["sk-", "sk-ab-", "sk-" + "a" * 30 + " ", "eyJ", "eyJaaaaaaaaaaaa-", "A", "-----BEGIN PRIVATE KEY-----", "gh", "AKIA", " "]
+
+
+@pytest.mark.parametrize("piece", HARD)
+def test_no_text_takes_long(piece: str) -> None:
+    redactor = Redactor({"MY_TOKEN": "value-one"})
+    text = piece * (500_000 // len(piece))
+    began = time.perf_counter()
+    redactor.text(text)
+    assert time.perf_counter() - began < 2
