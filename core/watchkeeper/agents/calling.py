@@ -82,6 +82,8 @@ async def call_model(
                 elif isinstance(event, Retrying):
                     retries = event.attempt
                     activity = "rate_limited" if event.rate_limited else "retrying"
+                    if event.rate_limited:
+                        environment.gate(model_ref).rate_limit(clock.now() + event.wait_seconds, event.reason)
                     live.show(agent_id, activity, event.reason, until=clock.now() + event.wait_seconds)
                 else:
                     reply = event

@@ -75,6 +75,8 @@ class AgentLoop:
         self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
         self._turn = agent.turn
         self._continuations = 0
+        self._squeezed = False
+        """Compacted after "prompt too long"; once for a call."""
         self._last_calls: tuple[Any, int] = (None, 0)
 
     async def run(self) -> Ending:
@@ -151,7 +153,7 @@ class AgentLoop:
                 self._write_ending(tx, ending, text_of(content), turn, snapshot)
 
         await self._environment.store.commit(write)
-        self._turn = turn
+        self._turn, self._squeezed = turn, False
         self._environment.live.show(self._agent.id, "working")
         if ending is not None:
             return ending
@@ -352,13 +354,15 @@ class AgentLoop:
 
     async def _after_error(self, called: Called, error: ModelError) -> Ending | None:
         reason = str(error)
-        if error.kind is ErrorKind.COMPACT:
+        if error.kind is ErrorKind.COMPACT and not self._squeezed:
             squeezed = self.memory.state.digest(at=self._environment.clock.now(), reason="digest")
             if squeezed is not None:
+                self._squeezed = True
                 recorded = self.memory.record(squeezed)
                 await self._environment.store.commit(lambda tx: self._squeeze(tx, called, recorded))
                 return None
-            reason = f"its context is too long for {self._agent.model}, and nothing of it can be left out ({reason})"
+        if error.kind is ErrorKind.COMPACT:
+            reason = f"its context is too long for {self._agent.model} even when compacted ({reason})"
         blocked = error.kind is ErrorKind.PAUSE or (error.kind is ErrorKind.RETRY and self._agent.task_id is None)
         if blocked:
             await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.environment import Environment, LoopSettings
-from watchkeeper.agents.roles import Role, agents_md, load_roles
+from watchkeeper.agents.roles import Roles, agents_md, load_roles
 from watchkeeper.agents.storetools.artifact import artifact_tools
 from watchkeeper.agents.storetools.plan import PlanTools
 from watchkeeper.agents.storetools.remembering import memory_tools
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import Permission, Tool
-from watchkeeper.agents.tools.mcp import McpServers
+from watchkeeper.agents.tools.mcp import McpServers, parse_servers
 from watchkeeper.agents.tools.permissions import Permissions
 from watchkeeper.agents.tools.redact import Redactor
 from watchkeeper.agents.tools.workers import WorkerPool
@@ -31,15 +31,8 @@ from watchkeeper.runtime.config import Config, config_folder, load_config, load_
 from watchkeeper.runtime.host import SessionHost
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.starting import SessionSettings, check_workspace
+from watchkeeper.store.encoding import plain
 from watchkeeper.store.session_store import SessionStore
-
-PLANNER_ONLY = frozenset(
-    {"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"}
-)
-MEMORY_TOOLS = ("remember", "recall", "read_back", "compact", "save_artifact", "read_artifact", "merge_artifacts")
-READ_ONLY = ("list_folder", "read", "glob", "grep")
-"""What a planner may do in the workspace: look."""
-
 
 @dataclass(slots=True)
 class Assembled:
@@ -48,11 +41,17 @@ class Assembled:
     host: SessionHost
     pool: WorkerPool
     mcp: McpServers
+    models: dict[str, Model]
+    """Those that this host resolved."""
 
     async def aclose(self) -> None:
-        """End worker processes and MCP servers."""
+        """End worker processes and MCP servers, and close the models' connections."""
         await self.pool.aclose()
         await self.mcp.aclose()
+        for model in self.models.values():
+            close = getattr(model, "close", None)
+            if close is not None:
+                await close()
 
 
 async def assemble(
@@ -75,9 +74,9 @@ async def assemble(
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
     check_workspace(workspace)
     config = config or load_config()
-    roles, _warnings = load_roles(workspace, config_folder())
+    roles = load_roles(workspace, config_folder())
     pool = WorkerPool(settings.max_parallel, workspace, os.environ, timeout_seconds=config.tool_timeout_seconds)
-    mcp = McpServers({name: server.model_dump() for name, server in config.mcp.items()})
+    mcp = McpServers(parse_servers(config.mcp_servers), workspace, os.environ)
     await mcp.start()
     tools = _tools(roles, pool, mcp, new_id)
     permissions = Permissions(
@@ -94,10 +93,17 @@ async def assemble(
         if model is not None:
             return model
         if ref not in models:
-            models[ref] = resolve(ref, config=model_config(config, settings.speed), clock=clock)
+            models[ref] = resolve(ref, config=model_config(config, settings.speed, settings.context_tokens), clock=clock)
         return models[ref]
 
-    gates = Gates(lambda ref: Gate(config.slots, clock=clock, rate_limited_until=partial(_limited_until, store, ref)))
+    gates = Gates(
+        lambda ref: Gate(
+            config.slots,
+            clock=clock,
+            rate_limited_until=partial(_limited_until, store, ref),
+            on_rate_limited=partial(_note_limit, store, ref),
+        )
+    )
     environment = Environment(
         store=store,
         clock=clock,
@@ -122,12 +128,13 @@ async def assemble(
         ),
     )
     host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
+    host.warnings = [*roles.warnings, *mcp.warnings]
     budgets = Budgets(store, store.session_id, host.hosted_seconds)
     environment.budget = budgets.reached
-    return Assembled(host, pool, mcp)
+    return Assembled(host, pool, mcp, models)
 
 
-def model_config(config: Config, speed: float | None) -> ModelConfig:
+def model_config(config: Config, speed: float | None, surveyor_window: int | None = None) -> ModelConfig:
     """What the user's configuration says about models."""
     own = config.anthropic
     return ModelConfig(
@@ -136,21 +143,17 @@ def model_config(config: Config, speed: float | None) -> ModelConfig:
         context_window=own.context_window,
         prompt_cache=own.prompt_cache,
         speed=speed,
+        surveyor_window=surveyor_window,
     )
 
 
-def tools_of(roles: dict[str, Role], everything: tuple[str, ...], role_name: str) -> list[str]:
-    """The tools of a role: the plan tools belong to the planner alone, who may only look at the workspace."""
-    if role_name == "planner":
-        return [name for name in everything if name in PLANNER_ONLY or name in MEMORY_TOOLS or name in READ_ONLY]
-    offered = [name for name in everything if name not in PLANNER_ONLY]
-    role = roles.get(role_name)
-    if role is None or role.tools is None:
-        return offered
-    return [name for name in offered if name in role.tools or name in MEMORY_TOOLS]
+def tools_of(roles: Roles, everything: tuple[str, ...], role_name: str) -> list[str]:
+    """The names of the tools that a role may call; a role that is gone may call what an explorer may."""
+    role = roles.get(role_name) or roles["explorer"]
+    return [name for name in everything if role.may_call(name)]
 
 
-def _tools(roles: dict[str, Role], pool: WorkerPool, mcp: McpServers, new_id: IdSource) -> dict[str, Tool]:
+def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource) -> dict[str, Tool]:
     tools: dict[str, Tool] = {}
     for one in (*PlanTools(new_id, frozenset(roles)).tools(), *memory_tools(), *artifact_tools()):
         tools[one.spec.name] = one
@@ -167,6 +170,18 @@ def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:
     from watchkeeper.models.prices import price
 
     return price(ref, usage, exact, base_url=base_url)
+
+
+def _note_limit(store: SessionStore, ref: str, until: float, reason: str) -> None:
+    """Tell every host on this database that the provider asks for silence. Waits for nothing."""
+    provider, _, name = ref.partition("/")
+    store.writer.submit(
+        lambda group: group.connection.execute(
+            "INSERT INTO rate_limits (provider, model, until, reason) VALUES (?, ?, ?, ?) ON CONFLICT (provider, model)"
+            " DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason",
+            (provider, name, until, plain(reason)),
+        )
+    )
 
 
 def _limited_until(store: SessionStore, ref: str) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -33,18 +33,6 @@ class AnthropicSettings(_Strict):
     prompt_cache: bool = True
 
 
-class McpServer(_Strict):
-    """One MCP tool server: `command` to start over stdio, or `url` to reach over HTTP."""
-
-    command: str | None = None
-    args: list[str] = []
-    env: dict[str, str] = {}
-    url: str | None = None
-    headers: dict[str, str] = {}
-    idempotent_tools: list[str] = []
-    """Tools of this server that may run again after a crash; others are `unknown` then."""
-
-
 class Config(_Strict):
     """Every setting, documented where it stands."""
 
@@ -60,7 +48,8 @@ class Config(_Strict):
     """The fraction of a context window at which compaction starts."""
     tool_timeout_seconds: float = Field(default=120.0, gt=0)
     anthropic: AnthropicSettings = AnthropicSettings()
-    mcp: dict[str, McpServer] = {}
+    mcp_servers: dict[str, dict[str, Any]] = {}
+    """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see `agents.tools.mcp.McpServer`)."""
     permissions: dict[str, PermissionName] = {}
     """By tool: whether it may run, must be asked for, or is denied."""
     theme: str | None = None

@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.loop import AgentLoop, Ending, Outcome, limits_of
-from watchkeeper.agents.roles import Role
+from watchkeeper.agents.roles import Roles
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.errors import LeaseLost, WatchkeeperError
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
@@ -66,7 +67,7 @@ class SessionHost:
         self,
         environment: Environment,
         live: LiveRows,
-        roles: dict[str, Role],
+        roles: Roles,
         *,
         settings: SessionSettings,
         agents_md: str | None,
@@ -85,6 +86,8 @@ class SessionHost:
         self._changed = asyncio.Event()
         self._stopping: tuple[str, int] | None = None
         """Why everything pauses, and the exit code that goes with it."""
+        self.warnings: list[str] = []
+        """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as events."""
         self._nudges = 0
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
@@ -142,7 +145,7 @@ class SessionHost:
         feed = ChangeFeed(self.store.path)
         try:
             if self._once is None:
-                await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume))
+                await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings))
                 await self._ensure_planner()
             background = [
                 asyncio.create_task(self._watch(feed)),
@@ -237,7 +240,7 @@ class SessionHost:
             if self._only is not None and task.id not in self._only:
                 continue
             role = self._roles.get(task.role) or self._roles["explorer"]
-            model = task.model or role.model or planner.model
+            model = task.model or role.model_for(self._session_model())
             try:
                 agent_id = await dispatch(
                     self.environment, task, role, model=model, planner_id=planner.id, agents_md=self._agents_md
@@ -245,8 +248,7 @@ class SessionHost:
             except LeaseLost:
                 raise
             except WatchkeeperError as error:
-                reason = str(error)
-                await self.store.commit(lambda tx, task=task, reason=reason: _cannot_start(tx, task.id, reason))  # type: ignore[misc]
+                await self.store.commit(partial(_cannot_start, task_id=task.id, reason=str(error)))
                 continue
             agent = agents.load(self.store, agent_id)
             if agent is not None and agent.id not in self._loops:
@@ -254,16 +256,19 @@ class SessionHost:
                 free -= 1
 
     async def _settle_stale(self) -> None:
-        tasks = plans.load_tasks(self.store, self.store.session_id)
-        stale = [task for task in tasks if task.status is TaskStatus.STALE]
-        if not stale:
-            return
-        hashes = {
-            task.id: plans.inputs_hash([one.ref for one in inputs_of(self.store, task, tasks)], task.instructions)
-            for task in stale
-        }
-        for task, again in settled_stale(tasks, hashes):
-            await self.store.commit(lambda tx, task=task, again=again: recovery.settle_stale(tx, task, again=again))  # type: ignore[misc]
+        """Stale tasks whose inputs are there again, one layer of the graph after the other."""
+        while True:
+            tasks = plans.load_tasks(self.store, self.store.session_id)
+            hashes = {
+                task.id: plans.inputs_hash([one.ref for one in inputs_of(self.store, task, tasks)], task.instructions)
+                for task in tasks
+                if task.status is TaskStatus.STALE
+            }
+            settled = settled_stale(tasks, hashes)
+            for task, again in settled:
+                await self.store.commit(partial(recovery.settle_stale, task=task, again=again))
+            if not settled:
+                return
 
     async def _out_of_work(self) -> bool:
         """No loop runs: is that the end, or must somebody be told?"""
@@ -319,6 +324,9 @@ class SessionHost:
         row = self.store.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (self.store.session_id,))
         return next((agent for agent in everyone if row and agent.id == row[0]), None)
 
+    def _session_model(self) -> str:
+        return str(self.store.one("SELECT model FROM sessions WHERE id = ?", (self.store.session_id,))[0])
+
     async def _ensure_planner(self) -> None:
         row = self.store.one(
             "SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (self.store.session_id,)
@@ -326,7 +334,7 @@ class SessionHost:
         if row[0] is not None:
             return
         environment, role = self.environment, self._roles["planner"]
-        goal, model = environment.redact(row[1]), role.model or row[2]
+        goal, model = environment.redact(row[1]), role.model_for(row[2])
         window = environment.settings.context_tokens or environment.model(model).context_window
         workspace = str(environment.workspace)
         system = prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=self._agents_md)
@@ -385,7 +393,7 @@ class SessionHost:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _cannot_start(tx: Transaction, task_id: str, reason: str) -> None:
+def _cannot_start(tx: Transaction, *, task_id: str, reason: str) -> None:
     """A task whose agent cannot even be made (an unknown model, say) fails, and the planner is told."""
     tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task_id))
     plans.move(tx, task_id, TaskStatus.RUNNING)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.store import agents, plans, sessions
@@ -15,13 +17,15 @@ class AlreadyEnded(WatchkeeperError):
     exit_code = 0
 
 
-def open_session(tx: Transaction, *, resume: bool) -> None:
+def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = ()) -> None:
     """Let a host begin: `resume` lifts the session's pause and every agent's."""
     status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
     if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
         sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
     tx.execute("DELETE FROM live WHERE session_id = ?", (tx.session_id,))
     tx.event("host.started", resume=resume)
+    for warning in warnings:
+        tx.event("host.warning", text=warning)
     if resume:
         lift_pauses(tx)
         if status is SessionStatus.FAILED:
@@ -60,7 +64,7 @@ def pause_session(tx: Transaction, reason: str) -> None:
     sessions.set_status(tx, SessionStatus.PAUSED, reason)
 
 
-def settle_stale(tx: Transaction, task: Task, *, again: bool) -> None:
+def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
     """A stale task whose inputs are all there again: as good as before, or run anew."""
     current = plans.load_task(tx, task.id)
     if current is None or current.status is not TaskStatus.STALE:

@@ -1,0 +1,110 @@
+"""`Runtime`: durable sessions inside a program of one's own."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.records.clock import Clock, SystemClock
+from watchkeeper.records.ids import IdSource, random_id
+from watchkeeper.records.model import Model
+from watchkeeper.runtime import control
+from watchkeeper.runtime.host import HostResult, SessionHost
+from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.store import database, state
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.session_store import SessionStore
+
+
+class Runtime:
+    """Starts and drives sessions in one database.
+
+    `model` stands in for every model reference of a session: any object with `ref`, `context_window` and `stream`
+    (see `watchkeeper.records.model.Model`). Without one, references such as `anthropic/<model>` are resolved.
+
+    ```python
+    runtime = Runtime("runs.db")
+    session = runtime.start("Survey this folder", workspace=".", model="offline/surveyor")
+    result = await runtime.run(session)
+    ```
+    """
+
+    def __init__(
+        self,
+        database_path: str | Path | None = None,
+        *,
+        model: Model | None = None,
+        clock: Clock | None = None,
+        new_id: IdSource = random_id,
+    ) -> None:
+        self.path = Path(database_path).expanduser().absolute() if database_path else database.default_path()
+        self._model = model
+        self._clock = clock or SystemClock()
+        self._new_id = new_id
+        self.hosts: dict[str, SessionHost] = {}
+        """The hosts that run now, by session."""
+
+    def start(
+        self,
+        goal: str,
+        *,
+        workspace: str | Path,
+        model: str | None = None,
+        settings: SessionSettings | None = None,
+        budgets: dict[str, float] | None = None,
+    ) -> str:
+        """Write a session's row; returns its id. Nothing runs before `run`.
+
+        Raises:
+            BadInput: the workspace is no folder, or a budget makes no sense.
+        """
+        ref = model or (self._model.ref if self._model else "offline/surveyor")
+        wanted = NewSession(goal, Path(workspace), ref, settings or SessionSettings(), budgets or {})
+        return create_session(self.path, wanted, new_id=self._new_id, now=self._clock.now())
+
+    async def run(self, session_id: str, *, resume: bool = True, once: int | None = None) -> HostResult:
+        """Drive a session until it ends or pauses; run it again to carry on.
+
+        Raises:
+            DrivenElsewhere: another host drives it.
+            LeaseLost: another host took it over meanwhile.
+        """
+        from watchkeeper.runtime.assembling import assemble
+
+        store = SessionStore.claim(self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname())
+        try:
+            assembled = await assemble(store, self._clock, once=once, model=self._model, new_id=self._new_id)
+            self.hosts[session_id] = assembled.host
+            try:
+                return await assembled.host.run(resume=resume)
+            finally:
+                del self.hosts[session_id]
+                await assembled.aclose()
+        finally:
+            store.close()
+
+    def submit(self, session_id: str, kind: str, **about: Any) -> int:
+        """Queue a control command (`pause`, `steer`, `rerun`, …); see `watchkeeper.runtime.control.submit`."""
+        return control.submit(self.path, session_id, kind, requested_by="program", **about)
+
+    def state(self, session_id: str) -> dict[str, Any]:
+        """The whole state of a session, from the file alone."""
+        connection = database.open_readonly(self.path)
+        connection.row_factory = sqlite3.Row
+        try:
+            return state.session_state(_Reads(connection), session_id)
+        finally:
+            connection.close()
+
+
+class _Reads:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+        return self._connection.execute(sql, parameters).fetchone()
+
+    def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        return list(self._connection.execute(sql, parameters).fetchall())

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted import ScriptedModel
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.host import HostResult
+from watchkeeper.runtime.starting import SessionSettings
+
+
+class Bench:
+    """A database, a workspace and a scripted model; drives one session in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir()
+        self.path = folder / "watchkeeper.db"
+        self.model = ScriptedModel(lambda request: [])
+        self.runtime = Runtime(self.path, model=self.model)
+        self.session = ""
+
+    def start(self, script: Any, *, budgets: dict[str, float] | None = None, window: int = 60_000, **settings: Any) -> str:
+        self.model.script = script
+        self.model.context_window = window
+        settings.setdefault("approval_timeout_seconds", 0.0)
+        self.session = self.runtime.start(
+            "reach the goal", workspace=self.workspace, settings=SessionSettings(**settings), budgets=budgets
+        )
+        return self.session
+
+    async def run(self, **options: Any) -> HostResult:
+        return await asyncio.wait_for(self.runtime.run(self.session, **options), 60)
+
+    async def run_while(self, steps: Callable[[], Any], **options: Any) -> HostResult:
+        """Run, and beside it what `steps` does."""
+        running = asyncio.ensure_future(self.run(**options))
+        beside = asyncio.ensure_future(steps())
+        done, _ = await asyncio.wait({running, beside}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if beside in done or not done:
+                await asyncio.wait_for(beside, 1)
+            return await asyncio.wait_for(running, 30)
+        finally:
+            beside.cancel()
+            running.cancel()
+            await asyncio.gather(beside, running, return_exceptions=True)
+
+    async def until(self, condition: Callable[[dict[str, Any]], Any]) -> Any:
+        """Wait until the stored state fulfils a condition; returns what the condition gave."""
+        while True:
+            found = condition(self.state)
+            if found:
+                return found
+            await asyncio.sleep(0.005)
+
+    def submit(self, kind: str, **about: Any) -> int:
+        return self.runtime.submit(self.session, kind, **about)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self.runtime.state(self.session)
+
+    def tasks(self) -> dict[str, dict[str, Any]]:
+        plan = self.state["plan"]
+        return {task["name"]: task for task in plan["tasks"]} if plan else {}
+
+    def query(self, sql: str, *parameters: Any) -> list[Any]:
+        from watchkeeper.store import database
+
+        connection = database.open_readonly(self.path)
+        try:
+            return connection.execute(sql, parameters).fetchall()
+        finally:
+            connection.close()
+
+    def kinds(self) -> list[str]:
+        return [row[0] for row in self.query("SELECT kind FROM events WHERE session_id = ? ORDER BY seq", self.session)]
+
+    def assert_sound(self) -> None:
+        """What must hold of the file whatever happened."""
+        assert self.query("PRAGMA integrity_check") == [("ok",)]
+        seqs = [row[0] for row in self.query("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", self.session)]
+        assert seqs == list(range(1, len(seqs) + 1))
+        for agent_id, tokens, last in self.query("SELECT id, message_tokens, last_seq FROM agents"):
+            rows = self.query("SELECT seq, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq", agent_id)
+            assert [row[0] for row in rows] == list(range(1, last + 1))
+            assert sum(row[1] for row in rows) == tokens
+        columns = "sum(input_tokens), sum(output_tokens), count(*), sum(retries)"
+        of_calls = self.query(f"SELECT {columns} FROM model_calls WHERE session_id = ?", self.session)
+        of_session = self.query(
+            "SELECT input_tokens, output_tokens, model_calls, retries FROM sessions WHERE id = ?", self.session
+        )
+        assert [tuple(value or 0 for value in row) for row in of_calls] == of_session
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    return Bench(tmp_path)

@@ -1,0 +1,338 @@
+"""Control from anywhere: pause, resume, cancel, re-run, steer, approve, budgets; and two hosts on one session."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.core.runtime.conftest import Bench
+from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
+from watchkeeper.records.model import ModelRequest
+
+
+def steps(count: int, gate: asyncio.Event | None = None, at: int = 2) -> Any:
+    """A sub-agent that takes `count` turns; at turn `at` its model hangs until `gate` is set."""
+
+    def work(name: str, request: ModelRequest) -> Any:
+        turn = turns(request)
+        if gate is not None and turn == at and not gate.is_set():
+            return gate
+        if turn < count:
+            return [call("remember", {"text": f"{name} step {turn}"}, f"t{turn}")]
+        return [said(f"{name} done")]
+
+    return work
+
+
+def agent_of(state: dict[str, Any], name: str) -> dict[str, Any] | None:
+    tasks = {one["name"]: one for one in (state["plan"] or {"tasks": []})["tasks"]}
+    wanted = tasks.get(name, {}).get("agent")
+    return next((one for one in state["agents"] if one["id"] == wanted), None)
+
+
+async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_on_there(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        command = bench.submit("pause")
+        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        assert agent_of(bench.state, "a")["status"] == "working"  # type: ignore[index]
+        gate.set()
+
+    result = await bench.run_while(pause)
+    assert (result.status, result.exit_code) == ("paused", 5)
+    agent = agent_of(bench.state, "a")
+    assert agent is not None
+    assert (agent["status"], agent["turn"], agent["errors"]) == ("paused", 3, 0)
+    assert (await bench.run()).exit_code == 0
+    assert bench.tasks()["a"]["attempt"] == 1
+    bench.assert_sound()
+
+
+async def test_pause_now_abandons_the_model_call_which_is_recorded_and_is_no_error(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(3, gate)))
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("pause", payload={"now": True})
+
+    result = await bench.run_while(pause)
+    assert result.exit_code == 5
+    assert not gate.is_set()
+    calls = bench.query("SELECT status, count(*) FROM model_calls GROUP BY status ORDER BY status")
+    assert ("abandoned", 1) in calls
+    assert bench.state["session"]["errors"] == 0
+    gate.set()
+    assert (await bench.run()).exit_code == 0
+    bench.assert_sound()
+
+
+async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_finishes_the_run(bench: Bench) -> None:
+    gate = asyncio.Event()
+
+    def work(name: str, request: ModelRequest) -> Any:
+        return steps(4, gate if name == "a" else None)(name, request)
+
+    bench.start(PlannedRun([task("a"), task("b")], work))
+
+    async def pause_a() -> None:
+        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
+        bench.submit("pause", agent_id=agent["id"], payload={"now": True})
+        await bench.until(lambda state: agent_of(state, "a")["status"] == "paused")  # type: ignore[index]
+        gate.set()
+        bench.submit("resume", agent_id=agent["id"])
+
+    assert (await bench.run_while(pause_a)).exit_code == 0
+    assert bench.tasks()["b"]["status"] == "done"
+    assert bench.tasks()["a"]["attempt"] == 1
+
+
+async def test_steering_reaches_the_agent_once_before_its_next_turn(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+
+    async def steer() -> None:
+        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
+        command = bench.submit("steer", agent_id=agent["id"], payload={"text": "mind the gap"})
+        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        gate.set()
+
+    await bench.run_while(steer)
+    last = [one for one in bench.model.requests if "Please do a." in flat(one.messages)][-1]
+    assert flat(last.messages).count("A person says: mind the gap") == 1
+
+
+async def test_cancelling_a_task_ends_its_agent_at_once_and_the_planner_is_told(bench: Bench) -> None:
+    gate = asyncio.Event()
+
+    def script(request: ModelRequest) -> Any:
+        if "task_cancelled" in flat(request.messages[-1:]):
+            return [call("finish_session", {"summary": "it was cancelled"}, "f")]
+        return PlannedRun([task("a")], steps(4, gate))(request)
+
+    bench.start(script)
+
+    async def cancel() -> None:
+        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
+        bench.submit("cancel", agent_id=agent["id"])
+
+    assert (await bench.run_while(cancel)).exit_code == 0
+    assert bench.tasks()["a"]["status"] == "cancelled"
+    assert not gate.is_set()
+
+
+async def test_cancelling_the_session_keeps_what_was_done(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+
+    async def cancel() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("cancel")
+
+    result = await bench.run_while(cancel)
+    assert result.status == "cancelled"
+    assert len(bench.state["facts"]) == 2
+
+
+async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_if_their_inputs_changed(bench: Bench) -> None:
+    answer = ["same"]
+    runs: list[str] = []
+
+    def work(name: str, request: ModelRequest) -> Any:
+        runs.append(name)
+        return [said(answer[0] if name == "source" else "used it")]
+
+    tasks = [task("source"), task("user", needs=("source",)), task("end", needs=("user",))]
+    bench.start(PlannedRun(tasks, work))
+    await bench.run()
+    source = bench.tasks()["source"]["id"]
+    for text, again, attempts in (("same", ["source"], (2, 1, 1)), ("other", ["source", "user"], (3, 2, 1))):
+        runs.clear()
+        answer[0] = text
+        command = bench.submit("rerun", task_id=source, payload={"fresh": True})
+        await bench.run(once=command)
+        assert runs == again
+        now = bench.tasks()
+        assert tuple(now[name]["attempt"] for name in ("source", "user", "end")) == attempts
+        assert {one["status"] for one in now.values()} == {"done"}
+        assert bench.state["session"]["status"] == "done"
+    assert "task.stale" in bench.kinds()
+    bench.assert_sound()
+
+
+async def test_rerunning_a_running_task_cancels_its_attempt_first(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+
+    async def rerun() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        command = bench.submit("rerun", task_id=bench.tasks()["a"]["id"], payload={"fresh": True})
+        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        gate.set()
+
+    assert (await bench.run_while(rerun)).exit_code == 0
+    assert bench.tasks()["a"]["attempt"] == 2
+    assert [one["status"] for one in bench.state["agents"] if one["task_id"]] == ["cancelled", "done"]
+
+
+def writes(name: str, request: ModelRequest) -> Any:
+    if turns(request) == 0:
+        return [call("write", {"file_path": "note.txt", "content": "hello"})]
+    return [said(flat(request.messages[-1:]))]
+
+
+async def test_a_tool_that_asks_waits_for_a_person_and_runs_when_approved(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+
+    async def approve() -> None:
+        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        assert waiting[0]["tool"] == "write"
+        assert agent_of(bench.state, "a")["status"] == "waiting"  # type: ignore[index]
+        assert not (bench.workspace / "note.txt").exists()
+        bench.submit("approve", payload={"approval": waiting[0]["id"]})
+
+    assert (await bench.run_while(approve)).exit_code == 0
+    assert (bench.workspace / "note.txt").read_text() == "hello"
+
+
+async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+
+    async def deny() -> None:
+        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        bench.submit("deny", payload={"approval": waiting[0]["id"], "reason": "not in this folder"})
+
+    await bench.run_while(deny)
+    assert "denied: not in this folder" in bench.tasks()["a"]["result"]
+    assert not (bench.workspace / "note.txt").exists()
+
+
+async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], writes))
+    await bench.run()
+    assert "nobody answered in time" in bench.tasks()["a"]["result"]
+    bench.start(PlannedRun([task("a", role="coder")], writes), allow=("write",))
+    await bench.run()
+    assert (bench.workspace / "note.txt").read_text() == "hello"
+
+
+async def test_a_question_that_waits_survives_a_pause_and_is_asked_once(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+
+    async def pause() -> None:
+        await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    assert bench.state["approvals"][0]["status"] == "waiting"
+
+    async def approve() -> None:
+        waiting = await bench.until(
+            lambda state: agent_of(state, "a")["status"] == "waiting" and state["approvals"]  # type: ignore[index]
+        )
+        bench.submit("approve", payload={"approval": waiting[0]["id"]})
+
+    assert (await bench.run_while(approve)).exit_code == 0
+    assert len(bench.state["approvals"]) == 1
+
+
+@pytest.mark.parametrize(("kind", "amount"), [("tokens", 3_000.0), ("turns", 4.0)])
+async def test_a_session_budget_pauses_keeps_everything_and_says_which(bench: Bench, kind: str, amount: float) -> None:
+    bench.start(PlannedRun([task("a")], steps(8)), budgets={kind: amount})
+    result = await bench.run()
+    assert (result.status, result.exit_code) == ("paused", 5)
+    assert f"budget of {amount:g} {kind}" in (result.reason or "")
+    bench.submit("set_budget", payload={"kind": kind, "amount": None})
+    assert (await bench.run()).exit_code == 0
+    assert bench.tasks()["a"]["attempt"] == 1
+    bench.assert_sound()
+
+
+async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_others_finish(bench: Bench) -> None:
+    gate = asyncio.Event()
+
+    def script(request: ModelRequest) -> Any:
+        return PlannedRun([task("a"), task("b")], lambda name, request: steps(6, gate if name == "a" else None)(name, request))(request)
+
+    bench.start(script)
+
+    async def limit() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("set_budget", task_id=bench.tasks()["a"]["id"], payload={"kind": "turns", "amount": 3})
+        await bench.until(lambda state: state["budgets"])
+        gate.set()
+
+    result = await bench.run_while(limit)
+    assert result.exit_code == 5
+    assert (bench.tasks()["a"]["status"], bench.tasks()["b"]["status"]) == ("paused", "done")
+    assert "the task's budget of 3 turns" in bench.tasks()["a"]["status_reason"]
+    assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'task_paused'") == [(1,)]
+
+
+async def test_a_second_host_is_refused_and_told_who_drives(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+
+    async def second() -> None:
+        await bench.until(lambda state: agent_of(state, "a"))
+        with pytest.raises(DrivenElsewhere, match="driven by"):
+            await bench.runtime.run(bench.session)
+        gate.set()
+
+    assert (await bench.run_while(second)).exit_code == 0
+
+
+async def test_a_host_whose_epoch_was_taken_writes_nothing_more(bench: Bench) -> None:
+    import sqlite3
+
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(4, gate)))
+
+    async def take_over() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        connection = sqlite3.connect(bench.path, timeout=10)
+        with connection:
+            connection.execute("UPDATE sessions SET lease_epoch = lease_epoch + 1")
+        connection.close()
+        gate.set()
+
+    with pytest.raises(LeaseLost):
+        await bench.run_while(take_over)
+    assert agent_of(bench.state, "a")["turn"] == 2  # type: ignore[index]
+
+
+async def test_compacting_by_hand_and_undoing_it_leave_every_message_where_it_was(bench: Bench) -> None:
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request) < 12:
+            return [call("save_artifact", {"name": f"n{turns(request)}", "content": "words " * 200}, f"t{turns(request)}")]
+        return [said("done")]
+
+    bench.start(PlannedRun([task("a")], work))
+    await bench.run()
+    agent = agent_of(bench.state, "a")
+    assert agent is not None
+    before = agent["context"]["used"]
+    await bench.run(once=bench.submit("compact", agent_id=agent["id"]))
+    after = agent_of(bench.state, "a")["context"]["used"]  # type: ignore[index]
+    assert after < before / 2
+    await bench.run(once=bench.submit("undo", agent_id=agent["id"]))
+    assert agent_of(bench.state, "a")["context"]["used"] == before  # type: ignore[index]
+    assert agent_of(bench.state, "a")["messages"] == agent["messages"]  # type: ignore[index]
+    assert bench.state["session"]["status"] == "done"
+    bench.assert_sound()
+
+
+async def test_a_command_that_cannot_be_applied_is_refused_with_the_reason(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a")]))
+    await bench.run()
+    planner = bench.state["agents"][0]["id"]
+    await bench.run(once=bench.submit("rerun", agent_id=planner))
+    refused = bench.state["commands"][-1]
+    assert refused["status"] == "refused"
+    assert "planner" in refused["result"]

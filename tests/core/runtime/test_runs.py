@@ -1,0 +1,240 @@
+"""A plan runs: dependencies, parallel sub-agents, failures, and the planner carrying on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.runtime.conftest import Bench
+from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
+
+DIAMOND = [task("left"), task("right"), task("join", needs=("left", "right")), task("report", needs=("join",), role="writer")]
+
+
+async def test_tasks_run_in_the_order_of_their_dependencies_and_the_session_is_done(bench: Bench) -> None:
+    bench.start(PlannedRun(DIAMOND))
+    result = await bench.run()
+    assert (result.status, result.exit_code) == ("done", 0)
+    ended = [row[0] for row in bench.query("SELECT name FROM tasks ORDER BY ended_at, rowid")]
+    assert set(ended[:2]) == {"left", "right"}
+    assert ended[2:] == ["join", "report"]
+    assert {one["attempt"] for one in bench.tasks().values()} == {1}
+    bench.assert_sound()
+
+
+async def test_independent_tasks_run_side_by_side_up_to_max_parallel(bench: Bench) -> None:
+    running: list[int] = []
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request) == 0:
+            running.append(sum(row["status"] == "running" for row in bench.tasks().values()))
+            return [call("remember", {"text": name})]
+        return [said("done")]
+
+    bench.start(PlannedRun([task(f"t{i}") for i in range(6)], work), max_parallel=3)
+    await bench.run()
+    assert max(running) == 3
+
+
+async def test_the_handoff_has_its_seven_fields_and_hands_on_the_outputs_of_dependencies(bench: Bench) -> None:
+    def work(name: str, request: ModelRequest) -> Any:
+        if name == "make" and turns(request) == 0:
+            return [call("save_artifact", {"name": "figures", "content": {"n": 7}}), call("remember", {"text": "seven it is"}, "b")]
+        if name == "use" and turns(request) == 0:
+            return [call("read_artifact", {"ref": "figures"})]
+        if name == "use":
+            assert '"n": 7' in flat(request.messages)
+        return [said(f"{name}: done")]
+
+    bench.start(PlannedRun([task("make", outputs=("figures",)), task("use", needs=("make",))], work))
+    await bench.run()
+    handoffs = {one["task_id"]: one for one in bench.state["handoffs"]}
+    use = handoffs[bench.tasks()["use"]["id"]]
+    assert set(use) >= {"session_id", "plan_id", "task_id", "assigned_agent", "inputs_ref", "memory_delta_ref", "expected_outputs"}
+    assert len(use["inputs_ref"]) == 2
+    assert all(ref.startswith("artifact://sha256/") for ref in [*use["inputs_ref"], use["memory_delta_ref"]])
+
+
+async def test_the_planner_gets_a_cited_memory_delta_of_a_finished_task(bench: Bench) -> None:
+    import json
+
+    def work(name: str, request: ModelRequest) -> Any:
+        return [call("remember", {"text": "the port is 5433"})] if turns(request) == 0 else [said("found it")]
+
+    bench.start(PlannedRun([task("look")], work))
+    await bench.run()
+    payload = json.loads(bench.query("SELECT payload FROM inbox WHERE kind = 'task_done'")[0][0])
+    from watchkeeper.store import artifacts, database
+
+    connection = database.open_readonly(bench.path)
+
+    class Reads:
+        def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+            return connection.execute(sql, parameters).fetchone()
+
+    delta = json.loads(artifacts.get(Reads(), payload["memory_delta"]) or b"")
+    assert delta["facts"][0]["text"] == "the port is 5433"
+    assert delta["facts"][0]["sources"][0].startswith("message://")
+    assert payload["result"] == "found it"
+
+
+async def test_a_task_that_fails_is_told_to_the_planner_and_resumed_with_its_memory_as_attempt_1(bench: Bench) -> None:
+    failures = [ModelError("bad request", kind=ErrorKind.FAIL)]
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request) < 2:
+            return [call("remember", {"text": f"step {turns(request)}"}, f"t{turns(request)}")]
+        if failures:
+            return failures.pop()
+        assert "step 1" in str(request.messages)
+        return [said("finished after all")]
+
+    bench.start(PlannedRun([task("hard")], work))
+    result = await bench.run()
+    hard = bench.tasks()["hard"]
+    assert result.exit_code == 0
+    assert (hard["status"], hard["attempt"], hard["errors"]) == ("done", 1, 1)
+    assert len([one for one in bench.state["agents"] if one["task_id"]]) == 1
+    bench.assert_sound()
+
+
+async def test_a_rerun_is_a_new_attempt_with_a_new_agent_that_keeps_the_memory(bench: Bench) -> None:
+    failures = [ModelError("no", kind=ErrorKind.FAIL)]
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request) == 0:
+            return [call("remember", {"text": "first finding"})]
+        if failures:
+            return failures.pop()
+        assert "first finding" in str(request.messages)
+        return [said("done")]
+
+    bench.start(PlannedRun([task("hard")], work, on_failure=lambda name: [call("rerun_task", {"task": name})]))
+    await bench.run()
+    agents = [one for one in bench.state["agents"] if one["task_id"]]
+    assert [one["status"] for one in agents] == ["failed", "done"]
+    assert agents[1]["copied_from"] == agents[0]["id"]
+    assert bench.tasks()["hard"]["attempt"] == 2
+    bench.assert_sound()
+
+
+async def test_a_fresh_rerun_starts_with_an_empty_memory(bench: Bench) -> None:
+    failures = [ModelError("no", kind=ErrorKind.FAIL)]
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if failures:
+            return failures.pop() if turns(request) else [call("remember", {"text": "x"})]
+        assert turns(request) == 0
+        return [said("done")]
+
+    again = [call("rerun_task", {"task": "hard", "fresh": True})]
+    bench.start(PlannedRun([task("hard")], work, on_failure=lambda name: again))
+    await bench.run()
+    assert bench.state["agents"][-1]["messages"] == 2
+
+
+async def test_no_credit_pauses_everything_and_a_resume_carries_on_at_that_very_turn(bench: Bench) -> None:
+    broke = [True]
+    seen: list[int] = []
+
+    def work(name: str, request: ModelRequest) -> Any:
+        at = turns(request)
+        if name == "long":
+            seen.append(at)
+            if at == 7 and broke[0]:
+                return ModelError("Your credit balance is too low", kind=ErrorKind.PAUSE, status=400)
+            if at < 10:
+                return [call("remember", {"text": f"finding {at}"}, f"t{at}")]
+        return [said(f"{name} done")]
+
+    bench.start(PlannedRun([task("long"), task("short"), task("last", needs=("long", "short"))], work))
+    result = await bench.run()
+    assert (result.status, result.exit_code) == ("paused", 5)
+    assert "credit" in (result.reason or "")
+    assert bench.tasks()["long"]["status"] == "paused"
+    broke[0] = False
+    result = await bench.run()
+    assert (result.status, result.exit_code) == ("done", 0)
+    assert seen == [*range(8), 7, 8, 9, 10]
+    assert {one["attempt"] for one in bench.tasks().values()} == {1}
+    assert bench.state["plan"]["revision"] == 1
+    bench.assert_sound()
+
+
+async def test_a_planner_that_never_finishes_is_nudged_and_then_the_session_pauses(bench: Bench) -> None:
+    bench.start(lambda request: [said("hm")])
+    result = await bench.run()
+    assert (result.status, result.exit_code) == ("paused", 5)
+    assert "steer" in (result.reason or "")
+    assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'nudge'") == [(3,)]
+
+
+async def test_a_plan_with_a_circle_or_an_unknown_dependency_is_refused_and_nothing_of_it_is_kept(bench: Bench) -> None:
+    plans = [
+        [task("a", needs=("b",)), task("b", needs=("a",))],
+        [task("a", needs=("nowhere",))],
+        [task("a") | {"role": "wizard"}],
+        [task("a"), task("a")],
+    ]
+
+    def script(request: ModelRequest) -> Any:
+        at = turns(request)
+        if at < len(plans):
+            return [call("create_plan", {"goal": "g", "tasks": plans[at]}, f"t{at}")]
+        return [call("finish_session", {"summary": "gave up", "status": "failed"})]
+
+    bench.start(script)
+    result = await bench.run()
+    assert result.exit_code == 1
+    assert bench.query("SELECT count(*) FROM tasks") == [(0,)]
+    assert bench.query("SELECT count(*) FROM tool_calls WHERE name = 'create_plan' AND status = 'error'") == [(4,)]
+
+
+async def test_a_context_stays_within_its_window_and_what_left_it_can_be_read_back(bench: Bench) -> None:
+    import re
+
+    def work(name: str, request: ModelRequest) -> Any:
+        at = len(re.findall("filler", flat(request.messages)))
+        seen = turns(request)
+        if "message://" in str(request.messages) and seen > 2:
+            if "read it back" in str(request.messages):
+                return [said("done")]
+            pointer = re.findall(r"message://\w+/\d+(?:-\d+)?", str(request.messages))[0]
+            return [said("read it back"), call("read_back", {"pointer": pointer}, f"r{seen}")]
+        return [call("save_artifact", {"name": f"f{at}{seen}", "content": "filler " * 300}, f"t{at}{seen}")]
+
+    bench.start(PlannedRun([task("big")], work), window=10_000)
+    result = await bench.run()
+    assert result.exit_code == 0
+    assert bench.query("SELECT count(*) FROM compactions WHERE status = 'applied'")[0][0] >= 1
+    assert bench.query("SELECT status FROM tool_calls WHERE name = 'read_back'") == [("done",)]
+    bench.assert_sound()
+
+
+async def test_an_endless_loop_of_the_same_call_fails_the_task(bench: Bench) -> None:
+    script = PlannedRun(
+        [task("loop")],
+        lambda name, request: [call("recall", {"query": "x"}, f"t{turns(request)}")],
+        on_failure=lambda name: [call("drop_task", {"task": name}), call("finish_session", {"summary": "it loops"}, "f")],
+    )
+    bench.start(script)
+    result = await bench.run()
+    assert result.exit_code == 0
+    assert bench.tasks()["loop"]["status"] == "dropped"
+    assert "times in a row" in bench.tasks()["loop"]["error"]
+
+
+async def test_secrets_of_the_environment_reach_neither_model_nor_store(bench: Bench, monkeypatch: Any) -> None:
+    monkeypatch.setenv("DEPLOY_TOKEN", "hunter2-hunter2-hunter2")
+
+    def work(name: str, request: ModelRequest) -> Any:
+        assert "hunter2-hunter2" not in str(request.messages)
+        if turns(request) == 0:
+            return [said("the token is hunter2-hunter2-hunter2"), call("remember", {"text": "use hunter2-hunter2-hunter2"})]
+        return [said("done")]
+
+    bench.start(PlannedRun([task("leak")], work))
+    await bench.run()
+    for suffix in ("", "-wal"):
+        file = bench.path.with_name(bench.path.name + suffix)
+        assert not file.exists() or b"hunter2-hunter2" not in file.read_bytes()
