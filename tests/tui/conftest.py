@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.tui.fake_store import NOW, FakeSession, create, insert, large_session, small_session
+from textual.pilot import Pilot
 
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
@@ -107,7 +109,6 @@ def large_desk(database: Path) -> Iterator[Desk]:
 
 @pytest.fixture(autouse=True)
 def fixed_timezone(monkeypatch: pytest.MonkeyPatch) -> None:
-    import time
 
     monkeypatch.setenv("TZ", "UTC")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -115,3 +116,19 @@ def fixed_timezone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 __all__ = ["NOW", "Desk"]
+
+
+def text_of(pilot: Pilot[int]) -> str:
+    """What stands on the screen, as lines of text."""
+    strips = pilot.app.screen._compositor.render_strips()
+    return "\n".join(strip.text.rstrip() for strip in strips)
+
+
+async def until(pilot: Pilot[int], true: Callable[[], bool], *, seconds: float = 5.0) -> None:
+    """Let the application run until something holds; fails with what the screen showed instead."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        await pilot.pause(0.01)
+        if true():
+            return
+    raise AssertionError(f"did not come true within {seconds} s; on screen:\n{text_of(pilot)}")

@@ -297,7 +297,7 @@ ACTIONS: tuple[Action, ...] = (
         _each_agent("steer", lambda text: {"text": text}),
         _no_agent,
         asks="Message to",
-    ),  # fmt: skip
+    ),
     Action("answer", "a", "Answer", "answer the question that waits: approve or deny", _decide("approve"), _why_not_answer),
     Action(
         "undo", "u", "Undo", "undo the last compaction: back to the view before it", _each_agent("undo"), _why_not_undo, once=True
@@ -311,7 +311,7 @@ ACTIONS: tuple[Action, ...] = (
         _why_not_undo,
         once=True,
         preview=lambda target, text: [f"Redo the compaction of {target.names} that was undone."],
-    ),  # fmt: skip
+    ),
     Action(
         "rerun",
         "R",
@@ -321,7 +321,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda target: "" if target.tasks else "select a task first",
         _preview_rerun(False),
         once=True,
-    ),  # fmt: skip
+    ),
     Action(
         "rerun_fresh",
         "F",
@@ -331,7 +331,7 @@ ACTIONS: tuple[Action, ...] = (
         lambda target: "" if target.tasks else "select a task first",
         _preview_rerun(True),
         once=True,
-    ),  # fmt: skip
+    ),
     Action(
         "compact",
         "C",
@@ -341,7 +341,7 @@ ACTIONS: tuple[Action, ...] = (
         _why_not_compact,
         _preview_compact,
         once=True,
-    ),  # fmt: skip
+    ),
     Action("cancel", "X", "Cancel", "cancel the task; what was done is kept", _cancel, _why_not_cancel, _preview_cancel),
     Action(
         "pause_run",
@@ -351,7 +351,7 @@ ACTIONS: tuple[Action, ...] = (
         _whole_run("pause"),
         lambda target: "" if target.snapshot.state is SessionState.LIVE else "the run is not live",
         lambda target, text: ["Pause the whole run: every agent stops at its next step. r resumes it."],
-    ),  # fmt: skip
+    ),
     Action(
         "pause_now",
         "N",
@@ -360,7 +360,7 @@ ACTIONS: tuple[Action, ...] = (
         _each_agent("pause", lambda text: {"now": True}),
         _why_not_pause,
         lambda target, text: [f"Pause {target.names} at once: the model call or tool that runs is given up, and paid for."],
-    ),  # fmt: skip
+    ),
     Action(
         "budget",
         "B",
@@ -381,7 +381,7 @@ ACTIONS: tuple[Action, ...] = (
         ),
         lambda target, text: ["Cancel the whole run: every task that has not ended is cancelled. What was done is kept."],
         once=True,
-    ),  # fmt: skip
+    ),
     Action("approve", "", "Approve", "approve the question that waits", _decide("approve"), _why_not_answer),
     Action(
         "deny",

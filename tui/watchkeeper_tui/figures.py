@@ -153,9 +153,9 @@ def buckets(points: Sequence[tuple[float, float]], start: float, end: float, cou
     return sums
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 agent`, `2 agents`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+def plural(count: int, noun: str, many: str = "") -> str:
+    """`1 agent`, `2 agents`; `many` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def model_name(ref: str) -> str:

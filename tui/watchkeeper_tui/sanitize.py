@@ -16,10 +16,10 @@ MARK = "\N{MIDDLE DOT}"
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
+_COLOURS = re.compile(r"(?:\x1b\[|\x9b)[0-9:;]*m")
 _ESCAPES = re.compile(
-    r"(?:\x1b[\[\x9b]|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences (CSI)
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"  # strings (OSC, DCS, APC, PM, SOS)
-    r"|\x1b[ -/]*[0-~]"  # short sequences
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences (CSI)
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # short sequences; the strings (OSC, DCS, APC, PM, SOS) keep their text in sight
 )
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
@@ -44,12 +44,13 @@ def _replace(match: re.Match[str]) -> str:
 def sanitize(text: str) -> str:
     """`text` as one line that is safe on any terminal: same words, nothing that acts, nothing that hides.
 
-    Escape sequences, C0 and C1 controls, DEL, bidi controls, zero-width and tag characters and variation selectors become
-    `MARK`; line breaks and tabs a space; lone surrogates U+FFFD; unusual spaces a plain one. Idempotent.
+    Colours go; other escape sequences, C0 and C1 controls, DEL, bidi controls, zero-width and tag characters and variation
+    selectors become `MARK`; line breaks and tabs a space; lone surrogates U+FFFD; unusual spaces a plain one. The text
+    inside a terminal's string (a title, a clipboard) stays in sight. Idempotent.
     """
     if _PLAIN.match(text):
         return text
-    text = _ESCAPES.sub(MARK, text)
+    text = _ESCAPES.sub(MARK, _COLOURS.sub("", text))
     text = _HOSTILE.sub(_replace, text)
     text = _SPACES.sub(" ", text)
     return _ZALGO.sub(r"\1", text)

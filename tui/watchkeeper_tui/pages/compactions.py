@@ -48,7 +48,7 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
 def compactions_page(view: PageContext) -> list[PageLine]:
     """The agent's passes, newest first, then the versions of its view."""
     mine = [each for each in view.snapshot.compactions if each.agent_id == view.agent.id]
-    lines = [heading("passes", "Compactions", figures.plural(len(mine), "pass").replace("passs", "passes"))]
+    lines = [heading("passes", "Compactions", figures.plural(len(mine), "pass", "passes"))]
     if not mine:
         lines.append(PageLine("none", (("none yet; C compacts by hand, and says first what it would do", "faint"),)))
     for each in mine:

@@ -31,7 +31,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             [
                 (f"{agent.model_calls:,}", "text"),
                 (
-                    f"  ↻ {figures.plural(agent.retries, 'retry').replace('retrys', 'retries')}",
+                    f"  ↻ {figures.plural(agent.retries, 'retry', 'retries')}",
                     "retrying" if agent.retries else "muted",
                 ),
                 (f"  ✗ {figures.plural(agent.errors, 'error')}", "failed" if agent.errors else "muted"),

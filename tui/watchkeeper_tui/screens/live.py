@@ -37,8 +37,9 @@ _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo",
 class LiveScreen(Acting, WatchScreen):
     """What goes on, and what can be done about it."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-low"), (20, "-tall")]
+    # Instance variables of the base class, so no ClassVar.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
 
     DEFAULT_CSS = """
     LiveScreen { layout: vertical; }

@@ -1,0 +1,268 @@
+"""Every key that acts: the command rows that it writes, what it asks first, and what is said about the outcome."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from textual.pilot import Pilot
+
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper_tui.screens.live import LiveScreen
+
+WIDE = (120, 40)
+
+
+async def choose(pilot: Pilot[int], row: str) -> None:
+    screen = pilot.app.screen_stack[-1]
+    assert isinstance(screen, LiveScreen)
+    await until(pilot, lambda: screen.plan.place_of(row) is not None)
+    screen.plan.select(row)
+    await pilot.pause()
+
+
+async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any, ...]]:
+    await until(pilot, lambda: len(desk.session.commands()) >= count)
+    await pilot.pause()
+    return [(kind, agent, task, json.loads(payload)) for kind, agent, task, payload in desk.session.commands()]
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "written"),
+    [
+        ("task:t-core", ["p"], [("pause", "explorer1", None, {})]),
+        ("task:t-tui", ["r"], [("resume", "explorer2", None, {})]),
+        ("task:t-draft", ["r"], [("resume", "writer01", None, {})]),
+        ("task:t-core", ["m", *"look", "enter"], [("steer", "explorer1", None, {"text": "look"})]),
+        ("task:t-core", ["u"], [("undo", "explorer1", None, {})]),
+        ("task:t-core", ["U", "y"], [("redo", "explorer1", None, {})]),
+        ("task:t-docs", ["R", "y"], [("rerun", None, "t-docs", {"fresh": False})]),
+        ("task:t-docs", ["F", "y"], [("rerun", None, "t-docs", {"fresh": True})]),
+        ("task:t-core", ["C", "y"], [("compact", "explorer1", None, {})]),
+        ("task:t-core", ["C", "i", *"keep it", "enter", "y"], [("compact", "explorer1", None, {"instructions": "keep it"})]),
+        ("task:t-core", ["X", "y"], [("cancel", None, "t-core", {})]),
+        ("task:t-survey", ["X", "y"], [("cancel", None, "t-survey", {})]),
+        ("task:t-core", ["P", "y"], [("pause", None, None, {})]),
+        ("task:t-core", ["N", "y"], [("pause", "explorer1", None, {"now": True})]),
+        ("task:t-core", ["B", *"usd 5", "enter", "y"], [("set_budget", None, None, {"kind": "usd", "amount": 5.0})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/pause", "enter"], [("pause", "explorer1", None, {})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/pause run", "enter", "y"], [("pause", None, None, {})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/steer be brief", "enter"], [("steer", "explorer1", None, {"text": "be brief"})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/compact short", "enter", "y"], [("compact", "explorer1", None, {"instructions": "short"})]),
+        ("task:t-docs", ["colon", "ctrl+u", *"/rerun fresh", "enter", "y"], [("rerun", None, "t-docs", {"fresh": True})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/undo", "enter"], [("undo", "explorer1", None, {})]),
+        ("task:t-core", ["colon", "ctrl+u", *"/cancel run", "enter", "y"], [("cancel", None, None, {})]),
+    ],
+)  # fmt: skip
+async def test_a_key_writes_its_command(desk: Desk, row: str, keys: list[str], written: list[tuple[Any, ...]]) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, row)
+        await pilot.press(*keys)
+        assert await commands(pilot, desk, len(written)) == written
+        assert desk.control.started == []
+
+
+@pytest.mark.parametrize(("keys", "written"), [
+    (["a", "y"], ("approve", "explorer1", None, {"approval": "appr1"})),
+    (["a", "n"], ("deny", "explorer1", None, {"approval": "appr1"})),
+    (["a", "r", *"too risky", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "too risky"})),
+    (["colon", "ctrl+u", *"/deny no", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "no"})),
+    (["colon", "ctrl+u", *"/approve", "enter"], ("approve", "explorer1", None, {"approval": "appr1"})),
+])  # fmt: skip
+async def test_a_question_is_shown_and_answered(desk: Desk, keys: list[str], written: tuple[Any, ...]) -> None:
+    desk.session.approval("explorer1")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "explorer-1 asks: bash rm -rf build" in text_of(pilot))
+        await pilot.press(*keys)
+        assert await commands(pilot, desk, 1) == [written]
+
+
+@pytest.mark.parametrize("key", ["R", "F", "C", "X", "P", "N", "U"])
+@pytest.mark.parametrize("answer", ["n", "escape"])
+async def test_a_capital_says_what_it_would_do_and_enter_is_no_yes(desk: Desk, key: str, answer: str) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press(key)
+        await until(pilot, lambda: "y do it" in text_of(pilot))
+        await pilot.press("enter", "space")
+        assert "y do it" in text_of(pilot)
+        await pilot.press(answer)
+        await until(pilot, lambda: "y do it" not in text_of(pilot))
+        assert desk.session.commands() == []
+
+
+async def test_an_action_is_done_to_all_that_are_marked(desk: Desk) -> None:
+    desk.session.agent("explorer4", "explorer-4")
+    desk.session.task("t-more", "Explore more", agent="explorer4")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        for row in ("task:t-core", "task:t-more"):
+            await choose(pilot, row)
+            await pilot.press("space")
+        await until(pilot, lambda: "2 marked" in text_of(pilot))
+        await pilot.press("p")
+        written = await commands(pilot, desk, 2)
+        assert [agent for _, agent, _, _ in written] == ["explorer1", "explorer4"]
+
+
+async def test_a_command_is_said_to_be_queued_then_applied(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("p")
+        await commands(pilot, desk, 1)
+        desk.feed.wake()
+        await until(pilot, lambda: "pause explorer-1: accepted, queued" in text_of(pilot))
+        desk.session.connection.execute(
+            "UPDATE commands SET status = 'applied', result = 'explorer-1 pauses at its next step', applied_at = ?", (desk.time,)
+        )
+        desk.feed.wake()
+        await until(pilot, lambda: "✓ pause explorer-1: explorer-1 pauses at its next step" in text_of(pilot))
+
+
+async def test_a_refusal_is_shown_with_its_reason(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("p")
+        await commands(pilot, desk, 1)
+        desk.session.connection.execute(
+            "UPDATE commands SET status = 'refused', result = 'explorer-1 is done', applied_at = ?", (desk.time,)
+        )
+        desk.feed.wake()
+        await until(pilot, lambda: "✗ pause explorer-1: refused — explorer-1 is done" in text_of(pilot))
+
+
+async def test_a_command_that_cannot_be_written_is_said_in_one_line(desk: Desk) -> None:
+    desk.control.fails = StoreUnusable("/data/w.db: the disk is full; free some space")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("p")
+        await until(pilot, lambda: "pause explorer-1: /data/w.db: the disk is full" in text_of(pilot))
+
+
+@pytest.mark.parametrize("status", ["running", "paused", "failed"])
+async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) -> None:
+    desk.host_pid = None
+    desk.session.set(status=status)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("r")
+        await until(pilot, lambda: desk.control.started == [(desk.session.id, True, None)])
+        await until(pilot, lambda: "host started (pid 4242)" in text_of(pilot))
+        assert desk.session.commands() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"), [(["R", "y"], "rerun"), (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo")]
+)
+async def test_without_a_host_one_is_started_for_that_command_alone(desk: Desk, keys: list[str], kind: str) -> None:
+    desk.host_pid = None
+    desk.session.set(status="paused")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press(*keys)
+        assert (await commands(pilot, desk, 1))[0][0] == kind
+        await until(pilot, lambda: desk.control.started == [(desk.session.id, False, 1)])
+
+
+async def test_steering_without_a_host_waits_and_says_so(desk: Desk) -> None:
+    desk.host_pid = None
+    desk.session.set(status="paused")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("m", *"hello", "enter")
+        await commands(pilot, desk, 1)
+        desk.feed.wake()
+        await until(pilot, lambda: "applies on resume" in text_of(pilot))
+        assert desk.control.started == []
+
+
+@pytest.mark.parametrize(
+    ("row", "key", "reason"),
+    [
+        ("task:t-docs", "p", "explorer-3 is done already"),
+        ("task:t-core", "r", "nothing selected is paused or failed"),
+        ("task:t-core", "a", "nobody asks anything"),
+        ("task:t-docs", "X", "it has ended"),
+        ("task:t-survey", "p", "select an agent first"),
+        ("task:t-tui", "u", "nothing was compacted"),
+        ("agent:planner1", "R", "select a task first"),
+    ],
+)
+async def test_a_greyed_key_says_why_it_does_nothing(desk: Desk, row: str, key: str, reason: str) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, row)
+        await pilot.press(key)
+        await until(pilot, lambda: reason in text_of(pilot))
+        assert desk.session.commands() == []
+
+
+@pytest.mark.parametrize(("key", "how", "written"), [("l", "leave", 0), ("p", "pause", 1)])
+async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(desk: Desk, key: str, how: str, written: int) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("q")
+        await until(pilot, lambda: "leave it running" in text_of(pilot))
+        await pilot.press("escape")
+        assert app.is_running
+        await pilot.press("q", key)
+        await pilot.pause()
+    assert app.left_by == how
+    assert len(desk.session.commands()) == written
+
+
+async def test_quitting_a_finished_session_asks_nothing(desk: Desk) -> None:
+    desk.session.set(status="done")
+    desk.host_pid = None
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "✓ DONE" in text_of(pilot))
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+async def test_the_help_lists_every_key_and_command(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 120)) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "pause the selected agent at its next step" in text_of(pilot))
+        await pilot.press("j", "escape")
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+
+
+async def test_the_command_bar_completes_and_refuses_what_it_does_not_know(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("colon")
+        await until(pilot, lambda: "/resume" in text_of(pilot))
+        await pilot.press(*"zzz", "enter")
+        await until(pilot, lambda: "no command /zzz" in text_of(pilot))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("memory status", "Facts"),
+        ("context", "compaction near"),
+        ("usage", "latency"),
+        ("cost", "latency"),
+        ("agent report", "Memory"),
+    ],
+)
+async def test_commands_that_only_show_open_what_they_name(desk: Desk, line: str, words: str) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
+        await until(pilot, lambda: words in text_of(pilot))
+        assert desk.session.commands() == []
+
+
+async def test_y_copies_what_is_selected_as_plain_text(desk: Desk) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("y")
+        assert app.clipboard == "explorer1"
+        await pilot.press("2", "y")
+        assert "failed “Write the draft”" in app.clipboard

@@ -1,0 +1,17 @@
+"""What the dashboard's process never loads, and that it opens without reading the world."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+FORBIDDEN = ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "watchfiles", "watchkeeper.runtime.host")
+
+
+def test_the_dashboard_loads_nothing_heavy() -> None:
+    program = (
+        "import sys, watchkeeper_tui.app, watchkeeper_tui.screens.sessions, watchkeeper.runtime.control\n"
+        f"print([name for name in {FORBIDDEN!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

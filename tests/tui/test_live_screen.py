@@ -1,0 +1,317 @@
+"""The live screen: what it shows of a session, at every size, and that it tells the truth."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import HOSTILE
+from textual.pilot import Pilot
+
+from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.header import Header
+from watchkeeper_tui.widgets.rows import RowView
+
+WIDE, SMALL = (120, 40), (80, 24)
+
+
+async def test_the_screen_shows_plan_agent_events_and_compaction_of_a_session(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        shown = text_of(pilot)
+        for words in (
+            "LIVE", "abcd2345", "migrate billing", "00:12:44", "5 agents", "$4.82", "1.9M tok",
+            "planner", "Explore tui", "Write the survey", "after t-core", "credit bal",
+            "1 Plan", "2 Events", "3 explorer-1", "4 Compaction", "FOLLOW", "first plan", "24k → 6.1k -75%",
+        ):  # fmt: skip
+            assert words in shown, words
+
+
+async def test_every_tab_of_the_agent_pane_shows_its_part(desk: Desk) -> None:
+    async with desk.app().run_test(size=(140, 44)) as pilot:
+        await until(pilot, lambda: "core has 30 Python files" in text_of(pilot))
+        assert "keep cents as integers" in text_of(pilot)
+        await pilot.press("3")
+        for words in ("list_folder", "latency", "Compactions", "Memory"):
+            if words == "latency":
+                await pilot.press("right")
+                await until(pilot, lambda: "cached" in text_of(pilot))
+            await pilot.press("right")
+            await until(pilot, lambda words=words: words in text_of(pilot))
+
+
+async def test_a_long_tool_result_is_folded_until_enter(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 70)) as pilot:
+        await pilot.press("3", "right")
+        await until(pilot, lambda: "27 more lines" in text_of(pilot))
+        assert "core/file20.py" not in text_of(pilot)
+        page = live(pilot).agent_pane.page
+        page.select("3.0")
+        await pilot.press("enter")
+        await until(pilot, lambda: "core/file20.py" in text_of(pilot))
+
+
+async def test_text_that_streams_is_shown_before_its_message_is_stored(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await pilot.press("3", "right")
+        await until(pilot, lambda: "Next I read the largest" in text_of(pilot))
+        desk.session.live("explorer1", "working", text="Next I read the largest file, models.py")
+        desk.feed.wake()
+        await until(pilot, lambda: "file, models.py" in text_of(pilot))
+
+
+async def test_a_commit_by_another_process_is_shown_without_a_key(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        desk.session.agent("explorer9", "explorer-9")
+        desk.session.task("t-new", "Explore the attic", agent="explorer9")
+        desk.session.event("tool.done", "explorer9", tool="bash", preview="all 12 tests pass")
+        desk.feed.wake()
+        await until(pilot, lambda: "Explore the attic" in text_of(pilot) and "all 12 tests pass" in text_of(pilot))
+
+
+@pytest.mark.parametrize("size", [(w, h) for w in (20, 38, 60, 79, 80, 99, 100, 119, 120, 160, 240) for h in (5, 12, 24, 50)])
+async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(desk: Desk, size: tuple[int, int]) -> None:
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        await pilot.press("j", "3", "right", "2", "1", "z", "z")
+        lines = text_of(pilot).split("\n")
+        assert len(lines) <= size[1]
+        assert all(len(line) <= size[0] for line in lines)
+
+
+async def test_resizing_live_rearranges_the_panes(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "4 Compaction" in text_of(pilot))
+        await pilot.resize_terminal(*SMALL)
+        await until(pilot, lambda: "4 Compaction" not in text_of(pilot) and "1 Plan" in text_of(pilot))
+        await pilot.press("2")
+        await until(pilot, lambda: "2 Events" in text_of(pilot) and "3 explorer" not in text_of(pilot))
+        await pilot.resize_terminal(*WIDE)
+        await until(pilot, lambda: "4 Compaction" in text_of(pilot))
+
+
+async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        desk.host_pid = None
+        await until(pilot, lambda: "† DEAD" in text_of(pilot), seconds=2.0)
+        await until(pilot, lambda: "no host drives this run" in text_of(pilot))
+        assert live(pilot).plan.rows[1].condition.word == "dead"
+
+
+@pytest.mark.parametrize(
+    ("status", "hosted", "badge"),
+    [
+        ("running", True, "● LIVE"),
+        ("running", False, "† DEAD"),
+        ("paused", False, "‖ PAUSED"),
+        ("paused", True, "‖ PAUSED"),
+        ("done", False, "✓ DONE"),
+        ("failed", False, "✗ FAILED"),
+        ("cancelled", False, "× CANCELLED"),
+    ],
+)
+async def test_the_header_says_how_the_session_stands(desk: Desk, status: str, hosted: bool, badge: str) -> None:
+    desk.session.set(status=status, ended_at=desk.time if status in ("done", "failed", "cancelled") else None)
+    desk.host_pid = 991 if hosted else None
+    async with desk.app().run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: badge in text_of(pilot))
+
+
+async def test_a_finished_session_is_shown_whole(desk: Desk) -> None:
+    desk.session.set(status="done", ended_at=desk.time)
+    desk.host_pid = None
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "✓ DONE" in text_of(pilot))
+        assert "Explore core" in text_of(pilot)
+        assert "first plan" in text_of(pilot)
+
+
+async def test_a_frozen_view_stands_still_while_the_header_counts_on(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("f")
+        desk.session.event("tool.done", "explorer1", tool="bash", preview="after the freeze")
+        desk.session.event("tool.done", "explorer1", tool="bash", preview="later still")
+        desk.feed.wake()
+        await until(pilot, lambda: "VIEW FROZEN" in text_of(pilot) and "2 behind" in text_of(pilot))
+        assert "after the freeze" not in text_of(pilot)
+        assert "● LIVE" in text_of(pilot)
+        assert desk.session.commands() == []
+        desk.host_pid = None
+        await until(pilot, lambda: "† DEAD" in text_of(pilot))
+        await pilot.press("f")
+        await until(pilot, lambda: "after the freeze" in text_of(pilot))
+        assert "FROZEN" not in text_of(pilot)
+
+
+async def test_scrolling_up_stops_following_and_counts_what_comes(desk: Desk) -> None:
+    for number in range(60):
+        desk.session.event("tool.done", "explorer1", tool="bash", preview=f"number {number}")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "number 59" in text_of(pilot) and "FOLLOW" in text_of(pilot))
+        await pilot.press("2", "k", "k", "pageup")
+        await until(pilot, lambda: "FOLLOW" not in text_of(pilot))
+        for number in range(3):
+            desk.session.event("tool.done", "explorer1", tool="bash", preview=f"new {number}")
+        desk.feed.wake()
+        await until(pilot, lambda: "3 new ↓" in text_of(pilot))
+        assert "new 2" not in text_of(pilot)
+        await pilot.press("G")
+        await until(pilot, lambda: "new 2" in text_of(pilot) and "FOLLOW" in text_of(pilot))
+
+
+async def test_the_selection_stays_with_its_row_when_others_come_and_go(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        live(pilot).plan.select("task:t-docs")
+        await pilot.pause()
+        desk.session.agent("early001", "early")
+        desk.session.task("t-early", "Comes first", agent="early001", position=-1)
+        desk.feed.wake()
+        await until(pilot, lambda: "Comes first" in text_of(pilot))
+        chosen = live(pilot).plan.selected
+        assert chosen is not None
+        assert chosen.id == "task:t-docs"
+        assert "3 explorer-3" in text_of(pilot)
+
+
+async def test_brackets_walk_the_agents_and_e_goes_to_what_needs_you(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await pilot.press("right_square_bracket")
+        await until(pilot, lambda: "3 explorer-2" in text_of(pilot))
+        await pilot.press("left_square_bracket", "left_square_bracket")
+        await until(pilot, lambda: "3 planner" in text_of(pilot))
+        await pilot.press("e")
+        await until(pilot, lambda: "3 writer-1" in text_of(pilot))
+
+
+async def test_a_filter_narrows_the_plan_as_it_is_typed_and_esc_takes_it_back(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("slash", *"docs")
+        await until(pilot, lambda: "Explore core" not in text_of(pilot) and "Explore docs" in text_of(pilot))
+        await pilot.press("enter")
+        assert "docs" in text_of(pilot)
+        await pilot.press("escape")
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+
+
+async def test_a_collapsed_row_shows_the_sums_of_what_it_hides(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("g", "left")
+        await until(pilot, lambda: "Explore core" not in text_of(pilot))
+        row = live(pilot).plan.rows[0]
+        assert (row.hidden, row.tokens, round(row.cost_usd or 0, 2)) == (5, 5 * 128_000, 0.55)
+        await pilot.press("right")
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+
+
+@pytest.mark.parametrize("size", [WIDE, SMALL, (200, 60)])
+async def test_hostile_text_does_nothing_in_any_pane(large_desk: Desk, size: tuple[int, int]) -> None:
+    app = large_desk.app()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        for agent in ("agent:planner1", "task:task001", "task:task002", "task:task006"):
+            live(pilot).plan.select(agent)
+            for tab in range(len(TABS)):
+                await pilot.press("3")
+                live(pilot).agent_pane.open_tab(tab)
+                await pilot.pause()
+                assert_harmless(pilot)
+        await pilot.press("2", "k", "4", "j", "1", "a")
+        await until(pilot, lambda: "may it run" in text_of(pilot))
+        assert_harmless(pilot)
+        await pilot.press("escape", "C")
+        assert_harmless(pilot)
+        await pilot.press("n", "y", "question_mark")
+        assert_harmless(pilot)
+        await pilot.press("escape", "s")
+        await until(pilot, lambda: "Sessions" in text_of(pilot))
+        assert_harmless(pilot)
+        assert app.is_running
+
+
+TABS = ("Memory", "Transcript", "Calls", "Metrics", "Compactions")
+
+
+def assert_harmless(pilot: Pilot[int]) -> None:
+    """Every cell painted is a character that only shows, and the markup in the text is text."""
+    screen = pilot.app.screen
+    for strip in screen._compositor.render_strips():
+        for segment in strip:
+            assert segment.control is None
+            for character in segment.text:
+                assert character >= " ", repr(segment.text)
+                assert not "\x7f" <= character <= "\x9f", repr(segment.text)
+                assert character not in "\u202e\u2066\u2069\u200b\u200d\u2060\ufeff\ud800", repr(segment.text)
+            assert not (segment.style and (segment.style.link or segment.style.meta.get("@click"))), repr(segment)
+
+
+def test_every_part_of_a_snapshot_is_frozen() -> None:
+    seen: set[type] = set()
+
+    def check(kind: object) -> None:
+        for each in getattr(kind, "__args__", (kind,)):
+            if isinstance(each, type) and dataclasses.is_dataclass(each) and each not in seen:
+                seen.add(each)
+                assert each.__dataclass_params__.frozen, each  # type: ignore[attr-defined]
+                hints = __import__("typing").get_type_hints(each)
+                for hint in hints.values():
+                    assert getattr(hint, "__origin__", None) not in (list, dict, set), (each, hint)
+                    check(hint)
+            elif each is not kind:
+                check(each)
+
+    check(Snapshot)
+    assert len(seen) > 10
+
+
+async def test_no_color_paints_without_any_colour(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        for strip in pilot.app.screen._compositor.render_strips():
+            for segment in strip:
+                style = segment.style
+                assert style is None or style.color is None or style.color.is_default, segment
+                assert style is None or style.bgcolor is None or style.bgcolor.is_default, segment
+
+
+async def test_every_shipped_theme_can_be_chosen_live(desk: Desk) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        assert len(app.themes) >= 6
+        for name in app.themes:
+            await pilot.press("colon", "ctrl+u", *f"/theme {name}", "enter")
+            await until(pilot, lambda name=name: app.theme == name)
+            assert "Explore core" in text_of(pilot)
+
+
+async def test_the_rows_are_drawn_by_one_view_only_as_far_as_they_are_in_sight(large_desk: Desk) -> None:
+    async with large_desk.app().run_test(size=SMALL) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        plan = live(pilot).plan
+        drawn: list[str] = []
+        cells = plan.row_cells
+        plan.row_cells = lambda row: (drawn.append(row.id), cells(row))[1]  # type: ignore[method-assign]
+        plan.refresh()
+        await pilot.pause()
+        assert 0 < len(set(drawn)) < 15
+        assert len(plan.rows) == 40
+        assert all(isinstance(view, RowView) for view in (plan, live(pilot).events, live(pilot).agent_pane.page))
+
+
+def live(pilot: Pilot[int]) -> LiveScreen:
+    screen = next(screen for screen in pilot.app.screen_stack if isinstance(screen, LiveScreen))
+    assert screen.query_one(Header) is not None
+    return screen
+
+
+assert HOSTILE
