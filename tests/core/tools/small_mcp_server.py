@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -75,6 +76,9 @@ def odd() -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(str(os.getpid()))
+    if sys.argv[1:2] == ["--http"]:
+        server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
+    elif len(sys.argv) > 1:
+        # Says in a file when it was asked to end, as a server that has something to put in order would.
+        signal.signal(signal.SIGTERM, lambda *_: (Path(sys.argv[1]).write_text("ended in order"), os._exit(0)))
     server.run("stdio")

@@ -12,8 +12,6 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-import pytest
-
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
 from watchkeeper.agents.tools.workers import WorkerPool
@@ -33,20 +31,19 @@ async def test_file_tools_read_search_and_change_the_workspace(run: Run, workspa
     assert {entry["path"] for entry in listing["entries"]} == {"hello.py", "new"}
 
 
-@pytest.mark.parametrize("path", ["../secret.txt", "{outside}/secret.txt", "link.txt", "folder_link/secret.txt", "/etc/passwd"])
-async def test_no_file_tool_reaches_outside_the_workspace(run: Run, workspace: Path, path: str) -> None:
+async def test_no_file_tool_reaches_outside_the_workspace(run: Run, workspace: Path) -> None:
     outside = workspace.parent
     (workspace / "link.txt").symlink_to(outside / "secret.txt")
     (workspace / "folder_link").symlink_to(outside)
-    path = path.format(outside=outside)
-    results = [
-        await run("read", file_path=path),
-        await run("write", file_path=path, content="owned"),
-        await run("edit", file_path=path, old_string="out", new_string="in"),
-        await run("grep", pattern="bounds", path=path),
-    ]
-    assert all(result.is_error for result in results)
-    assert not any("out of bounds" in str(result.content) for result in results)
+    for path in ("../secret.txt", f"{outside}/secret.txt", "link.txt", "folder_link/secret.txt", "/etc/passwd"):
+        results = [
+            await run("read", file_path=path),
+            await run("write", file_path=path, content="owned"),
+            await run("edit", file_path=path, old_string="out", new_string="in"),
+            await run("grep", pattern="bounds", path=path),
+        ]
+        assert all(result.is_error for result in results), path
+        assert not any("out of bounds" in str(result.content) for result in results), path
     assert (outside / "secret.txt").read_text() == "out of bounds"
     assert "secret" not in str((await run("glob", pattern="folder_link/*")).content)
     assert (await run("glob", pattern="../*")).is_error

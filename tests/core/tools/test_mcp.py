@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -121,6 +122,45 @@ async def test_a_server_that_cannot_start_is_one_warning_and_the_others_work(wor
     assert not any("\n" in line for line in servers.warnings)
     assert "mcp__small__add" in servers.tools()
     await servers.aclose()
+
+
+async def test_a_server_may_put_its_things_in_order_at_the_end(workspace: Path) -> None:
+    note = workspace / "note"
+    servers = McpServers([McpServer("small", command=sys.executable, args=(PROGRAM, "${workspace}/note"))], workspace, os.environ)
+    await servers.start()
+    await servers.aclose()
+    assert note.read_text() == "ended in order"
+
+
+async def test_a_server_over_http_is_reached_again_after_it_was_restarted(workspace: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    async def serve() -> asyncio.subprocess.Process:
+        quiet = asyncio.subprocess.DEVNULL
+        process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, "--http", str(port), stdout=quiet, stderr=quiet)
+        for _ in range(1000):
+            try:
+                (await asyncio.open_connection("127.0.0.1", port))[1].close()
+                break
+            except OSError:
+                await asyncio.sleep(0.02)
+        return process
+
+    process = await serve()
+    servers = McpServers([McpServer("small", url=f"http://127.0.0.1:{port}/mcp", timeout_seconds=5)], workspace, os.environ)
+    await servers.start()
+    assert servers.warnings == []
+    assert (await call(servers, "add", a=1, b=2)).content == "3"
+    process.kill()
+    await process.wait()
+    assert (await call(servers, "add", a=1, b=2)).is_error
+    process = await serve()
+    assert [await call(servers, "add", a=1, b=2) for _ in range(2)][-1].content == "3"
+    await servers.aclose()
+    process.kill()
+    await process.wait()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.agents.tools.contract import Permission
-from watchkeeper.agents.tools.permissions import Permissions, narrowest
+from watchkeeper.agents.tools.permissions import Permissions, narrowest, parse_rules
+from watchkeeper.records.errors import BadInput
 
 ALLOW, ASK, DENY = Permission.ALLOW, Permission.ASK, Permission.DENY
 DEFAULTS = {"read": ALLOW, "bash": ASK, "mcp__git__push": ASK}
@@ -49,6 +50,12 @@ DEFAULTS = {"read": ALLOW, "bash": ASK, "mcp__git__push": ASK}
 )
 def test_permissions_are_decided_by_the_table(settings: dict[str, Any], role: str, tool: str, expected: Permission) -> None:
     assert Permissions(DEFAULTS, **settings).resolve(role, tool) is expected
+
+
+def test_rules_come_from_a_table_and_a_wrong_word_is_named() -> None:
+    assert parse_rules({"bash": "allow", "mcp__*": "deny"}, "permissions") == {"bash": ALLOW, "mcp__*": DENY}
+    with pytest.raises(BadInput, match=r"permissions\.bash is 'yes'"):
+        parse_rules({"bash": "yes"}, "permissions")
 
 
 names = st.sampled_from(["read", "bash", "mcp__git__push", "mcp__*", "*"])

@@ -54,7 +54,7 @@ async def test_tools_see_no_credentials(run: Run) -> None:
 
 async def test_a_hanging_command_is_killed_with_all_that_it_started(run: Run, workspace: Path) -> None:
     await run("bash", command="true")
-    result = await run("bash", command="sleep 1000 & echo $! > pid; sleep 1000", timeout_ms=300)
+    result = await run("bash", command="sleep 1000 & echo $! > pid; while true; do sleep 1000 & sleep 0.01; done", timeout_ms=300)
     assert result.is_error
     assert "0.3 s" in str(result.content)
     assert await gone(int((workspace / "pid").read_text()))

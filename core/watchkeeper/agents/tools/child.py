@@ -116,6 +116,15 @@ class Child:
                 await self._process.wait()
         _close_transport(self._process)
 
+    async def close(self, grace_seconds: float) -> None:
+        """End it as `kill` does, but let it first end by itself what it started."""
+        if self.alive and self._process.stdin is not None:
+            self._process.stdin.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
+        await self.kill()
+
     async def _send(self, message: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")

@@ -31,6 +31,8 @@ LARGEST_SCHEMA = 50_000
 GRACE_SECONDS = 5.0
 """How much longer than a call's time the host waits for the worker to say that it was up."""
 
+CLOSE_SECONDS = 2.0
+
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
@@ -137,7 +139,7 @@ class _Link:
         self._closed = True
         children = {*self._calls, *self._retired, *([self._child] if self._child else [])}
         self._child = None
-        await asyncio.gather(*(child.kill() for child in children))
+        await asyncio.gather(*(child.close(CLOSE_SECONDS) for child in children))
 
     async def _connected(self) -> Child:
         async with self._starting:

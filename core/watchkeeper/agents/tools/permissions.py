@@ -7,11 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from watchkeeper.agents.tools.contract import Permission
+from watchkeeper.records.errors import BadInput
 
 _NARROWNESS = {Permission.ALLOW: 0, Permission.ASK: 1, Permission.DENY: 2}
 
 Rules = Mapping[str, Permission]
 """Tool name, or a pattern such as `mcp__github__*`, → permission."""
+
+
+def parse_rules(table: Mapping[str, object], where: str) -> dict[str, Permission]:
+    """Rules of a configuration file, where `where` names the table in messages.
+
+    Raises:
+        BadInput: a value that is none of allow, ask and deny.
+    """
+    rules: dict[str, Permission] = {}
+    for name, value in table.items():
+        try:
+            rules[name] = Permission(str(value))
+        except ValueError:
+            raise BadInput(f"{where}.{name} is {value!r}; use allow, ask or deny") from None
+    return rules
 
 
 def narrowest(*permissions: Permission) -> Permission:

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 _PR_SET_PDEATHSIG = 1
@@ -44,14 +45,31 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_descendants(pid: int) -> None:
-    """Kill all below `pid`, again and again until nothing is left: what is killed may have forked meanwhile."""
+    """Kill all below `pid`, until nothing is left.
+
+    First all are stopped, and those that they forked meanwhile, until there are no new ones: a process that is killed
+    while its siblings fork would be outrun.
+    """
     for _ in range(_MOST_ROUNDS):
-        left = descendants(pid)
-        if not left:
+        stopped: set[int] = set()
+        while new := [one for one in descendants(pid) if one not in stopped]:
+            for one in new:
+                _send(one, signal.SIGSTOP)
+            stopped.update(new)
+        if not stopped:
             return
-        for one in left:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(one, signal.SIGKILL)
+        for one in stopped:
+            _send(one, signal.SIGKILL)
+
+
+def end_descendants(pid: int, grace_seconds: float) -> None:
+    """Ask all below `pid` to end, and kill what is left after `grace_seconds`."""
+    for one in descendants(pid):
+        _send(one, signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while descendants(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    kill_descendants(pid)
 
 
 def kill_tree(pid: int) -> None:
@@ -59,9 +77,8 @@ def kill_tree(pid: int) -> None:
 
     The leader is stopped first: it starts nothing more, yet still adopts the orphans of those who are killed.
     """
-    with suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, signal.SIGSTOP)
-        kill_descendants(pid)
+    _send(pid, signal.SIGSTOP)
+    kill_descendants(pid)
     kill_group(pid)
 
 
@@ -69,6 +86,11 @@ def kill_group(pid: int) -> None:
     """Kill the process group that `pid` leads or led."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def _prctl(option: int, value: int) -> bool:

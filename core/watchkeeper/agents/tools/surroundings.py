@@ -22,14 +22,12 @@ def worker_environment(environ: Mapping[str, str], agent_id: str) -> dict[str, s
     return allowed_environment(environ) | {
         AGENT_VARIABLE: agent_id,
         "PYTHONPATH": os.pathsep.join(_import_roots(environ)),
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
 
 def hide_worker_variables() -> None:
-    """In a worker: remove what only its own start needed."""
-    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):
-        os.environ.pop(name, None)
+    """In a worker: remove what only its own imports needed; they are found by `sys.path` from now on."""
+    os.environ.pop("PYTHONPATH", None)
 
 
 def _import_roots(environ: Mapping[str, str]) -> list[str]:

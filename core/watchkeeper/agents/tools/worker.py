@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, NoReturn
 
 from watchkeeper.agents.tools.broken import Broken
 from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
-from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, kill_descendants
+from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, end_descendants, kill_descendants
 from watchkeeper.agents.tools.surroundings import AGENT_VARIABLE, hide_worker_variables
 
 Answer = tuple[Any, bool]
@@ -31,6 +31,7 @@ Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 LEAVE_SECONDS = 2.0
 """How long a worker whose server has gone waits for the calls under way to notice, and for its answers to be read."""
+GRACE_SECONDS = 1.0
 MOST_MEMORY_BYTES = 2 << 30
 """Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead machine."""
 
@@ -69,7 +70,7 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
     def read() -> None:
         for line in lines:
             loop.call_soon_threadsafe(requests.put_nowait, json.loads(line))
-        _end()
+        _end_politely() if config["mode"] == "mcp" else _end()
 
     def write() -> None:
         while data := memoryview(replies.get()):
@@ -165,6 +166,12 @@ def _one_line(error: BaseException) -> str:
 def _end(code: int = 0) -> NoReturn:
     kill_descendants(os.getpid())
     os._exit(code)
+
+
+def _end_politely() -> NoReturn:
+    """As `_end`, once an MCP server has had time to put its things in order."""
+    end_descendants(os.getpid(), GRACE_SECONDS)
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class WorkerPool:
         environ: Mapping[str, str],
         *,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
-        most_shells: int = 16,
+        most_shells: int = 8,
     ) -> None:
         self._workspace = workspace
         self._environ = dict(environ)
@@ -89,16 +89,17 @@ class WorkerPool:
             if shell.child is not None and not shell.child.alive:
                 await self._end_shell(shell)
             try:
-                if shell.child is None:
-                    shell.child = await self._start("shell", context.agent_id)
+                child = shell.child
+                if child is None:
+                    child = shell.child = await self._start("shell", context.agent_id)
                     await self._close_idle_shells()
             except ChildFailed as failure:
                 return _failed("bash", failure)
             told_lost, shell.lost = shell.lost, False
             try:
-                result = await self._call(shell.child, "bash", arguments, context, min(timeout_seconds, self._timeout))
+                result = await self._call(child, "bash", arguments, context, min(timeout_seconds, self._timeout))
             finally:
-                if not shell.child.alive:
+                if not child.alive:
                     await self._end_shell(shell)
         if shell.lost and result.is_error and isinstance(result.content, str):
             shell.lost = False
