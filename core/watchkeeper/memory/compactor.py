@@ -41,6 +41,8 @@ STRONGER = (
     "number and error message that still matters."
 )
 WORDS_PER_TOKEN = 0.6
+STUCK_CHARACTERS = 8_000
+"""Shorter summaries may say a thing twice; a longer one that repeats itself comes from a model that is stuck."""
 
 
 class Summarizer(Protocol):
@@ -224,7 +226,7 @@ class Compactor:
         most = int(run.source_tokens * (1 - SMALLER_BY))
         if len(text) > max(4_000, 40 * run.source_tokens):
             return Rejection(f"The summary has {len(text)} characters for {run.source_tokens} tokens of messages.")
-        stuck = degenerate(text)
+        stuck = degenerate(text) if len(text) > STUCK_CHARACTERS else None
         if stuck:
             return Rejection(f"The summary is degenerate: {stuck}.")
         judged = judge_citations(text, run.covers, run.messages)
@@ -247,7 +249,7 @@ class Compactor:
 
     def _digest(self, run: CompactionPass) -> Prepared:
         notes = DigestNotes.gather(self.state.agent_id, run.covers, run.earlier, run.messages, run.instructions)
-        budget = min(int(self.state.limit * fitting.DIGEST_SHARE), run.source_tokens // 2)
+        budget = min(fitting.digest_budget(self.state.limit), run.source_tokens // 2)
         text, citations = notes.write(budget, self.state.counter)
         return self._prepared(run, text, self.state.counter.count(text), citations, ObservationKind.DIGEST, "digest")
 

@@ -77,7 +77,7 @@ class DigestNotes:
             spent = counter.count(text)
             if spent <= budget or text == head:
                 break
-            # Lines were counted one by one; together they may count a little more.
+            # Lines are estimated, the whole is counted: where it came out longer, fewer of them.
             budget = int(budget * _SHRINK)
         else:
             return bare, (self.first, self.last)
@@ -89,6 +89,7 @@ class DigestNotes:
         left = budget - counter.count(head) - 2
         chosen: dict[str, list[_Line]] = {}
         ranked = {title: _by_rank(self.sections[title], title) for title in SECTIONS if self.sections.get(title)}
+        ratio = _tokens_per_character(ranked, width, counter)
         rank = 0
         told: set[str] = set()  # what one section says, another need not repeat
         while left > 0 and any(rank < len(lines) for lines in ranked.values()):
@@ -97,7 +98,7 @@ class DigestNotes:
                     continue
                 if lines[rank].text[:80] in told:
                     continue
-                cost = counter.count(lines[rank].shown(width)) + 1
+                cost = int(len(lines[rank].shown(width)) * ratio) + 2
                 if title not in chosen:
                     cost += counter.count(title) + 2
                 if cost <= left:
@@ -144,7 +145,7 @@ class DigestNotes:
         for block in blocks_of(message.content):
             kind = block.get("type")
             if kind == "text":
-                self._read_text(message.role, clipped(str(block.get("text", "")), 4_000), seq, wanted)
+                self._read_text(message.role, clipped(str(block.get("text", "")), 2_000), seq, wanted)
             elif kind == "tool_use":
                 call = str(block.get("id", ""))
                 names[call] = str(block.get("name", ""))
@@ -190,9 +191,10 @@ class DigestNotes:
                 self._add("Asked to keep", line, seq)
 
 
-def bare_digest(agent_id: str, covers: tuple[int, int]) -> str:
-    """The shortest digest: the pointer to what it covers."""
-    return f"Whole text: {pointer_of(agent_id, covers[0], covers[1])}"
+def _tokens_per_character(ranked: dict[str, list[_Line]], width: int, counter: TokenCounter) -> float:
+    """What the lines cost, estimated from the first few of each section: counting each would cost more than it tells."""
+    sample = "\n".join(line.shown(width) for lines in ranked.values() for line in lines[:4])
+    return counter.count(sample) / len(sample) if sample else 1.0
 
 
 def _one_line(text: str, width: int) -> str:

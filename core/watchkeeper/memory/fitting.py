@@ -25,6 +25,9 @@ KEEP_BY_HAND = 0.20
 DIGEST_SHARE = 0.15
 """Of the limit: the size of a digest."""
 
+DIGEST_MOST = 4_000
+"""Tokens: no digest is larger, however large the window. More lines say less."""
+
 OBSERVATIONS_SHARE = 0.35
 """Of the limit: observations that grow beyond this are folded into one digest."""
 
@@ -170,6 +173,11 @@ class Bench:
         return sum(o.tokens for o in self.view.observations) > self.limit * OBSERVATIONS_SHARE
 
 
+def digest_budget(limit: int, share: float = DIGEST_SHARE) -> int:
+    """Tokens that a digest may take in a window of which `limit` may be used."""
+    return min(DIGEST_MOST, int(limit * share))
+
+
 def forced(bench: Bench) -> Fitted:
     """The best context within the limit; where there is none, the smallest that can be made."""
     smallest: Fitted | None = None
@@ -186,7 +194,7 @@ def _attempts(bench: Bench) -> Iterator[Fitted]:
     tail, limit = bench.tail, bench.limit
     if not tail:
         for share in _SMALLER:
-            yield bench.build(0, int(limit * share), fold_all=True)
+            yield bench.build(0, digest_budget(limit, share), fold_all=True)
         yield bench.build(0, 0, fold_all=True, pinned_tokens=limit // 16)
         yield bench.build(0, 0, fold_all=True, pinned_tokens=0)
         return
@@ -198,9 +206,9 @@ def _attempts(bench: Bench) -> Iterator[Fitted]:
         if sum(bench.cost(message) for message in tail[turn:]) > limit:
             continue
         comfortable = bench.cut_keeping(int(limit * KEEP_FORCED), latest, orphans=orphans)
-        yield bench.build(comfortable, int(limit * DIGEST_SHARE), fold_all=crowded)
+        yield bench.build(comfortable, digest_budget(limit), fold_all=crowded)
         for share in _SMALLER:
-            yield bench.build(turn, int(limit * share), fold_all=crowded or share < DIGEST_SHARE)
+            yield bench.build(turn, digest_budget(limit, share), fold_all=crowded or share < DIGEST_SHARE)
     for cut in dict.fromkeys((turn, group)):
         yield from _shortened(bench, cut, group)
     # Last: only what the API cannot do without, in its shortest form.

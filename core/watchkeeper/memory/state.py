@@ -303,7 +303,7 @@ class ContextState:
             self.last_refusal = "Everything that could be digested is digested already; the newest messages stay."
             return None
         covered = sum(bench.cost(message) for message in tail[:cut])
-        budget = min(int(self.limit * fitting.DIGEST_SHARE), covered // 2)
+        budget = min(fitting.digest_budget(self.limit), covered // 2)
         fitted = bench.build(cut, budget, fold_all=bench.crowded())
         if fitted.tokens >= self.tokens:
             self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
@@ -314,7 +314,7 @@ class ContextState:
 
     def fold(self, *, at: float) -> Change | None:
         """Make one provisional digest of all observations, for a reflection still to come; None where none is smaller."""
-        fitted = self._bench(at).build(0, int(self.limit * fitting.DIGEST_SHARE), fold_all=True)
+        fitted = self._bench(at).build(0, fitting.digest_budget(self.limit), fold_all=True)
         if not fitted.new or fitted.tokens >= self.tokens:
             return None
         return self._take(fitted, "digest", at)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.memory.support import assert_covered, assert_pairs_whole, assert_valid, call, fill, result, text_of
+from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, fill, result, text_of
 
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor
@@ -183,8 +183,8 @@ async def test_a_prepared_pass_older_than_the_view_is_refused(state: ContextStat
         (None, "NoneType instead of text"),
         ("word " * 5_000, "smaller|characters|degenerate"),
         ("It failed [#99] and then [#98].", "do not exist"),
-        ("Same line of log again\n" * 30, "degenerate"),
     ],
+    ids=["fails", "empty", "none", "babbles", "invents"],
 )
 async def test_a_text_that_cannot_be_used_is_asked_for_again_more_strongly(state: ContextState, bad: Any, why: str) -> None:
     fill(state, 12)
@@ -289,3 +289,17 @@ async def test_instructions_reach_the_summariser(state: ContextState) -> None:
     summarise = Summariser("They talked.")
     await Compactor(state, summarise).run(8, "keep the names", at=0.0)
     assert summarise.requests[0][1] == "keep the names"
+
+
+async def test_the_long_text_of_a_model_that_is_stuck_is_refused() -> None:
+    state = ContextState(ContextLimits(40_000, 0), Words())
+    fill(state, 40, words=500)
+    compactor = Compactor(state, Summariser("Same line of the log again\n" * 400, "They talked."))
+    prepared = await compactor.prepare(begun(compactor, 39))
+    assert "degenerate" in prepared.refused[0]
+
+
+async def test_a_short_summary_may_say_a_thing_twice(state: ContextState) -> None:
+    fill(state, 12)
+    outcome = await Compactor(state, Summariser("Summary. " * 20)).run(8, at=0.0)
+    assert outcome.reason == "summary"
