@@ -136,4 +136,8 @@ def inbox_of(message: dict[str, Any]) -> list[dict[str, Any]]:
 def last_results(request: ModelRequest) -> list[dict[str, Any]]:
     """The tool results of the newest message."""
     content = request.messages[-1]["content"]
-    return [block for block in content if isinstance(block, dict) and block.get("type") == "tool_result"] if isinstance(content, list) else []
+    return (
+        [block for block in content if isinstance(block, dict) and block.get("type") == "tool_result"]
+        if isinstance(content, list)
+        else []
+    )

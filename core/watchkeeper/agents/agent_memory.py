@@ -84,9 +84,7 @@ class Snapshot:
     def write(self, tx: Transaction, turn: int) -> str:
         """Keep it as an artifact, and point the agent's snapshot at it; returns the reference."""
         ref = artifacts.put(tx, self.blob, "application/json")
-        memory.save_snapshot(
-            tx, self.agent_id, ref, version=self.version, last_seq=self.last_seq, turn=turn, tokens=self.tokens
-        )
+        memory.save_snapshot(tx, self.agent_id, ref, version=self.version, last_seq=self.last_seq, turn=turn, tokens=self.tokens)
         return ref
 
 
@@ -102,9 +100,7 @@ class AgentMemory:
         return cls(ContextState(limits, counter, agent_id=agent_id, at=at), agent_id)
 
     @classmethod
-    def load(
-        cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter, *, whole: bool = False
-    ) -> AgentMemory:
+    def load(cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter, *, whole: bool = False) -> AgentMemory:
         """The memory as it was committed.
 
         Only the messages that the current view does not cover are read, and the first; `whole` reads all of them,

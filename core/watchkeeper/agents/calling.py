@@ -115,4 +115,3 @@ async def call_model(
         model_ref=model_ref,
         request=request,
     )
-

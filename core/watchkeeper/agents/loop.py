@@ -174,9 +174,7 @@ class AgentLoop:
             stable_prefix=state.stable_prefix(),
         )
         estimated = state.tokens + self._limits.overhead_tokens
-        return await call_model(
-            self._environment, self._control, self._agent.model, request, estimated_prompt_tokens=estimated
-        )
+        return await call_model(self._environment, self._control, self._agent.model, request, estimated_prompt_tokens=estimated)
 
     async def _make_room(self) -> None:
         """Keep the bound, and compact at the threshold, before a call."""
@@ -277,13 +275,9 @@ class AgentLoop:
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             change.write(tx)
-            tx.executemany(
-                "UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(change.last_seq, row[0]) for row in rows]
-            )
+            tx.executemany("UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(change.last_seq, row[0]) for row in rows])
             agents.move(tx, self._agent.id, AgentStatus.WORKING)
-            tx.event(
-                "inbox.delivered", agent_id=self._agent.id, task_id=self._agent.task_id, items=[row[1] for row in rows]
-            )
+            tx.event("inbox.delivered", agent_id=self._agent.id, task_id=self._agent.task_id, items=[row[1] for row in rows])
 
         await store.commit(write)
 
@@ -321,9 +315,7 @@ class AgentLoop:
             return Ending(Outcome.IDLE)
         return Ending(Outcome.DONE)
 
-    def _write_ending(
-        self, tx: Transaction, ending: Ending, text: str, turn: int, snapshot: Snapshot | None
-    ) -> None:
+    def _write_ending(self, tx: Transaction, ending: Ending, text: str, turn: int, snapshot: Snapshot | None) -> None:
         agent = self._agent
         if ending.outcome is Outcome.IDLE:
             agents.move(tx, agent.id, AgentStatus.IDLE)
@@ -464,4 +456,3 @@ def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int
 def text_of(content: list[Block]) -> str:
     """The texts of a reply, joined."""
     return "\n".join(str(block.get("text", "")) for block in content if block.get("type") == "text").strip()
-

@@ -30,12 +30,8 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         kind="result",
     )
     agents.move(tx, agent.id, AgentStatus.DONE)
-    tx.execute(
-        "UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id)
-    )
-    plans.finish(
-        tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id
-    )
+    tx.execute("UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id))
+    plans.finish(tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id)
     delta = memory_delta(tx, agent, task.name, text, produced, memory_ref)
     tell_planner(
         tx,
@@ -54,9 +50,7 @@ def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, tur
     if agent.task_id is None:
         sessions.set_status(tx, SessionStatus.FAILED, reason)
         return
-    tx.execute(
-        "UPDATE tasks SET error = ?, resume_token = ? WHERE id = ?", (reason, f"{agent.id}:{turn}:{seq}", agent.task_id)
-    )
+    tx.execute("UPDATE tasks SET error = ?, resume_token = ? WHERE id = ?", (reason, f"{agent.id}:{turn}:{seq}", agent.task_id))
     plans.move(tx, agent.task_id, TaskStatus.FAILED, reason, agent=agent.id)
     task = plans.load_task(tx, agent.task_id)
     assert task is not None
@@ -100,6 +94,7 @@ def memory_delta(
 ) -> str:
     """What a sub-agent learned and made, with pointers to where it stands, as an artifact; returns its reference."""
     facts = tx.all("SELECT id, kind, text, sources FROM facts WHERE agent_id = ? ORDER BY id", (agent.id,))
+    last_seq = tx.one("SELECT last_seq FROM agents WHERE id = ?", (agent.id,))[0]
     delta = {
         "agent": agent.id,
         "task": task_name,
@@ -107,6 +102,6 @@ def memory_delta(
         "facts": [{"id": row[0], "kind": row[1], "text": row[2], "sources": decode(row[3])} for row in facts],
         "artifacts": [{"name": name, "ref": ref} for name, ref in produced],
         "memory": memory_ref,
-        "transcript": f"message://{agent.id}/1-{tx.one('SELECT last_seq FROM agents WHERE id = ?', (agent.id,))[0]}",
+        "transcript": f"message://{agent.id}/1-{last_seq}",
     }
     return artifacts.put(tx, encode(delta).encode("utf-8", "replace"), "application/json")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json
 from watchkeeper.store import memory as memory_store
 from watchkeeper.store import state
 

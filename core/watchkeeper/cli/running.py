@@ -13,7 +13,7 @@ from watchkeeper.records.errors import BadInput
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
 
 
-def _speed(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None | str:
+def _speed(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
     if value is None:
         return "unset"
     if value == "max":

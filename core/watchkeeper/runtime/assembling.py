@@ -34,6 +34,7 @@ from watchkeeper.runtime.starting import SessionSettings, check_workspace
 from watchkeeper.store.encoding import plain
 from watchkeeper.store.session_store import SessionStore
 
+
 @dataclass(slots=True)
 class Assembled:
     """A host and what must be closed after it."""
@@ -188,5 +189,3 @@ def _limited_until(store: SessionStore, ref: str) -> float:
     provider, _, name = ref.partition("/")
     row: Any = store.one("SELECT until FROM rate_limits WHERE provider = ? AND model = ?", (provider, name))
     return float(row[0]) if row else 0.0
-
-

@@ -70,7 +70,10 @@ class CommandQueue:
 
     def waiting(self) -> bool:
         """Whether a command is queued."""
-        return self._store.one("SELECT 1 FROM commands WHERE session_id = ? AND status = 'queued'", (self._store.session_id,)) is not None
+        return (
+            self._store.one("SELECT 1 FROM commands WHERE session_id = ? AND status = 'queued'", (self._store.session_id,))
+            is not None
+        )
 
     async def apply_waiting(self) -> None:
         """Apply what is queued, in order."""
@@ -205,9 +208,7 @@ class CommandQueue:
         agent = self._agent(command)
         if agent.status in AGENT_ENDED:
             raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
-        await self._store.commit(
-            lambda tx: plans.post(tx, agent.id, "steer", {"text": text, "from": command.requested_by})
-        )
+        await self._store.commit(lambda tx: plans.post(tx, agent.id, "steer", {"text": text, "from": command.requested_by}))
         return f"{agent.name} reads it before its next turn"
 
     async def _decide(self, command: Command) -> str:

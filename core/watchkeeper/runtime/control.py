@@ -133,5 +133,3 @@ def host_log_path(database_path: Path, session_id: str) -> Path:
     path = lock_path(database_path, session_id).with_suffix(".log")
     path.parent.mkdir(mode=0o700, exist_ok=True)
     return path
-
-

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from watchkeeper.agents import prompts
 from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.loop import limits_of
 from watchkeeper.agents.prompts import Input
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.agents.control import AgentControl
 from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.store import agents, artifacts, plans
 from watchkeeper.store.agents import Agent
@@ -59,9 +59,7 @@ async def dispatch(
             memory = AgentMemory.empty(limits, environment.counter, agent_id, now)
             memory.start(tx)
         delta_ref = _delta(tx, task, agent_id)
-        text = prompts.assignment(
-            task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None
-        )
+        text = prompts.assignment(task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None)
         memory.append("user", environment.redact(text), at=now).write(tx)
         refs = [one.ref for one in inputs]
         plans.add_handoff(
@@ -75,7 +73,13 @@ async def dispatch(
         )
         tx.execute(
             "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?, ended_at = NULL WHERE id = ?",
-            (agent_id, encode(refs), plans.inputs_hash(refs, task.instructions), f"{agent_id}:0:{memory.state.last_seq}", task.id),
+            (
+                agent_id,
+                encode(refs),
+                plans.inputs_hash(refs, task.instructions),
+                f"{agent_id}:0:{memory.state.last_seq}",
+                task.id,
+            ),
         )
         plans.move(tx, task.id, TaskStatus.RUNNING, None, agent=agent_id, attempt=task.attempt)
 
@@ -131,9 +135,7 @@ def _starts_from(environment: Environment, task: Task) -> str | None:
 
 def _name(environment: Environment, role: str) -> str:
     """`explorer-3`: the role, and how many of it there are."""
-    row = environment.store.one(
-        "SELECT count(*) FROM agents WHERE session_id = ? AND role = ?", (environment.session_id, role)
-    )
+    row = environment.store.one("SELECT count(*) FROM agents WHERE session_id = ? AND role = ?", (environment.session_id, role))
     return f"{role}-{row[0] + 1}"
 
 

@@ -79,9 +79,7 @@ def cancel_without_host(database_path: Path, session_id: str) -> str:
     return "the session is cancelled"
 
 
-def set_budget_without_host(
-    database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None
-) -> str:
+def set_budget_without_host(database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None) -> str:
     """Set or lift a budget of a session that no host drives."""
     from watchkeeper.runtime.budgets import write_budget
 

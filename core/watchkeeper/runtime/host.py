@@ -222,9 +222,7 @@ class SessionHost:
             self._error = self._error or error
             return
         ending = task.result()
-        if ending.outcome is Outcome.BLOCKED:
-            self.pause_all(ending.reason)
-        elif ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None:
+        if ending.outcome is Outcome.BLOCKED or (ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None):
             self.pause_all(ending.reason)
 
     async def _dispatch_ready(self, everyone: list[Agent]) -> None:
@@ -328,9 +326,7 @@ class SessionHost:
         return str(self.store.one("SELECT model FROM sessions WHERE id = ?", (self.store.session_id,))[0])
 
     async def _ensure_planner(self) -> None:
-        row = self.store.one(
-            "SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (self.store.session_id,)
-        )
+        row = self.store.one("SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (self.store.session_id,))
         if row[0] is not None:
             return
         environment, role = self.environment, self._roles["planner"]
@@ -349,7 +345,14 @@ class SessionHost:
         def write(tx: Transaction) -> None:
             memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
             agents.create(
-                tx, agent_id=agent.id, name=agent.name, role=agent.role, model=model, system=system, goal=goal, context_limit=window
+                tx,
+                agent_id=agent.id,
+                name=agent.name,
+                role=agent.role,
+                model=model,
+                system=system,
+                goal=goal,
+                context_limit=window,
             )
             memory.start(tx)
             memory.append("user", prompts.goal_message(goal, workspace), at=now).write(tx)
@@ -399,4 +402,3 @@ def _cannot_start(tx: Transaction, *, task_id: str, reason: str) -> None:
     plans.move(tx, task_id, TaskStatus.RUNNING)
     plans.move(tx, task_id, TaskStatus.FAILED, reason)
     reporting.tell_planner(tx, "task_failed", task_id, error=reason, attempt=1)
-

@@ -60,7 +60,7 @@ def create_session(database_path: Path, wanted: NewSession, *, new_id: IdSource 
     """
     check_workspace(wanted.workspace)
     if not wanted.goal.strip():
-        raise BadInput("the goal is empty; say what should be done: wk run \"GOAL\"")
+        raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     for kind, amount in wanted.budgets.items():
         if kind not in BUDGET_KINDS or amount <= 0:
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
@@ -99,9 +99,7 @@ def check_workspace(workspace: Path) -> None:
         exists = workspace.exists()
     except OSError as error:
         raise BadInput(f"the workspace {workspace} cannot be read ({error.strerror}); choose another with --workspace") from None
-    raise BadInput(
-        f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with --workspace"
-    )
+    raise BadInput(f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with --workspace")
 
 
 def _user() -> str:

@@ -229,7 +229,9 @@ def add_model_call(
     return call_id
 
 
-def ask_approval(tx: Transaction, *, approval_id: str, agent_id: str, task_id: str | None, call_id: int, tool: str, question: str) -> None:  # noqa: E501
+def ask_approval(
+    tx: Transaction, *, approval_id: str, agent_id: str, task_id: str | None, call_id: int, tool: str, question: str
+) -> None:
     """Put a question to whoever watches."""
     tx.execute(
         "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, created_at)"

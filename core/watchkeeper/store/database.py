@@ -68,9 +68,7 @@ def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
         raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
     with _clear_errors(path):
         uri = f"file:{quote(str(path.absolute()))}?mode=ro"
-        connection = sqlite3.connect(
-            uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=check_same_thread
-        )
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=check_same_thread)
         try:
             connection.execute("PRAGMA query_only=ON")
             version, _ = _versions(connection, path)

@@ -26,7 +26,9 @@ def plain(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-8", "replace").decode() if text.isascii() else "".join(
-            "\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text
+        return (
+            text.encode("utf-8", "replace").decode()
+            if text.isascii()
+            else "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
         )
     return text

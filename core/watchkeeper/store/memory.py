@@ -20,7 +20,12 @@ def add_messages(tx: Transaction, agent_id: str, messages: Sequence[Message]) ->
 
 
 def add_observations(
-    tx: Transaction, agent_id: str, observations: Sequence[Observation], *, status: str = "published", compaction_id: int | None = None
+    tx: Transaction,
+    agent_id: str,
+    observations: Sequence[Observation],
+    *,
+    status: str = "published",
+    compaction_id: int | None = None,
 ) -> None:
     tx.executemany(
         "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"

@@ -111,9 +111,7 @@ def add_task(
 
 def set_dependencies(tx: Transaction, task_id: str, depends_on: Sequence[str]) -> None:
     tx.execute("DELETE FROM task_dependencies WHERE task_id = ?", (task_id,))
-    tx.executemany(
-        "INSERT INTO task_dependencies (task_id, depends_on) VALUES (?, ?)", [(task_id, need) for need in depends_on]
-    )
+    tx.executemany("INSERT INTO task_dependencies (task_id, depends_on) VALUES (?, ?)", [(task_id, need) for need in depends_on])
 
 
 def revise(tx: Transaction, plan_id: str, reason: str) -> int:

@@ -54,6 +54,7 @@ def find(connection: Connection, name: str) -> str:
         NotFound: none is meant.
         BadInput: several are.
     """
+
     def ask(sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
         return connection.execute(sql, parameters).fetchall()
 

@@ -20,7 +20,9 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "session": _session(session),
         "plan": _plan(reads, session, agents),
         "agents": agents,
-        "compactions": [dict(row) for row in reads.all("SELECT * FROM compactions WHERE session_id = ? ORDER BY id", (session_id,))],
+        "compactions": [
+            dict(row) for row in reads.all("SELECT * FROM compactions WHERE session_id = ? ORDER BY id", (session_id,))
+        ],
         "observations": _observations(reads, session_id),
         "facts": _facts(reads, session_id),
         "memory_snapshots": [
@@ -98,9 +100,7 @@ def summaries(reads: Any, *, search: str | None = None, limit: int = 200) -> lis
         f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.rowid DESC LIMIT {int(limit)}",
         tuple(parameters),
     )
-    return [
-        _session(row) | {"agents": row["agents"], "tasks": row["tasks"], "tasks_done": row["tasks_done"]} for row in rows
-    ]
+    return [_session(row) | {"agents": row["agents"], "tasks": row["tasks"], "tasks_done": row["tasks_done"]} for row in rows]
 
 
 def _session(row: Any) -> dict[str, Any]:
@@ -202,7 +202,10 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],
         "elapsed_seconds": sum(agent["elapsed_seconds"] for agent in agents),
-        "tokens": {key: sum(agent["tokens"][key] for agent in agents) for key in ("input", "output", "cache_read", "cache_write", "total")},
+        "tokens": {
+            key: sum(agent["tokens"][key] for agent in agents)
+            for key in ("input", "output", "cache_read", "cache_write", "total")
+        },
         "cost_usd": sum(costs) if costs else None,
         "retries": sum(agent["retries"] for agent in agents),
         "errors": sum(agent["errors"] for agent in agents),

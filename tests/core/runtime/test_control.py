@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
 from watchkeeper.records.model import ModelRequest
 
@@ -258,7 +258,9 @@ async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_oth
     gate = asyncio.Event()
 
     def script(request: ModelRequest) -> Any:
-        return PlannedRun([task("a"), task("b")], lambda name, request: steps(6, gate if name == "a" else None)(name, request))(request)
+        return PlannedRun([task("a"), task("b")], lambda name, request: steps(6, gate if name == "a" else None)(name, request))(
+            request
+        )
 
     bench.start(script)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
 
 DIAMOND = [task("left"), task("right"), task("join", needs=("left", "right")), task("report", needs=("join",), role="writer")]
@@ -39,7 +40,10 @@ async def test_independent_tasks_run_side_by_side_up_to_max_parallel(bench: Benc
 async def test_the_handoff_has_its_seven_fields_and_hands_on_the_outputs_of_dependencies(bench: Bench) -> None:
     def work(name: str, request: ModelRequest) -> Any:
         if name == "make" and turns(request) == 0:
-            return [call("save_artifact", {"name": "figures", "content": {"n": 7}}), call("remember", {"text": "seven it is"}, "b")]
+            return [
+                call("save_artifact", {"name": "figures", "content": {"n": 7}}),
+                call("remember", {"text": "seven it is"}, "b"),
+            ]
         if name == "use" and turns(request) == 0:
             return [call("read_artifact", {"ref": "figures"})]
         if name == "use":
@@ -50,7 +54,15 @@ async def test_the_handoff_has_its_seven_fields_and_hands_on_the_outputs_of_depe
     await bench.run()
     handoffs = {one["task_id"]: one for one in bench.state["handoffs"]}
     use = handoffs[bench.tasks()["use"]["id"]]
-    assert set(use) >= {"session_id", "plan_id", "task_id", "assigned_agent", "inputs_ref", "memory_delta_ref", "expected_outputs"}
+    assert set(use) >= {
+        "session_id",
+        "plan_id",
+        "task_id",
+        "assigned_agent",
+        "inputs_ref",
+        "memory_delta_ref",
+        "expected_outputs",
+    }
     assert len(use["inputs_ref"]) == 2
     assert all(ref.startswith("artifact://sha256/") for ref in [*use["inputs_ref"], use["memory_delta_ref"]])
 

@@ -82,7 +82,7 @@ class Child:
         return self._failure is None and self._process.returncode is None
 
     async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Send a request and wait for its answer. Cancelling forgets the answer, and stops nothing by itself.
+        """Send a request and wait for its answer. Cancelling asks the worker to stop, and forgets the answer.
 
         Raises:
             ChildFailed: no answer will come.
@@ -100,6 +100,8 @@ class Child:
             raise ChildFailed("the tool worker died") from error
         except asyncio.CancelledError:
             self._abandoned.add(number)
+            if self.alive and self._process.stdin is not None:
+                self._process.stdin.write(json.dumps({"cancel": number}).encode() + b"\n")
             raise
         finally:
             self._pending.pop(number, None)

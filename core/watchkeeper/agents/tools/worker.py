@@ -1,7 +1,7 @@
 """The main program of a worker process: `python -P -m watchkeeper.agents.tools.worker HOST_PID`.
 
 It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
-`{"id", "tool", "arguments", "agent", …}`; it answers `{"id", "content", "is_error", "broken"}` on standard output. Both
+`{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error", "broken"}` on standard output. Both
 are moved to descriptors that no child inherits, so that a tool that prints cannot corrupt the protocol. When standard
 input ends, because the host is gone, it kills all that it started, and exits.
 
@@ -83,7 +83,7 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
     async def leave() -> None:
         await closed.wait()
         if running:
-            await asyncio.wait(running, timeout=LEAVE_SECONDS)
+            await asyncio.wait(running.values(), timeout=LEAVE_SECONDS)
         replies.put(b"")
         await asyncio.to_thread(writer.join, LEAVE_SECONDS)
         _end()
@@ -92,16 +92,19 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     os.dup2(null, 2)
-    running: set[asyncio.Task[None]] = set()
+    running: dict[int, asyncio.Task[None]] = {}
     leaving = asyncio.create_task(leave())
     while True:
         request = await requests.get()
         if leaving.done():
             return
-        if concurrent:
-            task = asyncio.create_task(answer(request))
-            running.add(task)
-            task.add_done_callback(running.discard)
+        if "cancel" in request:
+            if request["cancel"] in running:
+                running[request["cancel"]].cancel()
+        elif concurrent:
+            number = request["id"]
+            running[number] = asyncio.create_task(answer(request))
+            running[number].add_done_callback(lambda _, number=number: running.pop(number))  # type: ignore[misc]
         else:
             await answer(request)
 
@@ -114,6 +117,8 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
         content, is_error = await handler(request)
     except Broken as error:
         content, is_error, broken = f"{request.get('tool')}: {error}", True, True
+    except asyncio.CancelledError:
+        content, is_error = "cancelled", True
     except MemoryError:
         content, is_error = f"{request.get('tool')}: this needs more memory than a tool may use; ask for less", True
     except Exception as error:
