@@ -1,5 +1,7 @@
 """A real MCP server over stdio, good and bad at once."""
 
+# ruff: noqa: ASYNC240 - it serves one test at a time
+
 import asyncio
 import base64
 import os
@@ -37,8 +39,14 @@ def die() -> str:
 
 
 @server.tool()
-async def hang() -> str:
-    await asyncio.sleep(1000)
+async def hang(note: str = "") -> str:
+    try:
+        if note:
+            Path(note).write_text("started")
+        await asyncio.sleep(1000)
+    finally:
+        if note:
+            Path(note).write_text("cancelled")
     return ""
 
 

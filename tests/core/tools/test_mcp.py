@@ -124,6 +124,25 @@ async def test_a_server_that_cannot_start_is_one_warning_and_the_others_work(wor
     await servers.aclose()
 
 
+async def test_cancelling_a_call_tells_the_server(servers: McpServers, workspace: Path) -> None:
+    note = workspace / "note"
+
+    async def noted(text: str) -> bool:
+        for _ in range(500):
+            if note.exists() and note.read_text() == text:
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    hanging = asyncio.create_task(call(servers, "hang", note=str(note)))
+    assert await noted("started")
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+    assert await noted("cancelled")
+    assert (await call(servers, "add", a=1, b=2)).content == "3"
+
+
 async def test_a_server_may_put_its_things_in_order_at_the_end(workspace: Path) -> None:
     note = workspace / "note"
     servers = McpServers([McpServer("small", command=sys.executable, args=(PROGRAM, "${workspace}/note"))], workspace, os.environ)

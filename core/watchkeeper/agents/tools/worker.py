@@ -1,9 +1,9 @@
 """The main program of a worker process: `python -P -m watchkeeper.agents.tools.worker HOST_PID`.
 
 It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
-`{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error", "broken"}` on standard output. Both
-are moved to descriptors that no child inherits, so that a tool that prints cannot corrupt the protocol. When standard
-input ends, because the host is gone, it kills all that it started, and exits.
+`{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error", "broken"}` on
+standard output. Both are moved to descriptors that no child inherits, so that a tool that prints cannot corrupt the
+protocol. When standard input ends, because the host is gone, it kills all that it started, and exits.
 
 Only what the mode needs is imported: `list_folder` works without the SDKs.
 """
