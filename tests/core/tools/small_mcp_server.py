@@ -1,6 +1,6 @@
 """A real MCP server over stdio, good and bad at once."""
 
-# ruff: noqa: ASYNC240 - it serves one test at a time
+
 
 import asyncio
 import base64

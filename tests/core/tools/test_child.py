@@ -1,6 +1,6 @@
 """Workers that die, lie or say nothing: the host gets one clear line, and goes on."""
 
-# ruff: noqa: ASYNC240 - small files and processes of a test, with nobody else on the loop
+
 
 from __future__ import annotations
 

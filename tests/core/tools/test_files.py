@@ -1,6 +1,6 @@
 """File tools: what they give, and what they refuse."""
 
-# ruff: noqa: ASYNC240 - small files and processes of a test, with nobody else on the loop
+
 
 from __future__ import annotations
 
