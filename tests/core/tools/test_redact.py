@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.agents.tools.mcp import McpServer, secrets_of
 from watchkeeper.agents.tools.redact import Redactor
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"
@@ -40,6 +41,14 @@ def test_values_of_secret_variables_are_replaced_by_their_name() -> None:
     redactor = Redactor(environ)
     assert redactor.text("correct horse battery, correct horse") == "[redacted:API_TOKEN], [redacted:DB_PASSWORD]"
     assert redactor.text("short /home/me") == "short /home/me"
+
+
+def test_what_is_known_to_be_secret_is_replaced_whatever_its_name() -> None:
+    servers = [McpServer("git", command="x", env={"GIT_TOKEN": "token-of-git", "MODE": "read-only-mode"})]
+    servers.append(McpServer("web", url="http://x", headers={"Authorization": "Bearer abc-def-ghi"}))
+    redactor = Redactor({"PLAIN": "plain-value"}, secrets_of(servers) | {"PLAIN": "plain-value"})
+    assert redactor.text("plain-value token-of-git") == "[redacted:PLAIN] [redacted:git.GIT_TOKEN]"
+    assert redactor.text("Bearer abc-def-ghi, read-only-mode") == "Bearer [redacted:web.Authorization], read-only-mode"
 
 
 def test_a_secret_is_found_as_it_stands_inside_json_too() -> None:

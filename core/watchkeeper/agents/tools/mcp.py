@@ -19,6 +19,7 @@ from typing import Any
 from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import is_content
+from watchkeeper.agents.tools.redact import SECRET_NAMES
 from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
 from watchkeeper.records.errors import BadInput
@@ -77,6 +78,15 @@ def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
             fault = error.errors()[0]
             raise BadInput(f"{where}.{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
     return servers
+
+
+def secrets_of(servers: list[McpServer]) -> dict[str, str]:
+    """What the configuration gives to servers alone, for a `Redactor`: headers, and variables that look like secrets."""
+    found: dict[str, str] = {}
+    for server in servers:
+        found |= {f"{server.name}.{name}": value.removeprefix("Bearer ") for name, value in server.headers.items()}
+        found |= {f"{server.name}.{name}": value for name, value in server.env.items() if SECRET_NAMES.search(name)}
+    return found
 
 
 class _Link:

@@ -45,9 +45,13 @@ class Redactor:
     """Replaces secrets with `[redacted:NAME]`: the values of secret variables, and whatever has a key's shape.
 
     Applying it again changes nothing. `signature` fields and base64 data are left as they are.
+
+    Args:
+        environ: variables; those with the name of a secret are taken.
+        secrets: name → value of what is known to be secret, whatever its name.
     """
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> None:
         self.count = 0
         """How many texts and kinds of secret were replaced so far."""
         names = {
@@ -55,6 +59,7 @@ class Redactor:
             for name, value in sorted(environ.items(), reverse=True)
             if SECRET_NAMES.search(name) and not PUBLIC_NAMES.search(name) and _is_secret(value.strip())
         }
+        names |= {value.strip(): name for name, value in (secrets or {}).items() if _is_secret(value.strip())}
         labels = " ".join(f"[redacted:{name}]" for name in (*names.values(), *(shape[0] for shape in SHAPES)))
         # What occurs in a label itself would be replaced again and again.
         self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}
