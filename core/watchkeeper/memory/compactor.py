@@ -129,21 +129,17 @@ class Compactor:
         state = self.state
         tail = state.verbatim
         cut = state.cut_for_pass() if up_to is None else state.cut_before(up_to)
-        if cut == 0:
-            return Rejection(self._why_nothing(up_to, tail))
-        source = tail[:cut]
-        earlier = state.view.observations
-        replaced = earlier
+        replaced = earlier = state.view.observations
+        source: Sequence[Message] = tail[:cut]
         # Where a digest stands in for messages that are still at hand, the summary reads these instead.
-        while earlier and earlier[-1].provisional:
-            start = earlier[-1].covers[0]
-            again = [message for message in state.messages if start <= message.seq < tail[0].seq]
-            if not again or again[0].seq != start:
+        while earlier and earlier[-1].provisional and (cut or up_to is None or up_to >= earlier[-1].covers[1]):
+            again = state.covered_by(earlier[-1])
+            if not again or sum(state.shown_tokens(message) for message in (*again, *source)) > state.limit:
                 break
-            if sum(state.shown_tokens(message) for message in (*again, *tail[:cut])) > state.limit:
-                break
-            source = (*again, *tail[:cut])
+            source = (*again, *source)
             earlier = earlier[:-1]
+        if not source:
+            return Rejection(self._why_nothing(up_to, tail))
         rendering = Rendering(state.counter)
         for message in source:
             shortened = state.view.elided.get(message.seq)

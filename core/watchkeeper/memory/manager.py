@@ -24,6 +24,7 @@ from typing import Any, Literal, cast, get_args
 from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
 from watchkeeper.memory.content import content_size, copied
+from watchkeeper.memory.readonly import ReadOnly
 from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, TokenCounter, as_counter, count_message
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
@@ -70,7 +71,7 @@ class _Flight:
 
 
 class HierarchicalContextManager:
-    """See the module's docstring; `docs/memory.md` shows every method."""
+    """See the module's docstring."""
 
     def __init__(
         self,
@@ -120,6 +121,7 @@ class HierarchicalContextManager:
         self._monotonic = monotonic
         self._state = state or ContextState(limits, counter, agent_id=agent_id, at=now(), pin_first=pin_first)
         self._state.set_limits(limits, self._state.calibration)
+        self._messages = ReadOnly(self._state.messages)
         self._compactor = Compactor(self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic)
         self._summarizes = summarizer is not None
         self._max_wait_seconds = max_wait_seconds
@@ -150,9 +152,9 @@ class HierarchicalContextManager:
         return self._state.tokens
 
     @property
-    def messages(self) -> tuple[Message, ...]:
-        """Every message ever added, in order."""
-        return tuple(self._state.messages)
+    def messages(self) -> Sequence[Message]:
+        """Every message ever added, in order. A window on it, not a copy: it costs nothing and cannot be changed."""
+        return self._messages
 
     @property
     def view(self) -> View:

@@ -60,6 +60,7 @@ class ContextState:
         self._messages: list[Message] = []
         self._first: Message | None = None
         self._views: dict[int, View] = {}
+        self._newest = 1
         self._redo: list[int] = []
         self._held = False
         self._marks: list[int] = []
@@ -81,12 +82,13 @@ class ContextState:
         observations: Sequence[Observation] = (),
         calibration: float = 1.0,
         pin_first: bool = True,
+        total_tokens: int | None = None,
     ) -> ContextState:
         """The state as stored.
 
         `messages`: at least those that the current view does not cover (consecutive, to the newest), and the first
         message where it is to stay pinned; all of them where undo shall reach back. `views`: at least the current
-        one; undo needs its ancestors.
+        one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is not among `messages`.
         """
         state = cls.__new__(cls)
         state._setup(limits, counter, agent_id, pin_first)
@@ -102,9 +104,12 @@ class ContextState:
         state._messages = ordered[start:]
         covered = max((o.covers[1] for o in state._view.observations), default=0)
         state._last_seq = max(covered, ordered[-1].seq if ordered else 0)
-        state._total_tokens = ordered[-1].total_tokens if ordered else 0
+        if ordered and ordered[-1].seq < state._last_seq:
+            state._messages = []  # the view covers everything; an older message alone (the first) is no tail
+        state._total_tokens = total_tokens if total_tokens is not None else ordered[-1].total_tokens if ordered else 0
         known = [*observations, *(o for view in views for o in view.observations)]
         state._next_observation = max((o.id for o in known), default=0) + 1
+        state._newest = max(state._views)
         state._redo = history.redo_stack(state._views, state._view)
         state._held = bool(state._redo) or state._view.reason == "undo"
         state._assembly = state._assemble(state._view)
@@ -123,14 +128,22 @@ class ContextState:
         return tuple(self._views[version] for version in sorted(self._views))
 
     @property
-    def messages(self) -> Sequence[Message]:
-        """Every message that is loaded, oldest first. Not to be changed."""
+    def messages(self) -> list[Message]:
+        """Every message that is loaded, oldest first. Not to be changed by callers."""
         return self._messages
 
     @property
     def verbatim(self) -> Sequence[Message]:
         """The messages that the view does not cover."""
         return self._tail(self._view)
+
+    def covered_by(self, observation: Observation) -> Sequence[Message]:
+        """The messages that an observation stands for; empty where they are not all loaded."""
+        first, last = observation.covers
+        if not self._messages or first < self._messages[0].seq:
+            return []
+        base = self._messages[0].seq
+        return self._messages[first - base : last - base + 1]
 
     def shown_tokens(self, message: Message) -> int:
         """Tokens of a message as the view shows it: whole, or shortened."""
@@ -475,8 +488,9 @@ class ContextState:
         )
 
     def _adopt(self, parts: View, reason: str, at: float) -> View:
-        view = replace(parts, version=max(self._views) + 1, parent=self._view.version, reason=reason, created_at=at)
+        view = replace(parts, version=self._newest + 1, parent=self._view.version, reason=reason, created_at=at)
         self._views[view.version] = view
+        self._newest = view.version
         self._view = view
         self._redo.clear()
         return view
@@ -502,8 +516,9 @@ class ContextState:
                     f"Version {target.version} of the context does not fit any more: it would take "
                     f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit} allowed."
                 )
-            view = replace(parts, version=max(self._views) + 1, parent=target.version, reason=reason, created_at=at)
+            view = replace(parts, version=self._newest + 1, parent=target.version, reason=reason, created_at=at)
             self._views[view.version] = view
+            self._newest = view.version
             views = (view,)
         shared = assembly.rendering.shared_with(self._assembly.rendering)
         self._view = view

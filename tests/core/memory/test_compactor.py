@@ -273,6 +273,16 @@ async def test_a_summary_reads_the_messages_that_a_digest_stands_in_for(counter:
     assert not any(o.provisional for o in state.view.observations)
 
 
+async def test_a_summary_can_take_the_place_of_a_digest_alone(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(1_000, 0), counter)
+    while not state.view.observations:
+        fill(state, 1)
+    covered = state.view.observations[0].covers[1]
+    outcome = await Compactor(state, Summariser("They talked.")).run(covered, at=0.0)
+    assert (outcome.applied, outcome.high_water) == (True, covered)
+    assert state.view.observations[0].text.startswith("They talked.")
+
+
 @pytest.mark.parametrize(("up_to", "why"), [(0, "summarised already"), (3, "summarised already"), (None, "newest messages")])
 async def test_a_request_with_nothing_to_do_says_why(state: ContextState, up_to: int | None, why: str) -> None:
     fill(state, 6)

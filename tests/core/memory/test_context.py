@@ -327,6 +327,23 @@ def test_a_state_restored_from_its_tail_goes_on_as_if_nothing_had_happened(count
     assert again.render() == state.render()
 
 
+def test_a_state_whose_view_covers_everything_is_restored_without_its_messages(state: ContextState) -> None:
+    fill(state, 10)
+    state.digest(up_to=10, at=0.0, keep_newest=False)
+    again = ContextState.restore(
+        state.limits,
+        state.counter,
+        agent_id="explorer",
+        messages=state.messages[:1],
+        views=state.views,
+        current=state.view.version,
+        total_tokens=state.total_tokens,
+    )
+    assert again.render() == state.render()
+    assert again.append("user", "next", at=0.0) == state.append("user", "next", at=0.0)
+    assert again.render() == state.render()
+
+
 def test_redo_survives_a_restart(state: ContextState) -> None:
     fill(state, 12)
     state.digest(at=0.0)
