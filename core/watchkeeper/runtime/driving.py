@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
+
+SWITCH_SECONDS = 0.0005
+"""How long the writer's thread may hold the interpreter while the event loop waits for it (Python's own 5 ms is long)."""
 
 
 def drive(database_path: Path, session_id: str, *, resume: bool, once: int | None = None) -> HostResult:
@@ -26,6 +30,7 @@ def drive(database_path: Path, session_id: str, *, resume: bool, once: int | Non
     Raises:
         DrivenElsewhere, NotFound, BadInput, StoreUnusable, LeaseLost.
     """
+    sys.setswitchinterval(SWITCH_SECONDS)
     clock = SystemClock()
     store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
     try:

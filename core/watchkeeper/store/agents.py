@@ -124,11 +124,10 @@ def note_context(
 
 
 def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, started_at: float) -> None:
-    """A model's reply is in; the step is open until its results message follows."""
+    """A model's reply is in (see `add_model_call`); the step is open until its results message follows."""
     tx.execute(
         "INSERT INTO steps (agent_id, turn, reply_seq, started_at) VALUES (?, ?, ?, ?)", (agent_id, turn, reply_seq, started_at)
     )
-    tx.execute("UPDATE agents SET turn = ? WHERE id = ?", (turn, agent_id))
 
 
 def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None) -> None:
@@ -214,15 +213,17 @@ def add_model_call(
     )  # fmt: skip
     failed = 1 if status is ModelCallStatus.ERROR else 0
     unpriced = 1 if cost.status is PriceStatus.UNPRICED and usage.total_tokens else 0
+    # A reply ends its turn's call; a call that failed or was abandoned leaves the agent at the turn before.
+    reached = turn if status is ModelCallStatus.DONE else 0
     tx.execute(
         "UPDATE agents SET input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,"
         " cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,"
         " cost_usd = CASE WHEN ? IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ? END,"
         " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + 1, retries = retries + ?, errors = errors + ?,"
-        " last_active = ? WHERE id = ?",
+        " last_active = ?, turn = max(turn, ?) WHERE id = ?",
         (
             usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, cost.usd, cost.usd,
-            unpriced, retries, failed, tx.now, agent_id,
+            unpriced, retries, failed, tx.now, reached, agent_id,
         ),
     )  # fmt: skip
     tx.add_usage(usage, cost, calls=1, retries=retries, errors=failed)

@@ -111,6 +111,18 @@ class ViewFacts:
     tokens: int
     created_at: float
     observations: tuple[ObservationFacts, ...] = ()
+    elided: tuple[int, ...] = ()
+    """The `seq`s of messages that are shown in part, with a pointer to the whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxFacts:
+    """Something from outside that the agent has not read yet. `payload` is JSON text."""
+
+    id: int
+    kind: str
+    payload: str
+    created_at: float
 
 
 def newest_messages(connection: Connection, agent_id: str, limit: int) -> list[StoredMessage]:
@@ -181,7 +193,7 @@ def facts(connection: Connection, session_id: str, agent_id: str, limit: int) ->
 def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
     """One version of the agent's context with its observations, or None."""
     row = connection.execute(
-        "SELECT version, parent, verbatim_from, reason, tokens, created_at, observations FROM views"
+        "SELECT version, parent, verbatim_from, reason, tokens, created_at, observations, elided FROM views"
         " WHERE agent_id = ? AND version = ?",
         (agent_id, version),
     ).fetchone()
@@ -193,7 +205,7 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
         (agent_id, row[6]),
     )
     observations = tuple(ObservationFacts(*each[:7], tuple(json.loads(each[7])), bool(each[8]), each[9]) for each in found)
-    return ViewFacts(*row[:6], observations)
+    return ViewFacts(*row[:6], observations, tuple(int(each[0]) for each in json.loads(row[7])))
 
 
 def views(connection: Connection, agent_id: str, limit: int = 100) -> tuple[ViewFacts, ...]:
@@ -210,6 +222,16 @@ def system_prompt(connection: Connection, agent_id: str) -> str:
     """The agent's system prompt, at most 200,000 characters of it."""
     row = connection.execute("SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)).fetchone()
     return str(row[0]) if row else ""
+
+
+def inbox_waiting(connection: Connection, agent_id: str) -> tuple[InboxFacts, ...]:
+    """What the agent will be told before its next turn, oldest first."""
+    rows = connection.execute(
+        "SELECT id, kind, substr(payload, 1, 4000), created_at FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL"
+        " ORDER BY id LIMIT 50",
+        (agent_id,),
+    )
+    return tuple(InboxFacts(*row) for row in rows)
 
 
 def tokens_between(connection: Connection, agent_id: str, first: int, last: int) -> int:

@@ -25,8 +25,9 @@ from watchkeeper.store.faultpoints import reach
 
 T = TypeVar("T")
 
-GATHER_SECONDS = 0.005
-"""How long the write lock is left free while batches gather, so that other processes get their turn."""
+GATHER_SECONDS = (0.0005, 0.004)
+"""While batches wait, the write lock is left free after each commit for half as long as the commit held it, within these
+bounds: more batches gather, and other processes, which ask every millisecond (`database.begin_immediate`), get theirs."""
 
 LARGEST_GROUP = 512
 
@@ -93,7 +94,7 @@ class _Item:
 class Writer:
     """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it."""
 
-    def __init__(self, path: Path, *, gather_seconds: float = GATHER_SECONDS) -> None:
+    def __init__(self, path: Path, *, gather_seconds: tuple[float, float] = GATHER_SECONDS) -> None:
         self.path = path
         self._gather_seconds = gather_seconds
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
@@ -101,7 +102,6 @@ class Writer:
         self._closed = False
         self.commits = 0
         """Transactions committed so far."""
-        self.busy_seconds = 0.0
         self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
         self._thread.start()
 
@@ -147,9 +147,11 @@ class Writer:
                     stopping = True
                     break
                 items.append(item)
+            began = time.perf_counter()
             self._commit(items)
-            if not stopping and not self._queue.empty():
-                time.sleep(self._gather_seconds)
+            if not stopping and (len(items) > 1 or self._queue.qsize() > 1):
+                least, most = self._gather_seconds
+                time.sleep(min(most, max(least, (time.perf_counter() - began) / 2)))
 
     def _commit(self, items: list[_Item]) -> None:
         try:
