@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
-from watchkeeper.records.memory import Block, Content
+from watchkeeper.records.memory import Block, Content, Role
 
 
 def copied(value: Any) -> Any:
@@ -89,3 +89,20 @@ def content_size(content: Content) -> int:
         for leaf in leaves(block):
             size += len(leaf)
     return size
+
+
+def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
+    """Role and content (copied) of a message from outside.
+
+    Raises:
+        ValueError: its role is not `user` or `assistant`.
+        TypeError: its content is neither text nor a list of content blocks.
+    """
+    role, content = message.get("role"), message.get("content")
+    if role not in ("user", "assistant"):
+        raise ValueError(f"A message's role must be 'user' or 'assistant', not {role!r}.")
+    if isinstance(content, str):
+        return cast(Role, role), content
+    if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "type" in block for block in content):
+        return cast(Role, role), [copied(dict(block)) for block in content]
+    raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")

@@ -13,51 +13,29 @@ say so.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
-from watchkeeper.memory.content import content_size, copied
+from watchkeeper.memory.content import checked_message, content_size
 from watchkeeper.memory.readonly import ReadOnly
 from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.swaps import Callback, Listeners, Swap, SwapEvent, swap_of
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, TokenCounter, as_counter, count_message
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 log = logging.getLogger(__name__)
-
-SwapEvent = Literal["swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned"]
-"""A pass began; has its text; took its place (or a digest did); could not; was given up."""
 
 LEAD_SHARE = 0.25
 """Of the threshold: how much earlier than it a pass may begin because the context grows fast."""
 
 GROWTH_SHARE = 0.1
 """Of the limit: how much a context must grow after a pass that gained nothing before another one begins."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swap:
-    """What callbacks of `on` are given."""
-
-    event: SwapEvent
-    messages_removed: int = 0
-    """Messages that were verbatim before this swap and are not any more."""
-    tokens_before: int = 0
-    tokens_after: int = 0
-    high_water: int | None = None
-    view_version: int = 0
-    stall_seconds: float = 0.0
-    """How long `add_message` waited for this pass; 0 unless `max_wait_seconds` allows some."""
-    reason: str = ""
-
-
-Callback = Callable[[Swap], None] | Callable[[Swap], Awaitable[None]]
 
 
 @dataclass(slots=True)
@@ -127,8 +105,7 @@ class HierarchicalContextManager:
         self._max_wait_seconds = max_wait_seconds
         self._passes_per_hour = passes_per_hour
         self._on_change = on_change
-        self._callbacks: dict[str, list[Callback]] = {}
-        self._background: set[asyncio.Task[Any]] = set()
+        self._listeners = Listeners()
         self._flight: _Flight | None = None
         self._order = asyncio.Lock()
         self._closed = False
@@ -195,7 +172,7 @@ class HierarchicalContextManager:
             ValueError: its role is not `user` or `assistant`.
             TypeError: its content is neither text nor a list of content blocks.
         """
-        role, content = _checked(message)
+        role, content = checked_message(message)
         # Counting a huge text happens in a thread; the lock keeps messages in the order in which they came.
         async with self._order:
             tokens = await self._count(role, content)
@@ -210,7 +187,7 @@ class HierarchicalContextManager:
             change = self._state.append(role, content, at=self._now(), tokens=tokens)
             self._store(change)
             if change.view.version != before and change.high_water is not None:
-                self._emit(_swap("swap:complete", change))
+                self._listeners.emit(swap_of("swap:complete", change))
             self._growth.append((self._monotonic(), self._state.total_tokens))
             self._start_if_due()
             return self._state.last_seq
@@ -295,8 +272,7 @@ class HierarchicalContextManager:
                 await asyncio.wait([flight.task])
             if self._flight is flight:
                 self._land()
-        if self._background:
-            await asyncio.wait(set(self._background))
+        await self._listeners.settled()
 
     async def close(self) -> None:
         """Give up a pass in flight, and start none any more. Messages can still be added and read."""
@@ -312,16 +288,7 @@ class HierarchicalContextManager:
         Raises:
             ValueError: there is no such event.
         """
-        if event not in get_args(SwapEvent):
-            raise ValueError(f"There is no event {event!r}; there are {', '.join(get_args(SwapEvent))}.")
-        listeners = self._callbacks.setdefault(event, [])
-        listeners.append(callback)
-
-        def stop() -> None:
-            if callback in listeners:
-                listeners.remove(callback)
-
-        return stop
+        return self._listeners.add(event, callback)
 
     # --- how -----------------------------------------------------------------------------------------------------
 
@@ -358,7 +325,7 @@ class HierarchicalContextManager:
             return run
         self._flight = flight = _Flight(run, asyncio.create_task(self._prepare(run)))
         flight.task.add_done_callback(_retrieved)
-        self._emit(
+        self._listeners.emit(
             Swap(
                 event="swap:start",
                 tokens_before=self._state.tokens,
@@ -372,7 +339,7 @@ class HierarchicalContextManager:
 
     async def _prepare(self, run: CompactionPass) -> Prepared:
         prepared = await self._compactor.prepare(run)
-        self._emit(
+        self._listeners.emit(
             Swap(
                 event="swap:ready",
                 tokens_before=self._state.tokens,
@@ -395,20 +362,20 @@ class HierarchicalContextManager:
             error = None if flight.task.cancelled() else flight.task.exception()
             reason = f"The pass failed: {error}" if error else "The pass was cancelled."
             flight.outcome = self._nothing(reason)
-            self._emit(self._swap_now("swap:abandoned", flight, reason))
+            self._listeners.emit(self._swap_now("swap:abandoned", flight, reason))
             return
         outcome = self._compactor.publish(flight.task.result(), at=self._now())
         flight.outcome = outcome
         gained = outcome.applied and outcome.tokens_after < outcome.tokens_before
         self._not_before_tokens = 0 if gained else self._state.tokens + max(1, int(self._state.limit * GROWTH_SHARE))
         if outcome.change is None:
-            self._emit(self._swap_now("swap:rejected", flight, outcome.reason))
+            self._listeners.emit(self._swap_now("swap:rejected", flight, outcome.reason))
             return
         for why in flight.task.result().refused:
-            self._emit(self._swap_now("swap:rejected", flight, why))
+            self._listeners.emit(self._swap_now("swap:rejected", flight, why))
         self._store(outcome.change)
-        done = _swap("swap:complete", outcome.change)
-        self._emit(replace(done, reason=outcome.reason, stall_seconds=flight.stall_seconds))
+        done = swap_of("swap:complete", outcome.change)
+        self._listeners.emit(replace(done, reason=outcome.reason, stall_seconds=flight.stall_seconds))
 
     def _digest(self, up_to: int | None, instructions: str | None) -> Outcome:
         before = self._state.tokens
@@ -416,7 +383,7 @@ class HierarchicalContextManager:
         if change is None:
             return self._nothing(self._state.last_refusal)
         self._store(change)
-        self._emit(_swap("swap:complete", change))
+        self._listeners.emit(swap_of("swap:complete", change))
         return Outcome(
             applied=True,
             reason="digest",
@@ -434,7 +401,7 @@ class HierarchicalContextManager:
         flight.task.cancel()
         self._compactor.end()
         flight.outcome = self._nothing(reason)
-        self._emit(self._swap_now("swap:abandoned", flight, reason))
+        self._listeners.emit(self._swap_now("swap:abandoned", flight, reason))
 
     def _nothing(self, reason: str, high_water: int | None = None) -> Outcome:
         tokens = self._state.tokens
@@ -455,47 +422,8 @@ class HierarchicalContextManager:
         if self._on_change is not None:
             self._on_change(change)
 
-    def _emit(self, swap: Swap) -> None:
-        for callback in tuple(self._callbacks.get(swap.event, ())):
-            try:
-                result = callback(swap)
-                if inspect.isawaitable(result):
-                    task = asyncio.ensure_future(result)
-                    self._background.add(task)
-                    task.add_done_callback(self._called)
-            except Exception:  # a listener's fault must not break the agent that it listens to
-                log.exception("a callback of %s failed", swap.event)
-
-    def _called(self, task: asyncio.Future[Any]) -> None:
-        self._background.discard(cast("asyncio.Task[Any]", task))
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a callback failed", exc_info=task.exception())
-
-
-def _swap(event: SwapEvent, change: Change) -> Swap:
-    return Swap(
-        event=event,
-        messages_removed=change.messages_removed,
-        tokens_before=change.tokens_before,
-        tokens_after=change.tokens,
-        high_water=change.high_water,
-        view_version=change.view.version,
-        reason=change.reason,
-    )
-
 
 def _retrieved(task: asyncio.Task[Any]) -> None:
     """Look at the exception, so that an abandoned pass leaves no "never retrieved" warning."""
     if not task.cancelled():
         task.exception()
-
-
-def _checked(message: Mapping[str, Any]) -> tuple[Role, Content]:
-    role, content = message.get("role"), message.get("content")
-    if role not in ("user", "assistant"):
-        raise ValueError(f"A message's role must be 'user' or 'assistant', not {role!r}.")
-    if isinstance(content, str):
-        return cast(Role, role), content
-    if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "type" in block for block in content):
-        return cast(Role, role), [copied(dict(block)) for block in content]
-    raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")

@@ -15,22 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from watchkeeper.memory import fitting, history
-from watchkeeper.memory.assembly import Assembly, assemble, pinnable
+from watchkeeper.memory.books import Books
 from watchkeeper.memory.changes import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
 from watchkeeper.memory.content import copied
 from watchkeeper.memory.cuts import cut_points, newest_turn
 from watchkeeper.memory.publishing import spliced
-from watchkeeper.memory.rendering import Rendering
+from watchkeeper.memory.reading import ContextReading
 from watchkeeper.memory.tokens import TokenCounter, count_message
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 __all__ = ["Change", "ContextLimits", "ContextState", "Prepared", "Rejection", "WindowTooSmall"]
 
 
-class ContextState:
+class ContextState(ContextReading):
     """See the module's docstring. Sequence numbers are the ids of messages, from 1."""
 
     def __init__(
@@ -43,31 +42,9 @@ class ContextState:
         pin_first: bool = True,
     ) -> None:
         """`pin_first`: keep the first user message (the assignment) at the front for ever, observed or not."""
-        self._setup(limits, counter, agent_id, pin_first)
-        self._view = View(version=1, observations=(), verbatim_from=1, created_at=at)
-        self._views[1] = self._view
-
-    def _setup(self, limits: ContextLimits, counter: TokenCounter, agent_id: str, pin_first: bool) -> None:
-        self.agent_id = agent_id
-        self.counter = counter
-        self.calibration = 1.0
-        self.limits = limits
-        self.epoch = 0
-        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is void."""
-        self.last_refusal = ""
-        """Why the last `digest` had nothing to gain."""
-        self._pin_first = pin_first
-        self._messages: list[Message] = []
-        self._first: Message | None = None
-        self._views: dict[int, View] = {}
-        self._newest = 1
-        self._redo: list[int] = []
-        self._held = False
+        first = View(version=1, observations=(), verbatim_from=1, created_at=at)
+        super().__init__(limits, counter, agent_id, pin_first, Books(first))
         self._marks: list[int] = []
-        self._next_observation = 1
-        self._last_seq = 0
-        self._total_tokens = 0
-        self._assembly = Assembly(Rendering(counter))
 
     @classmethod
     def restore(
@@ -91,130 +68,13 @@ class ContextState:
         one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is not among `messages`.
         """
         state = cls.__new__(cls)
-        state._setup(limits, counter, agent_id, pin_first)
+        books = Books.restore(
+            messages=messages, views=views, current=current, observations=observations, total_tokens=total_tokens
+        )
+        ContextReading.__init__(state, limits, counter, agent_id, pin_first, books)
         state.calibration = calibration
-        state._views = {view.version: view for view in views}
-        state._view = state._views[current]
-        ordered = sorted(messages, key=lambda message: message.seq)
-        if ordered and ordered[0].seq == 1:
-            state._first = ordered[0]
-        start = len(ordered)
-        while start > 0 and (start == len(ordered) or ordered[start - 1].seq == ordered[start].seq - 1):
-            start -= 1
-        state._messages = ordered[start:]
-        covered = max((o.covers[1] for o in state._view.observations), default=0)
-        state._last_seq = max(covered, ordered[-1].seq if ordered else 0)
-        if ordered and ordered[-1].seq < state._last_seq:
-            state._messages = []  # the view covers everything; an older message alone (the first) is no tail
-        state._total_tokens = total_tokens if total_tokens is not None else ordered[-1].total_tokens if ordered else 0
-        known = [*observations, *(o for view in views for o in view.observations)]
-        state._next_observation = max((o.id for o in known), default=0) + 1
-        state._newest = max(state._views)
-        state._redo = history.redo_stack(state._views, state._view)
-        state._held = bool(state._redo) or state._view.reason == "undo"
-        state._assembly = state._assemble(state._view)
+        state._marks = []
         return state
-
-    # --- what is there -------------------------------------------------------------------------------------------
-
-    @property
-    def view(self) -> View:
-        """The version now current."""
-        return self._view
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        """Every version that is loaded, oldest first."""
-        return tuple(self._views[version] for version in sorted(self._views))
-
-    @property
-    def messages(self) -> list[Message]:
-        """Every message that is loaded, oldest first. Not to be changed by callers."""
-        return self._messages
-
-    @property
-    def verbatim(self) -> Sequence[Message]:
-        """The messages that the view does not cover."""
-        return self._tail(self._view)
-
-    def covered_by(self, observation: Observation) -> Sequence[Message]:
-        """The messages that an observation stands for; empty where they are not all loaded."""
-        first, last = observation.covers
-        if not self._messages or first < self._messages[0].seq:
-            return []
-        base = self._messages[0].seq
-        return self._messages[first - base : last - base + 1]
-
-    def shown_tokens(self, message: Message) -> int:
-        """Tokens of a message as the view shows it: whole, or shortened."""
-        shortened = self._view.elided.get(message.seq)
-        return message.tokens if shortened is None else shortened.tokens
-
-    @property
-    def last_seq(self) -> int:
-        """The newest message's number; 0 before the first."""
-        return self._last_seq
-
-    @property
-    def total_tokens(self) -> int:
-        """Of every message ever appended, raw."""
-        return self._total_tokens
-
-    @property
-    def tokens(self) -> int:
-        """Of `render()`, raw, without `overhead_tokens`."""
-        return self._assembly.tokens
-
-    @property
-    def limit(self) -> int:
-        """How many of our own tokens the context may take: the window less reply and overhead, calibrated."""
-        return self._scaled(self.limits.max_tokens - self.limits.reserve_tokens)
-
-    @property
-    def threshold(self) -> int:
-        """From how many of our own tokens on a compaction should run."""
-        return min(self.limit, self._scaled(int(self.limits.max_tokens * self.limits.summarization_threshold)))
-
-    def _scaled(self, provider_tokens: int) -> int:
-        return max(0, int(provider_tokens / self.calibration) - self.limits.overhead_tokens)
-
-    def composition(self) -> dict[str, int]:
-        """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment included."""
-        made = self._assembly
-        elided = min(max(0, made.elided), made.tokens - made.observations)
-        return {
-            "observations": made.observations,
-            "messages": made.tokens - made.observations - elided,
-            "elided": elided,
-            "headroom": max(0, self.limit - made.tokens),
-            "overhead": self.limits.overhead_tokens,
-        }
-
-    def stable_prefix(self) -> int:
-        """How many rendered messages are byte-identical in the next turn, as long as the view stays."""
-        rendering = self._assembly.rendering
-        return len(rendering.items) - rendering.unstable
-
-    def render(self) -> list[dict[str, Any]]:
-        """The context, valid for the Messages API. The caller may change what it gets.
-
-        Raises:
-            WindowTooSmall: not even the newest group of messages fits.
-        """
-        if self.tokens > self.limit and self._last_seq:
-            raise WindowTooSmall(self.tokens, self.limit)
-        return [copied(item) for item in self._assembly.rendering.items]
-
-    def needs_compaction(self) -> bool:
-        """Whether the threshold is reached; never right after an undo, which would only be undone itself."""
-        return not self._held and self.tokens >= self.threshold
-
-    @property
-    def held(self) -> bool:
-        """Whether automatic passes wait, because somebody undid one."""
-        return self._held
-
-    # --- what changes it -----------------------------------------------------------------------------------------
 
     def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
         """Add a message; where the bound would be passed, a digest takes older ones' place in the same change.
@@ -224,29 +84,17 @@ class ContextState:
         before = self.tokens
         content = copied(content)
         counted = count_message(role, content, self.counter) if tokens is None else tokens
-        message = Message(
-            seq=self._last_seq + 1,
-            role=role,
-            content=content,
-            tokens=counted,
-            total_tokens=self._total_tokens + counted,
-            created_at=at,
-        )
-        self._last_seq = message.seq
-        self._total_tokens = message.total_tokens
-        self._messages.append(message)
-        if message.seq == 1:
-            self._first = message
+        message = self._books.add(role, content, counted, at)
         views: list[View] = []
-        if self._view.verbatim_from is None:
-            views.append(self._adopt(replace(self._view, verbatim_from=message.seq), "append", at))
+        if self.view.verbatim_from is None:
+            views.append(self._enter(replace(self.view, verbatim_from=message.seq), "append", at))
         self._assembly.rendering.push(role, content, counted)
         change = self._fitted(at)
         if change is None:
             return Change(
                 messages=(message,),
                 views=tuple(views),
-                view=self._view,
+                view=self.view,
                 tokens=self.tokens,
                 tokens_before=before,
                 reason="append" if views else "",
@@ -279,13 +127,7 @@ class ContextState:
 
     def descends_from(self, version: int) -> bool:
         """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by hand."""
-        view: View | None = self._view
-        while view is not None and view.version != version:
-            by_itself = view.reason in ("append", "elision") or (view.reason == "digest" and history.provisional(view))
-            if not by_itself or view.parent is None:
-                return False
-            view = self._views.get(view.parent)
-        return view is not None
+        return self._books.descends_from(version)
 
     def reset_epoch(self) -> None:
         """Whatever is in flight is abandoned (agent reset, re-run, session ended)."""
@@ -359,7 +201,7 @@ class ContextState:
         if prepared.epoch != self.epoch:
             return Rejection("The context was changed by hand while the pass ran.")
         observation = Observation(
-            id=self._next_observation,
+            id=self._books.next_observation,
             kind=prepared.kind,
             text=prepared.text,
             tokens=prepared.tokens,
@@ -369,17 +211,17 @@ class ContextState:
             replaces=prepared.replaces,
             created_at=at,
         )
-        parts = spliced(prepared, observation, self._view, self.verbatim, self._last_seq + 1)
+        parts = spliced(prepared, observation, self.view, self.verbatim, self._books.last_seq + 1)
         if isinstance(parts, Rejection):
             return parts
         observations, verbatim_from = parts
         view = replace(
-            self._view,
+            self.view,
             observations=observations,
             verbatim_from=verbatim_from,
             elided={
                 seq: shown
-                for seq, shown in self._view.elided.items()
+                for seq, shown in self.view.elided.items()
                 if seq == 1 or (verbatim_from is not None and seq >= verbatim_from)
             },
         )
@@ -396,10 +238,10 @@ class ContextState:
         Raises:
             ValueError: there is none, or it does not fit any more; the message says why, and by how much.
         """
-        target = history.undo_target(self._views, self._view)
-        leaving = self._view.version
+        target = history.undo_target(self._books.views, self.view)
+        leaving = self.view.version
         change = self._point_at(target, "undo", at)
-        self._redo.append(leaving)
+        self._books.redo.append(leaving)
         return change
 
     def redo(self, *, at: float) -> Change:
@@ -408,47 +250,26 @@ class ContextState:
         Raises:
             ValueError: nothing was undone, or a newer view came since, or it does not fit any more.
         """
-        if not self._redo:
+        if not self._books.redo:
             raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
-        kept = self._redo[:-1]
-        change = self._point_at(self._views[self._redo[-1]], "redo", at)
-        self._redo = kept
+        kept = self._books.redo[:-1]
+        change = self._point_at(self._books.views[self._books.redo[-1]], "redo", at)
+        self._books.redo = kept
         self._held = bool(kept)
         return change
 
     # --- how -----------------------------------------------------------------------------------------------------
-
-    def _tail(self, view: View) -> Sequence[Message]:
-        start = self._uncovered_from(view)
-        if not self._messages or start > self._last_seq:
-            return []
-        base = self._messages[0].seq
-        if start < base:
-            raise ValueError(f"Messages {start} to {base - 1} are not loaded.")
-        return self._messages if start == base else self._messages[start - base :]
-
-    def _uncovered_from(self, view: View) -> int:
-        if view.verbatim_from is not None:
-            return view.verbatim_from
-        return max((o.covers[1] for o in view.observations), default=0) + 1
-
-    @property
-    def _pinned(self) -> Message | None:
-        return self._first if self._pin_first and pinnable(self._first) else None
-
-    def _assemble(self, view: View) -> Assembly:
-        return assemble(self.agent_id, view, self._tail(view), self._pinned, self.counter)
 
     def _bench(self, at: float, *, instructions: str | None = None, provisional: bool = True) -> fitting.Bench:
         return fitting.Bench(
             agent_id=self.agent_id,
             counter=self.counter,
             limit=self.limit,
-            view=self._view,
+            view=self.view,
             tail=self.verbatim,
             pinned=self._pinned,
             marks=tuple(self._marks),
-            next_id=self._next_observation,
+            next_id=self._books.next_observation,
             at=at,
             instructions=instructions,
             provisional=provisional,
@@ -459,22 +280,22 @@ class ContextState:
             return None
         fitted = fitting.forced(self._bench(at))
         if (
-            fitted.view.observations == self._view.observations
-            and fitted.view.verbatim_from == self._view.verbatim_from
-            and fitted.view.elided == self._view.elided
+            fitted.view.observations == self.view.observations
+            and fitted.view.verbatim_from == self.view.verbatim_from
+            and fitted.view.elided == self.view.elided
         ):
             return None
         return self._take(fitted, "digest" if fitted.new else "elision", at)
 
     def _take(self, fitted: fitting.Fitted, reason: str, at: float) -> Change:
-        before, removed_before = self.tokens, self._uncovered_from(self._view)
-        view = self._adopt(fitted.view, reason, at)
+        before, removed_before = self.tokens, self._books.uncovered_from(self.view)
+        view = self._enter(fitted.view, reason, at)
         shared = fitted.assembly.rendering.shared_with(self._assembly.rendering)
         self._assembly = fitted.assembly
-        self._next_observation += len(fitted.new)
+        self._books.next_observation += len(fitted.new)
         if fitted.new:
             self._held = False  # the bound forced it, or somebody asked
-        start = self._uncovered_from(view)
+        start = self._books.uncovered_from(view)
         return Change(
             observations=fitted.new,
             views=(view,),
@@ -487,47 +308,37 @@ class ContextState:
             cache_tokens_invalidated=max(0, before - shared),
         )
 
-    def _adopt(self, parts: View, reason: str, at: float) -> View:
-        view = replace(parts, version=self._newest + 1, parent=self._view.version, reason=reason, created_at=at)
-        self._views[view.version] = view
-        self._newest = view.version
-        self._view = view
-        self._redo.clear()
-        return view
+    def _enter(self, parts: View, reason: str, at: float) -> View:
+        self._books.redo.clear()
+        return self._books.enter(parts, reason, at)
 
     def _point_at(self, target: View, reason: str, at: float) -> Change:
-        before, start_before = self.tokens, self._uncovered_from(self._view)
-        start = self._uncovered_from(target)
-        complete = target.verbatim_from is not None or start > self._last_seq
+        books = self._books
+        before, start_before = self.tokens, books.uncovered_from(books.view)
+        start = books.uncovered_from(target)
+        parts = target
         assembly = self._assemble(target)
-        view = target
-        views: tuple[View, ...] = ()
-        if not complete or assembly.tokens > self.limit:
+        if (target.verbatim_from is None and start <= books.last_seq) or assembly.tokens > self.limit:
             # Messages that came later keep the short form that they have now.
-            later = {seq: shown for seq, shown in self._view.elided.items() if seq >= start or seq == 1}
-            parts = replace(
-                target,
-                verbatim_from=start if start <= self._last_seq else None,
-                elided={**later, **target.elided},
-            )
+            later = {seq: shown for seq, shown in books.view.elided.items() if seq >= start and shown.tokens}
+            parts = replace(target, verbatim_from=start if start <= books.last_seq else None, elided={**later, **target.elided})
             assembly = self._assemble(parts)
             if assembly.tokens > self.limit:
                 raise ValueError(
                     f"Version {target.version} of the context does not fit any more: it would take "
                     f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit} allowed."
                 )
-            view = replace(parts, version=self._newest + 1, parent=target.version, reason=reason, created_at=at)
-            self._views[view.version] = view
-            self._newest = view.version
-            views = (view,)
+        if parts is target:
+            books.view = target
+        else:
+            books.enter(parts, reason, at, parent=target.version)
         shared = assembly.rendering.shared_with(self._assembly.rendering)
-        self._view = view
         self._assembly = assembly
         self.epoch += 1
         self._held = True
         return Change(
-            views=views,
-            view=view,
+            views=() if parts is target else (books.view,),
+            view=books.view,
             tokens=self.tokens,
             tokens_before=before,
             messages_removed=max(0, start - start_before),

@@ -19,7 +19,7 @@ from tests.core.memory.support import (
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.changes import Change, WindowTooSmall
-from watchkeeper.memory.manager import Swap
+from watchkeeper.memory.swaps import Swap
 from watchkeeper.memory.state import ContextState
 
 EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")

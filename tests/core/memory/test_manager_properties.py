@@ -11,7 +11,7 @@ from tests.core.memory.support import Words, assert_covered, assert_pairs_whole,
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.changes import WindowTooSmall
-from watchkeeper.memory.manager import Swap
+from watchkeeper.memory.swaps import Swap
 
 TEXTS = ["Summary.", "", "Cites [1] and #2.\nInvents [#9999].", "Invents [#9999].", "babble " * 9_000, None, RuntimeError("x")]
 
