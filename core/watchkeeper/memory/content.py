@@ -17,6 +17,19 @@ def copied(value: Any) -> Any:
     return value
 
 
+def copied_content(content: Content) -> Content:
+    """`copied`, for what comes from outside.
+
+    Raises:
+        ValueError: it is nested so deeply that nothing could encode it.
+    """
+    try:
+        copy: Content = copied(content)
+    except RecursionError:
+        raise ValueError("A message's content is nested too deeply to be stored.") from None
+    return copy
+
+
 def blocks_of(content: Content) -> list[Block]:
     """Content as a list of blocks."""
     if isinstance(content, str):
@@ -104,5 +117,5 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
     if isinstance(content, str):
         return cast(Role, role), content
     if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "type" in block for block in content):
-        return cast(Role, role), [copied(dict(block)) for block in content]
+        return cast(Role, role), copied_content([dict(block) for block in content])
     raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from watchkeeper.memory.content import blocks_of, leaves, result_text
 from watchkeeper.memory.elision import pointer_of
 from watchkeeper.memory.identifiers import clipped, error_lines, paths_in
-from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.memory import Message, Observation
 
 LINE_CHARACTERS = 200
@@ -118,7 +118,7 @@ class DigestNotes:
         return "\n".join(parts), cited
 
     def _add(self, title: str, text: str, seq: int) -> None:
-        text = _one_line(text, LINE_CHARACTERS)
+        text = plain(_one_line(text, LINE_CHARACTERS))
         if text:
             lines = self.sections.setdefault(title, [])
             lines.append(_Line(text, seq))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.content import texts_of
 from watchkeeper.memory.identifiers import gather, identifiers_in
-from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.memory import Message, Observation
 
 CITATION = re.compile(
@@ -44,7 +44,7 @@ def judge_citations(text: str, covers: tuple[int, int], source: Sequence[Message
     cited: set[int] = set()
     dropped = 0
     source_texts: list[str] = []
-    for line in text.strip().splitlines():
+    for line in plain(text).strip().splitlines():
         seqs: set[int] = set()
         invented = False
         for match in CITATION.finditer(line):

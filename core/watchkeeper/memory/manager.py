@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from typing import Any
 from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
 from watchkeeper.memory.content import checked_message, content_size
+from watchkeeper.memory.pacing import Pacer
 from watchkeeper.memory.readonly import ReadOnly
 from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.swaps import Callback, Listeners, Swap, SwapEvent, swap_of
@@ -30,12 +30,6 @@ from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, T
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 log = logging.getLogger(__name__)
-
-LEAD_SHARE = 0.25
-"""Of the threshold: how much earlier than it a pass may begin because the context grows fast."""
-
-GROWTH_SHARE = 0.1
-"""Of the limit: how much a context must grow after a pass that gained nothing before another one begins."""
 
 
 @dataclass(slots=True)
@@ -103,15 +97,12 @@ class HierarchicalContextManager:
         self._compactor = Compactor(self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic)
         self._summarizes = summarizer is not None
         self._max_wait_seconds = max_wait_seconds
-        self._passes_per_hour = passes_per_hour
+        self._pacer = Pacer(passes_per_hour)
         self._on_change = on_change
         self._listeners = Listeners()
         self._flight: _Flight | None = None
         self._order = asyncio.Lock()
         self._closed = False
-        self._growth: deque[tuple[float, int]] = deque(maxlen=50)
-        self._starts: deque[float] = deque(maxlen=passes_per_hour or 1)
-        self._not_before_tokens = 0
 
     # --- what is there -------------------------------------------------------------------------------------------
 
@@ -188,7 +179,7 @@ class HierarchicalContextManager:
             self._store(change)
             if change.view.version != before and change.high_water is not None:
                 self._listeners.emit(swap_of("swap:complete", change))
-            self._growth.append((self._monotonic(), self._state.total_tokens))
+            self._pacer.grew(self._monotonic(), self._state.total_tokens)
             self._start_if_due()
             return self._state.last_seq
 
@@ -293,31 +284,17 @@ class HierarchicalContextManager:
     # --- how -----------------------------------------------------------------------------------------------------
 
     def _start_if_due(self) -> None:
-        state = self._state
-        if self._closed or self._flight is not None or state.held or state.tokens < self._not_before_tokens:
-            return
-        lead = min(self._growth_rate() * self._compactor.expected_seconds(), state.threshold * LEAD_SHARE)
-        if state.tokens + lead < state.threshold:
-            return
-        if not self._summarizes:
-            outcome = self._digest(None, None)
-            if not outcome.applied:
-                self._not_before_tokens = state.tokens + max(1, int(state.limit * GROWTH_SHARE))
+        if self._closed or self._flight is not None:
             return
         now = self._monotonic()
-        if len(self._starts) >= self._passes_per_hour and now - self._starts[0] < 3600:
+        if not self._pacer.due(self._state, now, self._compactor.expected_seconds()):
             return
-        if isinstance(self._begin(None, None), Rejection):
-            self._not_before_tokens = state.tokens + max(1, int(state.limit * GROWTH_SHARE))
+        if not self._summarizes:
+            self._pacer.ended(self._state, gained=self._digest(None, None).applied)
+        elif isinstance(self._begin(None, None), Rejection):
+            self._pacer.ended(self._state, gained=False)
         else:
-            self._starts.append(now)
-
-    def _growth_rate(self) -> float:
-        """Tokens a second, over the last messages."""
-        if len(self._growth) < 2:
-            return 0.0
-        (start, first), (end, last) = self._growth[0], self._growth[-1]
-        return (last - first) / max(1.0, end - start)
+            self._pacer.started(now)
 
     def _begin(self, up_to: int | None, instructions: str | None) -> _Flight | Rejection:
         run = self._compactor.begin(up_to, instructions)
@@ -366,8 +343,7 @@ class HierarchicalContextManager:
             return
         outcome = self._compactor.publish(flight.task.result(), at=self._now())
         flight.outcome = outcome
-        gained = outcome.applied and outcome.tokens_after < outcome.tokens_before
-        self._not_before_tokens = 0 if gained else self._state.tokens + max(1, int(self._state.limit * GROWTH_SHARE))
+        self._pacer.ended(self._state, gained=outcome.applied and outcome.tokens_after < outcome.tokens_before)
         if outcome.change is None:
             self._listeners.emit(self._swap_now("swap:rejected", flight, outcome.reason))
             return
