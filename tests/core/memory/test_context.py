@@ -444,3 +444,39 @@ def test_a_digest_is_deterministic() -> None:
         fill(state, 300)
         contexts.append(state.render())
     assert contexts[0] == contexts[1]
+
+
+def test_hostile_text_reaches_observations_as_something_that_can_be_stored(state: ContextState) -> None:
+    for number in range(80):
+        state.append("user", f"\ud800 decided \x1b[31m {number} src/\udfff.py error: \ud801 " * 4, at=0.0)
+    for observation in state.view.observations:
+        observation.text.encode()
+    assert state.view.observations
+
+
+def test_content_nested_beyond_any_encoder_is_refused_and_changes_nothing(state: ContextState) -> None:
+    deep: dict[str, object] = {}
+    for _ in range(5_000):
+        deep = {"inner": deep}
+    with pytest.raises(ValueError, match="nested too deeply"):
+        state.append("assistant", [{"type": "tool_use", "id": "a", "name": "x", "input": deep}], at=0.0)
+    assert (state.last_seq, state.tokens) == (0, 0)
+
+
+def test_twenty_large_results_of_one_reply_are_shortened_together(counter: TokenCounter) -> None:
+    state = ContextState(ContextLimits(2_000, 0), counter)
+    names = [f"c{number}" for number in range(20)]
+    state.append("user", "go", at=0.0)
+    state.append("assistant", call(*names), at=0.0)
+    for name in names:
+        state.append("user", result(name, text="found " * 200), at=0.0)
+        assert state.tokens <= state.limit
+        assert_valid(state.render())
+
+
+def test_what_a_swap_costs_a_prompt_cache_is_told(state: ContextState) -> None:
+    fill(state, 12)
+    before = state.tokens
+    change = state.digest(at=0.0)
+    assert change is not None
+    assert change.cache_tokens_invalidated == before, "the first message is another one now"

@@ -19,8 +19,8 @@ from tests.core.memory.support import (
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.changes import Change, WindowTooSmall
-from watchkeeper.memory.swaps import Swap
 from watchkeeper.memory.state import ContextState
+from watchkeeper.memory.swaps import Swap
 
 EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")
 
