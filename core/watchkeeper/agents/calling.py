@@ -9,6 +9,7 @@ from watchkeeper.agents.environment import Environment
 from watchkeeper.records.model import Cost, Delta, ErrorKind, ModelError, ModelRequest, PriceStatus, Reply, Retrying, Usage
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
 
@@ -95,6 +96,7 @@ async def call_model(
     error: ModelError | None = None
     try:
         reply = await control.abandonable(converse())
+        reach("model.replied")
         retries = max(retries, reply.retries)
     except ModelError as failed:
         error = failed

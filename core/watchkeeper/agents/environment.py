@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +50,10 @@ class BudgetReached:
     """False: only the task that has this budget stops."""
 
 
+async def _release_nothing(agent_id: str) -> None:
+    """Where no tool keeps anything running."""
+
+
 @dataclass(slots=True)
 class Environment:
     """All that a loop may use. Nothing in it belongs to one agent."""
@@ -74,5 +78,7 @@ class Environment:
     budget: Callable[[str | None], BudgetReached | None]
     """Why the agent of this task (None: the planner) may make no further call, or None."""
     settings: LoopSettings = field(default_factory=LoopSettings)
+    release: Callable[[str], Awaitable[None]] = _release_nothing
+    """An agent ended or paused: end the shell and the processes that its tools left behind."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)
     """Approval id → set when a person has answered."""

@@ -82,13 +82,16 @@ class AgentLoop:
     async def run(self) -> Ending:
         """Work. Raises only `LeaseLost` and `StoreUnusable`; whatever a model or a tool does becomes an ending."""
         try:
-            return await self._run()
+            ending = await self._run()
         except AgentStopped:
-            return Ending(Outcome.STOPPED)
+            ending = Ending(Outcome.STOPPED)
         except Interrupted:
-            return await self._after_interruption()
+            ending = await self._after_interruption()
         except WindowTooSmall as small:
-            return await self._fail(str(small))
+            ending = await self._fail(str(small))
+        if ending.outcome is not Outcome.IDLE:
+            await self._environment.release(self._agent.id)
+        return ending
 
     async def _run(self) -> Ending:
         finishing = await self._settle_open_turn()

@@ -16,12 +16,16 @@ from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStat
 from watchkeeper.store import agents, artifacts
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
 OUTCOME_UNKNOWN = (
     "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken effect, in part or"
     " whole. Verify before you do it again."
 )
+LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
+"""Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
+
 SHORTEST_KEPT = 8_000
 """Characters of a result that always stay in the context, however small the window."""
 
@@ -67,7 +71,7 @@ class Toolbox:
     async def carry_out(self, calls: list[Call], turn: int) -> None:
         """Do every call that has not ended, until a pause is asked for.
 
-        Neighbouring calls that are idempotent and outside run side by side.
+        Neighbouring calls that only look run side by side.
         """
         waiting = [call for call in calls if call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING)]
         while waiting and self._control.pause_reason is None:
@@ -80,9 +84,8 @@ class Toolbox:
                     raise result
 
     def _side_by_side(self, call: Call) -> bool:
-        tool = self._environment.tools.get(call.name)
-        allowed = self._environment.permission(self._agent.role, call.name) is Permission.ALLOW
-        return tool is not None and tool.idempotent and allowed and isinstance(tool, OutsideTool)
+        """Whether it may run beside its neighbours: it only looks, and needs no answer."""
+        return call.name in LOOKING and self._environment.permission(self._agent.role, call.name) is Permission.ALLOW
 
     async def _one(self, call: Call, turn: int) -> ToolResult:
         environment = self._environment
@@ -111,7 +114,9 @@ class Toolbox:
         environment.live.show(self._agent.id, "tool", call.name)
         if not tool.idempotent:
             await environment.store.commit(lambda tx: self._start(tx, call))
+        reach("tool.before_run")
         result = await self._control.abandonable(tool.run(call.arguments, context))
+        reach("tool.after_run")
         return await self._end(call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began)
 
     def _start(self, tx: Transaction, call: Call) -> None:
@@ -134,7 +139,9 @@ class Toolbox:
             return await self._end(call, ToolResult(str(error), is_error=True), ToolCallStatus.ERROR, began)
 
     async def _end(self, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> ToolResult:
-        result = ToolResult(self._environment.redact(result.content), result.is_error, result.effects)
+        result = ToolResult(
+            self._environment.redact(result.content), result.is_error, self._environment.redact(result.effects)
+        )
 
         def change(tx: Transaction) -> ToolResult:
             assert_mine(tx, self._agent.id)
@@ -159,12 +166,12 @@ class Toolbox:
     def _within_reach(self, tx: Transaction, call: Call, result: ToolResult) -> ToolResult:
         """A result too long for the window becomes an artifact with head, tail and a pointer."""
         text = result.content
-        if not isinstance(text, str) or len(text) <= self._result_characters:
+        if not isinstance(text, str) or (len(text) <= self._result_characters and "whole_output" not in result.effects):
             return result
         ref = artifacts.save_output(
             tx,
             name=f"tool-output/{call.name}/{call.id}",
-            data=text.encode("utf-8", "replace"),
+            data=str(result.effects.get("whole_output") or text).encode("utf-8", "replace"),
             media_type="text/plain",
             agent_id=self._agent.id,
             task_id=self._agent.task_id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,9 +14,9 @@ from watchkeeper.agents.storetools.artifact import artifact_tools
 from watchkeeper.agents.storetools.plan import PlanTools
 from watchkeeper.agents.storetools.remembering import memory_tools
 from watchkeeper.agents.tools.builtin import builtin_tools
-from watchkeeper.agents.tools.contract import Permission, Tool
-from watchkeeper.agents.tools.mcp import McpServers, parse_servers
-from watchkeeper.agents.tools.permissions import Permissions
+from watchkeeper.agents.tools.contract import Tool
+from watchkeeper.agents.tools.mcp import McpServers, parse_servers, secrets_of
+from watchkeeper.agents.tools.permissions import Permissions, parse_rules
 from watchkeeper.agents.tools.redact import Redactor
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import default_counter
@@ -77,13 +76,14 @@ async def assemble(
     config = config or load_config()
     roles = load_roles(workspace, config_folder())
     pool = WorkerPool(settings.max_parallel, workspace, os.environ, timeout_seconds=config.tool_timeout_seconds)
-    mcp = McpServers(parse_servers(config.mcp_servers), workspace, os.environ)
+    servers = parse_servers(config.mcp_servers)
+    mcp = McpServers(servers, workspace, os.environ)
     await mcp.start()
     tools = _tools(roles, pool, mcp, new_id)
     permissions = Permissions(
         defaults={name: tool.permission for name, tool in tools.items()},
-        user=_rules(config.permissions),
-        workspace=_rules(load_workspace_config(workspace).permissions),
+        user=parse_rules(config.permissions, "permissions"),
+        workspace=parse_rules(load_workspace_config(workspace).permissions, ".watchkeeper/config.toml"),
         allow=frozenset(settings.allow),
         deny=frozenset(settings.deny),
     )
@@ -118,7 +118,8 @@ async def assemble(
         tools=tools,
         tools_of=partial(tools_of, roles, tuple(tools)),
         permission=permissions.resolve,
-        redact=Redactor(os.environ),
+        redact=Redactor(os.environ, secrets_of(servers) | _named_key(config)),
+        release=pool.release,
         live=live,
         budget=lambda task_id: None,
         settings=LoopSettings(
@@ -163,8 +164,11 @@ def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource) ->
     return tools
 
 
-def _rules(named: Mapping[str, str]) -> dict[str, Permission]:
-    return {tool: Permission(permission) for tool, permission in named.items()}
+def _named_key(config: Config) -> dict[str, str]:
+    """The key in the variable that the configuration names, whatever that is called."""
+    name = config.anthropic.api_key_env
+    value = os.environ.get(name) if name else None
+    return {name: value} if name and value else {}
 
 
 def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:

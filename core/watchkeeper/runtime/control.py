@@ -107,7 +107,7 @@ def start_host(database_path: Path, session_id: str, *, resume: bool = True, onc
     refuse_agents()
     if probe(database_path, session_id) is not None:
         return None
-    command = [sys.executable, "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]
+    command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]
     if resume:
         command.append("--resume")
     if once is not None:
