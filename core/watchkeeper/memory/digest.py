@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
 from watchkeeper.memory.elision import pointer_of
@@ -26,6 +27,8 @@ _DECIDED = re.compile(r"\b(?:decid|decision|chose|choosing|instead|because|concl
 _OPEN = re.compile(r"^\s*(?:[-*]\s*\[ \]|\d+\.\s*\[ \]|TODO\b|FIXME\b|Next\b|Remaining\b|Still to do\b|Open\b)", re.I)
 _CITED = re.compile(r"\(#(\d+)\)$")
 _SHRINK = 0.75
+_TODO = "to do: "
+_FINISHED = frozenset({"completed", "done", "cancelled", "dropped"})
 
 
 @dataclass(slots=True)
@@ -149,6 +152,7 @@ class DigestNotes:
             elif kind == "tool_use":
                 call = str(block.get("id", ""))
                 names[call] = str(block.get("name", ""))
+                self._read_todos(block.get("input"), seq)
                 for leaf in leaves(block.get("input")):
                     if len(leaf) <= 300:
                         for path in paths_in(leaf)[:3]:
@@ -163,6 +167,20 @@ class DigestNotes:
                         self._add("Errors", line, seq)
                 self._add("Last results", f"{name}: {_one_line(text, 120)}", seq)
                 self._read_wanted(text, seq, wanted)
+
+    def _read_todos(self, given: Any, seq: int) -> None:
+        """A to-do list that an agent keeps by a tool (`TodoWrite`, `update_plan`): the newest replaces those before."""
+        if not isinstance(given, dict):
+            return
+        items = given.get("todos") or given.get("plan")
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            return
+        others = [line for line in self.sections.get("Open tasks", []) if not line.text.startswith(_TODO)]
+        self.sections["Open tasks"] = others
+        for item in items[:30]:
+            text = item.get("content") or item.get("step") or item.get("title")
+            if text and str(item.get("status", "")).lower() not in _FINISHED:
+                self._add("Open tasks", f"{_TODO}{text}", seq)
 
     def _read_text(self, role: str, text: str, seq: int, wanted: set[str]) -> None:
         self._read_wanted(text, seq, wanted)

@@ -72,6 +72,24 @@ def test_a_digest_folds_the_earlier_one_line_by_line() -> None:
     assert {1, 7} <= set(cited)
 
 
+def todo(seq: int, **states: str) -> Message:
+    items = [{"content": name, "status": state} for name, state in states.items()]
+    return message(seq, "assistant", [{"type": "tool_use", "id": f"t{seq}", "name": "TodoWrite", "input": {"todos": items}}])
+
+
+def test_of_a_to_do_list_the_newest_state_counts_across_digests_too() -> None:
+    first = DigestNotes.gather("a", (1, 1), (), [todo(1, parse="in_progress", lex="pending", read="completed")])
+    text, citations = first.write(200, default_counter())
+    assert "to do: parse (#1)" in text
+    assert "to do: lex (#1)" in text
+    assert "read" not in text
+    earlier = Observation(1, ObservationKind.DIGEST, text, 1, (1, 1), citations)
+    later = DigestNotes.gather("a", (1, 2), [earlier], [todo(2, parse="completed", lex="in_progress")])
+    text, _ = later.write(200, default_counter())
+    assert "to do: lex (#2)" in text
+    assert "parse" not in text
+
+
 def test_a_huge_message_costs_a_digest_no_more_than_its_beginning_and_end() -> None:
     huge = message(1, "user", "x" * 5_000_000)
     notes = DigestNotes.gather("a", (1, 1), (), [huge])
