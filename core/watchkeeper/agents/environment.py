@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from watchkeeper.agents.tools.contract import Permission, Tool
+from watchkeeper.memory.calibration import Calibrations
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.models.slots import Gate
 from watchkeeper.records.clock import Clock
@@ -80,5 +81,7 @@ class Environment:
     settings: LoopSettings = field(default_factory=LoopSettings)
     release: Callable[[str], Awaitable[None]] = _release_nothing
     """An agent ended or paused: end the shell and the processes that its tools left behind."""
+    calibrations: Calibrations = field(default_factory=Calibrations)
+    """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)
     """Approval id → set when a person has answered."""

@@ -21,7 +21,7 @@ from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mi
 from watchkeeper.memory.state import ContextLimits, WindowTooSmall
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.memory import Block, Message
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
@@ -118,6 +118,7 @@ class AgentLoop:
                 await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
                 raise Interrupted
             return await self._after_error(called, called.error)
+        self._calibrate(called.reply, called.estimated_prompt_tokens)
         content = self._usable(self._environment.redact(called.reply.content))
         uses = [block for block in content if block.get("type") == "tool_use"]
         intents = [(b["id"], str(b.get("name", "")), self._toolbox.is_idempotent(str(b.get("name", "")))) for b in uses]
@@ -179,9 +180,15 @@ class AgentLoop:
         estimated = state.tokens + self._limits.overhead_tokens
         return await call_model(self._environment, self._control, self._agent.model, request, estimated_prompt_tokens=estimated)
 
+    def _calibrate(self, reply: Reply, estimated_tokens: int) -> None:
+        if reply.usage_exact:
+            calibration = self._environment.calibrations.of(self._agent.model)
+            calibration.observe(estimated_tokens=estimated_tokens, reported_tokens=reply.usage.prompt_tokens)
+
     async def _make_room(self) -> None:
         """Keep the bound, and compact at the threshold, before a call."""
         state, now = self.memory.state, self._environment.clock.now()
+        state.set_limits(self._limits, self._environment.calibrations.of(self._agent.model).ratio)
         change = state.fit(at=now)
         if change is None and state.needs_compaction():
             change = state.digest(at=now, reason="digest")

@@ -33,6 +33,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
     tx.execute("UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id))
     plans.finish(tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id)
     delta = memory_delta(tx, agent, task.name, text, produced, memory_ref)
+    missing = [name for name in task.expected_outputs if name not in {one for one, _ in produced}]
     tell_planner(
         tx,
         "task_done",
@@ -41,6 +42,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         result_ref=result_ref,
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
         memory_delta=delta,
+        **({"missing_outputs": missing} if missing else {}),
     )
 
 
