@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.content import texts_of
 from watchkeeper.memory.identifiers import gather, identifiers_in
+from watchkeeper.memory.publishing import SMALLER_BY
 from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.memory import Message, Observation
 
@@ -77,6 +78,25 @@ def _range(covers: tuple[int, int]) -> tuple[int, ...]:
 
 def _says_something(line: str) -> bool:
     return any(character.isalnum() for character in line) and not line.lstrip().startswith("#")
+
+
+def judge_log(
+    text: str, covers: tuple[int, int], source: Sequence[Message], source_tokens: int, counter: TokenCounter
+) -> Judged | Rejection:
+    """Whether what an observer or a reflector wrote may stand for `covers`: cited, not degenerate, smaller by 5 %."""
+    if not isinstance(text, str):
+        return Rejection(f"{type(text).__name__} instead of text")
+    stuck = degenerate(text)
+    if stuck:
+        return Rejection(f"it is degenerate: {stuck}")
+    if len(text) > max(4_000, 40 * source_tokens):
+        return Rejection("it is longer than what it was made from")
+    judged = judge_citations(text, covers, source)
+    if isinstance(judged, Judged):
+        tokens = counter.count(judged.text)
+        if tokens > source_tokens * (1 - SMALLER_BY):
+            return Rejection(f"it takes {tokens} tokens, what it was made from {source_tokens}")
+    return judged
 
 
 async def important_identifiers(source: Sequence[Message], earlier: Sequence[Observation]) -> dict[str, int]:

@@ -12,24 +12,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from watchkeeper.memory.buffering import (
-    BufferConfig,
     BufferingCoordinator,
     BufferingState,
     ObservationChunk,
     ObserverOutput,
-    ReflectorOutput,
 )
 from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.cuts import cut_points, newest_turn
 from watchkeeper.memory.digest import DigestNotes
-from watchkeeper.memory.judging import Judged, degenerate, judge_citations
-from watchkeeper.memory.prompts import MAX_COMPRESSION, Observer, Reflector
-from watchkeeper.memory.publishing import SMALLER_BY
+from watchkeeper.memory.judging import Judged, judge_log
+from watchkeeper.memory.prompts import Observer, Reflector
+from watchkeeper.memory.reflecting import ObservationalSettings, Reflection
 from watchkeeper.memory.state import ContextState
-from watchkeeper.records.memory import Message, Observation, ObservationKind
+from watchkeeper.records.memory import Message, ObservationKind
+
+__all__ = ["EngineState", "ObservationalMemory", "ObservationalSettings"]
 
 log = logging.getLogger(__name__)
 
@@ -37,25 +37,6 @@ KEEP_VERBATIM = 0.2
 """Of the limit: what an activation leaves verbatim, where the chunks allow it."""
 
 SHORTER = "Your last answer could not be used: {why}. Answer again, much shorter, citing only numbers of the transcript."
-
-
-@dataclass(frozen=True, slots=True)
-class ObservationalSettings:
-    """How observational memory works. Tokens are our own."""
-
-    buffer: BufferConfig = field(default_factory=BufferConfig)
-    previous_observer_tokens: int = 2_000
-    """How much of the end of the log an observer is shown."""
-    observer_instruction: str | None = None
-    """Added to the observer's prompt."""
-    reflection_threshold: int | None = None
-    """Tokens of observations from which on they must be consolidated; None: 30 % of the limit."""
-    reflection_activation: float = 0.7
-    """From this share of the threshold on, a reflection is prepared ahead of need."""
-    reflector_instruction: str | None = None
-    """Added to the reflector's prompt."""
-    timeout_seconds: float | None = 120.0
-    """Per call of observer or reflector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +54,6 @@ class EngineState:
 
     buffering: BufferingState
     ranges: tuple[tuple[int, int, tuple[int, ...]], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """The observations that a reflector in flight reads."""
-
-    observations: tuple[Observation, ...]
-    epoch: int
-    base_version: int
-
-    @property
-    def covers(self) -> tuple[int, int]:
-        return self.observations[0].covers[0], self.observations[-1].covers[1]
 
 
 class ObservationalMemory:
@@ -107,14 +75,10 @@ class ObservationalMemory:
         """What the newest chunk says the agent is working on."""
         self.suggested_response: str | None = None
         self._observe = observe
-        self._reflect = reflect
+        self._reflection = Reflection(state, self.coordinator, reflect, self.settings)
         self._ranges: list[_Range] = []
         self._launched: _Range | None = None
         self._shown = self._signature()
-        self._reading: _Reading | None = None
-        self._reflected: Judged | None = None
-        self._stand_in = False
-        self._reflect_from = 0
 
     # --- what runs after each message -----------------------------------------------------------------------------
 
@@ -126,16 +90,18 @@ class ObservationalMemory:
         changes: list[Change] = []
         self._collect()
         self._follow()
-        for change in (self._reflection_landed(at), self._activate(at), self._keep_short(at)):
+        for step in (self._reflection.land, self._activate, self._reflection.keep_short):
+            change = step(at)
             if change is not None:
                 changes.append(change)
+                self._shown = self._signature()
         self._buffer()
         return changes
 
     def abort(self) -> None:
         """The agent's session ended: nothing is launched any more, what is in flight is discarded."""
         self.coordinator.abort()
-        self._end_reading()
+        self._reflection.end()
 
     def snapshot(self) -> EngineState:
         """Completed chunks and what they stand for, to be stored."""
@@ -246,7 +212,8 @@ class ObservationalMemory:
             try:
                 async with asyncio.timeout(self.settings.timeout_seconds):
                     output = await self._observe(messages, previous, instruction)
-                judged = self._judge(output.observations, (place.first, place.last), messages, source)
+                covers = (place.first, place.last)
+                judged = judge_log(output.observations, covers, messages, source, self.state.counter)
             except Exception as error:  # a TimeoutError among them: all mean that there is no text
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):
@@ -259,21 +226,6 @@ class ObservationalMemory:
         text, citations = notes.write(max(1, source // 4), self.state.counter)
         self._launched = replace(place, citations=citations)
         return ObserverOutput(text)
-
-    def _judge(self, text: str, covers: tuple[int, int], messages: Sequence[Message], source_tokens: int) -> Judged | Rejection:
-        if not isinstance(text, str):
-            return Rejection(f"{type(text).__name__} instead of text")
-        stuck = degenerate(text)
-        if stuck:
-            return Rejection(f"it is degenerate: {stuck}")
-        if len(text) > max(4_000, 40 * source_tokens):
-            return Rejection("it is longer than what it was made from")
-        judged = judge_citations(text, covers, messages)
-        if isinstance(judged, Judged):
-            tokens = self.state.counter.count(judged.text)
-            if tokens > source_tokens * (1 - SMALLER_BY):
-                return Rejection(f"it takes {tokens} tokens, what it was made from {source_tokens}")
-        return judged
 
     def _activate(self, at: float) -> Change | None:
         """Put waiting chunks in place of their messages, as one observation, once the threshold is reached."""
@@ -292,7 +244,6 @@ class ObservationalMemory:
             self._keep([])
             return None
         self._keep(rest)
-        self._shown = self._signature()
         return change
 
     def _how_many(self, pairs: Sequence[tuple[ObservationChunk, _Range]]) -> int:
@@ -326,101 +277,3 @@ class ObservationalMemory:
             kind=ObservationKind.OBSERVATION,
             reason="activation",
         )
-
-    # --- reflecting -----------------------------------------------------------------------------------------------
-
-    @property
-    def reflection_threshold(self) -> int:
-        """Tokens of observations from which on they must be consolidated."""
-        return self.settings.reflection_threshold or max(1, int(self.state.limit * 0.3))
-
-    def _keep_short(self, at: float) -> Change | None:
-        tokens = sum(o.tokens for o in self.state.view.observations)
-        need = self.coordinator.should_reflect(tokens, self.reflection_threshold, self.settings.reflection_activation)
-        if need == "none" or (need == "async" and tokens < self._reflect_from):
-            return None
-        if not self.coordinator.is_reflector_in_flight() and self._reading is None:
-            self._launch_reflector()
-        if need == "async":
-            return None
-        change = self.state.fold(at=at)
-        if change is not None:
-            self._stand_in = self._reading is not None
-            self._shown = self._signature()
-        return change
-
-    def _launch_reflector(self) -> None:
-        observations = self.state.view.observations
-        if not observations or (len(observations) == 1 and observations[0].provisional):
-            return
-        reading = self._reading = _Reading(observations, self.state.epoch, self.state.view.version)
-        self._reflected = None
-        self.state.begin_pass(reading.covers[1])
-        self.coordinator.launch_reflector(
-            lambda text: self._consolidated(reading, text), "\n\n".join(o.text for o in observations)
-        )
-
-    async def _consolidated(self, reading: _Reading, text: str) -> ReflectorOutput:
-        """A reflection that has been judged; each that cannot be used raises the compression level."""
-        source = sum(o.tokens for o in reading.observations)
-        why = ""
-        for level in range(MAX_COMPRESSION + 1):
-            try:
-                async with asyncio.timeout(self.settings.timeout_seconds):
-                    output = await self._reflect(text, level, self.settings.reflector_instruction)
-                judged = self._judge(output.observations, reading.covers, (), source)
-            except Exception as error:
-                judged = Rejection(f"{type(error).__name__}: {error}")
-            if isinstance(judged, Judged):
-                self._reflected = judged
-                return replace(output, observations=judged.text)
-            why = judged.reason
-            log.info("a reflection at level %d was not used: %s", level, why)
-        raise ValueError(f"no reflection could be used: {why}")
-
-    def _reflection_landed(self, at: float) -> Change | None:
-        """Swap a reflection in when it is due: at the threshold, or where a digest stands in for it."""
-        reading = self._reading
-        if reading is None or self.coordinator.is_reflector_in_flight():
-            return None
-        if not self.coordinator.has_buffered_reflection():
-            # It failed: try again only when there is more to consolidate.
-            self._reflect_from = int(sum(o.tokens for o in self.state.view.observations) * 1.1) + 1
-            self._end_reading()
-            return None
-        tokens = sum(o.tokens for o in self.state.view.observations)
-        if tokens < self.reflection_threshold and not self._stand_in:
-            return None
-        reflection = self.coordinator.consume_buffered_reflection()
-        judged = self._reflected
-        self._end_reading()
-        if reflection is None or judged is None:
-            return None
-        change = self.state.publish(
-            Prepared(
-                text=judged.text,
-                tokens=self.state.counter.count(judged.text),
-                covers=reading.covers,
-                citations=judged.citations,
-                replaces=tuple(o.id for o in reading.observations),
-                source_tokens=sum(o.tokens for o in reading.observations),
-                base_version=reading.base_version,
-                epoch=reading.epoch,
-                kind=ObservationKind.REFLECTION,
-                level=max(o.level for o in reading.observations) + 1,
-                reason="reflection",
-            ),
-            at=at,
-        )
-        if isinstance(change, Rejection):
-            log.info("a reflection was not used: %s", change.reason)
-            return None
-        self._shown = self._signature()
-        return change
-
-    def _end_reading(self) -> None:
-        if self._reading is not None:
-            self.state.end_pass(self._reading.covers[1])
-        self._reading = None
-        self._reflected = None
-        self._stand_in = False
