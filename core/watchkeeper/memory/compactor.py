@@ -11,6 +11,7 @@ then the deterministic digest takes its place, so that a pass always makes progr
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -204,9 +205,10 @@ class Compactor:
                 if self.write is not None:
                     text = await self.write(run, instructions)
                 elif self.summarize is not None:
-                    text = await self.summarize(
+                    said: Any = self.summarize(
                         [copied(item) for item in run.request], instructions=instructions, previous=run.previous
                     )
+                    text = await said if inspect.isawaitable(said) else said
                 else:
                     return Rejection("There is no summariser.")
         except TimeoutError:

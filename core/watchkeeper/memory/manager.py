@@ -339,6 +339,7 @@ class HierarchicalContextManager:
             error = None if flight.task.cancelled() else flight.task.exception()
             reason = f"The pass failed: {error}" if error else "The pass was cancelled."
             flight.outcome = self._nothing(reason)
+            self._pacer.ended(self._state, gained=False)
             self._listeners.emit(self._swap_now("swap:abandoned", flight, reason))
             return
         outcome = self._compactor.publish(flight.task.result(), at=self._now())

@@ -206,12 +206,12 @@ def count_block(block: Block, counter: TokenCounter) -> int:
     """Tokens of one content block.
 
     - `text`: the text. `thinking`: the thinking and its signature (both are sent back to the provider).
-    - `tool_use`: name, id and the input as compact JSON, and `TOOL_BLOCK_OVERHEAD`.
+    - `tool_use`: name, id and the input as JSON, and `TOOL_BLOCK_OVERHEAD`.
     - `tool_result`: id and content, and `TOOL_BLOCK_OVERHEAD`.
     - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most 1,600;
       1,600 where it cannot (an URL, a file id).
     - `document`: its text; of base64 data one token per 20 bytes; 1,600 where only an URL or an id is given.
-    - anything else: its compact JSON.
+    - anything else: its JSON.
     """
     kind = block.get("type")
     if kind == "text":
@@ -223,7 +223,7 @@ def count_block(block: Block, counter: TokenCounter) -> int:
             TOOL_BLOCK_OVERHEAD
             + counter.count(str(block.get("name", "")))
             + counter.count(str(block.get("id", "")))
-            + counter.count(compact_json(block.get("input", {})))
+            + counter.count(spaced_json(block.get("input", {})))
         )
     if kind == "tool_result":
         inner = block.get("content", "")
@@ -235,11 +235,16 @@ def count_block(block: Block, counter: TokenCounter) -> int:
         return image_tokens(block)
     if kind == "document":
         return _document_tokens(block, counter)
-    return counter.count(compact_json(block))
+    return counter.count(spaced_json(block))
+
+
+def spaced_json(value: Any) -> str:
+    """JSON as most programs write it: what is counted, as nobody knows a provider's own form of it."""
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def compact_json(value: Any) -> str:
-    """JSON as providers see it, without spaces; what JSON does not know becomes its `str`."""
+    """JSON without spaces, for transcripts and repairs; what JSON does not know becomes its `str`."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 

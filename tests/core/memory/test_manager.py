@@ -419,3 +419,28 @@ async def test_no_more_passes_than_allowed_run_in_an_hour() -> None:
     await manager.idle()
     assert summarise.calls == 3
     assert manager.tokens <= 600
+
+
+async def test_a_summariser_need_not_be_a_coroutine_function() -> None:
+    def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+        return "They talked."
+
+    manager = HierarchicalContextManager(8192, summarizer=summarize)  # type: ignore[arg-type]
+    await fill_manager(manager, 10)
+    assert (await manager.compact()).reason == "summary"
+
+
+async def test_a_summariser_that_cancels_itself_starts_no_storm_of_passes() -> None:
+    calls = 0
+
+    async def cancels(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+        nonlocal calls
+        calls += 1
+        raise asyncio.CancelledError
+
+    manager = HierarchicalContextManager(1_000, 0.5, summarizer=cancels)
+    for _ in range(100):
+        await fill_manager(manager, 1)
+        await asyncio.sleep(0)
+    assert 1 <= calls < 30
+    assert manager.tokens <= 1_000
