@@ -27,7 +27,8 @@ class FakeFeed:
 
     def wait(self, timeout_seconds: float) -> bool:
         happened = self.changed.wait(min(timeout_seconds, 0.05))
-        self.changed.clear()
+        if happened:
+            self.changed.clear()
         return happened
 
     def wake(self) -> None:
@@ -124,7 +125,7 @@ def text_of(pilot: Pilot[int]) -> str:
     return "\n".join(strip.text.rstrip() for strip in strips)
 
 
-async def until(pilot: Pilot[int], true: Callable[[], bool], *, seconds: float = 5.0) -> None:
+async def until(pilot: Pilot[int], true: Callable[[], bool], *, seconds: float = 10.0) -> None:
     """Let the application run until something holds; fails with what the screen showed instead."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -40,7 +40,7 @@ def create(path: Path) -> Connection:
 def insert(connection: Connection, table: str, **values: Any) -> None:
     names = ", ".join(values)
     marks = ", ".join("?" * len(values))
-    sql = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})"  # noqa: S608 - names are this file's own
+    sql = f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})"
     connection.execute(sql, tuple(map(bindable, values.values())))
 
 
@@ -200,11 +200,11 @@ class FakeSession:
 
     def set(self, **values: Any) -> None:
         for name, value in values.items():
-            self.connection.execute(f"UPDATE sessions SET {name} = ? WHERE id = ?", (value, self.id))  # noqa: S608
+            self.connection.execute(f"UPDATE sessions SET {name} = ? WHERE id = ?", (value, self.id))
 
     def set_agent(self, agent_id: str, **values: Any) -> None:
         for name, value in values.items():
-            self.connection.execute(f"UPDATE agents SET {name} = ? WHERE id = ?", (value, agent_id))  # noqa: S608
+            self.connection.execute(f"UPDATE agents SET {name} = ? WHERE id = ?", (value, agent_id))
 
     def commands(self) -> list[tuple[Any, ...]]:
         return self.connection.execute(

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
-from tests.tui.fake_store import HOSTILE
 from textual.pilot import Pilot
 
 from watchkeeper_tui.screens.live import LiveScreen
@@ -44,6 +43,7 @@ async def test_every_tab_of_the_agent_pane_shows_its_part(desk: Desk) -> None:
 
 async def test_a_long_tool_result_is_folded_until_enter(desk: Desk) -> None:
     async with desk.app().run_test(size=(120, 70)) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
         await pilot.press("3", "right")
         await until(pilot, lambda: "27 more lines" in text_of(pilot))
         assert "core/file20.py" not in text_of(pilot)
@@ -55,6 +55,7 @@ async def test_a_long_tool_result_is_folded_until_enter(desk: Desk) -> None:
 
 async def test_text_that_streams_is_shown_before_its_message_is_stored(desk: Desk) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
         await pilot.press("3", "right")
         await until(pilot, lambda: "Next I read the largest" in text_of(pilot))
         desk.session.live("explorer1", "working", text="Next I read the largest file, models.py")
@@ -72,7 +73,23 @@ async def test_a_commit_by_another_process_is_shown_without_a_key(desk: Desk) ->
         await until(pilot, lambda: "Explore the attic" in text_of(pilot) and "all 12 tests pass" in text_of(pilot))
 
 
-@pytest.mark.parametrize("size", [(w, h) for w in (20, 38, 60, 79, 80, 99, 100, 119, 120, 160, 240) for h in (5, 12, 24, 50)])
+SIZES = [
+    (20, 5),
+    (38, 12),
+    (60, 24),
+    (79, 19),
+    (80, 24),
+    (99, 50),
+    (100, 13),
+    (100, 24),
+    (119, 40),
+    (120, 40),
+    (160, 50),
+    (240, 60),
+]
+
+
+@pytest.mark.parametrize("size", SIZES)
 async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(desk: Desk, size: tuple[int, int]) -> None:
     async with desk.app().run_test(size=size) as pilot:
         await until(pilot, lambda: "LIVE" in text_of(pilot))
@@ -237,7 +254,7 @@ async def test_hostile_text_does_nothing_in_any_pane(large_desk: Desk, size: tup
         assert app.is_running
 
 
-TABS = ("Memory", "Transcript", "Calls", "Metrics", "Compactions")
+TABS = ("Memory", "Transcript", "Calls", "Metrics", "Compactions", "Prompt")
 
 
 def assert_harmless(pilot: Pilot[int]) -> None:
@@ -288,9 +305,11 @@ async def test_every_shipped_theme_can_be_chosen_live(desk: Desk) -> None:
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         assert len(app.themes) >= 6
+        await pilot.press("colon", "ctrl+u", *"/theme phosphor", "enter")
+        await until(pilot, lambda: app.theme == "phosphor")
         for name in app.themes:
-            await pilot.press("colon", "ctrl+u", *f"/theme {name}", "enter")
-            await until(pilot, lambda name=name: app.theme == name)
+            app.choose_theme(name)
+            await pilot.pause()
             assert "Explore core" in text_of(pilot)
 
 
@@ -314,4 +333,11 @@ def live(pilot: Pilot[int]) -> LiveScreen:
     return screen
 
 
-assert HOSTILE
+async def test_the_prompt_tab_says_what_the_model_is_given_next(desk: Desk) -> None:
+    desk.session.set_agent("explorer1", system="You explore one part of a folder.")
+    async with desk.app().run_test(size=(140, 60)) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await pilot.press("3", "left")
+        await until(pilot, lambda: "You explore one part of a folder." in text_of(pilot))
+        assert "System prompt and tools" in text_of(pilot)
+        assert "Messages from #1, verbatim" in text_of(pilot)

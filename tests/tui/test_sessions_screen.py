@@ -54,7 +54,7 @@ async def test_search_finds_goals_and_facts_as_one_types(desk: Desk) -> None:
         await until(pilot, lambda: "migrate billing" not in text_of(pilot) and "nightly audit" in text_of(pilot))
         await pilot.press("escape")
         await until(pilot, lambda: "migrate billing" in text_of(pilot))
-        await pilot.press("slash", *"billing", "enter")
+        await pilot.press("slash", *"migrate", "enter")
         await until(pilot, lambda: "nightly audit" not in text_of(pilot))
 
 

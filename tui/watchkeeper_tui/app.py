@@ -145,7 +145,8 @@ class WatchkeeperApp(App[int]):
     def _each_screen(self, do: Callable[[WatchScreen], None]) -> None:
         """The screen in front, and the live one behind it so that it is never stale."""
         for screen in self.screen_stack:
-            if isinstance(screen, WatchScreen) and screen.is_mounted:
+            # A screen that closes loses its widgets one by one before it ends itself.
+            if isinstance(screen, WatchScreen) and screen.is_mounted and not screen._closing:
                 do(screen)
 
     def look_at(self, agent_id: str | None) -> None:

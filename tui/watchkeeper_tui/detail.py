@@ -23,12 +23,15 @@ class DetailFold:
         self._tool_names: dict[str, str] = {}
         self._last_seq = 0
         self._view: ViewFacts | None = None
+        self._system: str | None = None
 
     def read(self, connection: Connection, session_id: str, agent: AgentFacts) -> AgentDetail:
         """The agent's transcript, calls, facts and context as they stand."""
         self._tail(connection, agent.last_seq)
         if self._view is None or self._view.version != agent.view_version:
             self._view = dashboard_agent.view(connection, agent.id, agent.view_version)
+        if self._system is None:
+            self._system = dashboard_agent.system_prompt(connection, agent.id)
         blocks = [block for _, parts in self._messages for block in parts]
         streaming = live_block(agent.live)
         if streaming is not None:
@@ -42,6 +45,8 @@ class DetailFold:
             facts=dashboard_agent.facts(connection, session_id, agent.id, FACTS_KEPT),
             view=self._view,
             views=dashboard_agent.views(connection, agent.id),
+            system=self._system,
+            inbox=dashboard_agent.inbox_waiting(connection, agent.id),
         )
 
     def _tail(self, connection: Connection, newest: int) -> None:

@@ -33,7 +33,6 @@ class Feed(Protocol):
     """What the reader needs of `watchkeeper.store.changes.ChangeFeed`."""
 
     def wait(self, timeout_seconds: float) -> bool: ...
-    def wake(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -82,7 +81,8 @@ class Reader(threading.Thread):
         self._now = now
         self._tick_seconds = tick_seconds
         self._stopping = threading.Event()
-        self._nudged = threading.Event()
+        self._stale = threading.Event()
+        """There is something to read: the database changed, or the user looks at something else."""
         self._feed: Feed | None = None
         self._focus: str | None = None
         self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
@@ -112,34 +112,44 @@ class Reader(threading.Thread):
     def close(self) -> None:
         """Stop reading. Returns at once."""
         self._stopping.set()
-        self._nudge()
+        self._stale.set()
         if self._feed is not None:
             self._feed.close()
 
     def _nudge(self) -> None:
-        self._nudged.set()
-        if self._feed is not None:
-            self._feed.wake()
+        self._stale.set()
+
+    def _watch(self) -> None:
+        """In a thread of its own, so that what the user does never waits for the database to change."""
+        self._feed = feed = self._feed_factory(self._path)
+        while not self._stopping.is_set():
+            if feed.wait(LOOK_SECONDS):
+                self._stale.set()
+                self._stopping.wait(self._tick_seconds)
+        feed.close()
 
     def run(self) -> None:
         changed = True
+        watching: threading.Thread | None = None
         while not self._stopping.is_set():
             started = time.monotonic()
-            self._nudged.clear()
+            self._stale.clear()
             try:
                 self._read(changed)
             except (sqlite3.Error, WatchkeeperError, OSError) as error:
                 self._fail(error)
-                self._nudged.wait(RETRY_SECONDS)
+                self._stopping.wait(RETRY_SECONDS)
                 changed = True
                 continue
+            if watching is None:
+                # After the first reading: nothing may stand before the first paint.
+                watching = threading.Thread(target=self._watch, name="watchkeeper-watch", daemon=True)
+                watching.start()
             spent = time.monotonic() - started
             # A slow read (thousands of agents) is paced by its own cost, so that the screen keeps its processor.
             if self._stopping.wait(max(self._tick_seconds - spent, spent)):
                 break
-            if self._feed is None:
-                self._feed = self._feed_factory(self._path)
-            changed = self._nudged.is_set() or self._feed.wait(LOOK_SECONDS) or self._nudged.is_set()
+            changed = self._stale.wait(LOOK_SECONDS)
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -14,7 +14,7 @@ from watchkeeper.store.dashboard import (
     SessionFacts,
     TaskFacts,
 )
-from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, ToolCallFacts, ViewFacts
+from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
 
 
 class SessionState(StrEnum):
@@ -76,6 +76,9 @@ class AgentDetail:
     facts: tuple[FactFacts, ...] = ()
     view: ViewFacts | None = None
     views: tuple[ViewFacts, ...] = ()
+    system: str = ""
+    """The system prompt, as stored: hostile until sanitised."""
+    inbox: tuple[InboxFacts, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,11 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
         parse_style(str(value))
     if "primary" not in screen:
         raise ValueError("[screen] needs at least `primary`")
-    theme = Theme(name=name, dark=dark, ansi=ansi, variables={str(k): str(v) for k, v in variables.items()}, **screen)
+    own = {str(key): str(value) for key, value in variables.items()}
+    if ansi:
+        # The toolkit's own styles refer to these, and its generator of ANSI themes leaves them out.
+        own = {"ansi-background": "ansi_default", "ansi-foreground": "ansi_default", **own}
+    theme = Theme(name=name, dark=dark, ansi=ansi, variables=own, **screen)
     roles = {**_foreground(theme), **{str(role): str(value) for role, value in roles.items()}}
     return ThemeFile(theme, title, Palette(roles, plain=plain), roles)
 

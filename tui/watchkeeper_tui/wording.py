@@ -40,7 +40,7 @@ _ROLES = {
     "delivered": "user",
 }
 _KIND_ROLES = {"plan": "accent", "compaction": "compaction", "memory": "compaction", "tool": "tool", "approval": "waiting"}
-_WORDS = {"session": "run", "compaction": "compact", "approval": "asks", "command": "control"}
+_WORDS = {"session": "run", "compaction": "compact", "artifact": "output", "approval": "asks", "command": "control"}
 _SAID = ("text", "message", "question", "summary", "title", "error", "result", "reason", "goal", "detail", "name")
 
 

@@ -13,6 +13,7 @@ from watchkeeper_tui.pages.compactions import compactions_page
 from watchkeeper_tui.pages.context import PageContext, PageLine
 from watchkeeper_tui.pages.memory import memory_page
 from watchkeeper_tui.pages.metrics import metrics_page
+from watchkeeper_tui.pages.prompt import prompt_page
 from watchkeeper_tui.pages.transcript import transcript_page
 
 
@@ -32,6 +33,7 @@ PAGES: tuple[Page, ...] = (
     Page("Calls", calls_page),
     Page("Metrics", metrics_page),
     Page("Compactions", compactions_page),
+    Page("Prompt", prompt_page),
 )
 
 __all__ = ["PAGES", "Page", "PageContext", "PageLine"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
-from watchkeeper_tui.sanitize import sanitize, wrap
+from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
 from watchkeeper_tui.widgets.cells import Piece
 
 ROOM = frozenset({"limit", "total", "headroom", "free"})
@@ -52,6 +53,7 @@ def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells:
 def memory_page(view: PageContext) -> list[PageLine]:
     """Context, observations, facts."""
     lines = _context(view)
+    lines += _now(view)
     lines += _observations(view)
     lines += _facts(view)
     return lines
@@ -77,6 +79,26 @@ def _context(view: PageContext) -> list[PageLine]:
         note.append((f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high"))
     lines += [*_wrapped("context.note", note, view.width), blank("context.end")]
     return lines
+
+
+def _now(view: PageContext) -> list[PageLine]:
+    """What the agent is about, and the end of what it writes."""
+    agent, live = view.agent, view.agent.live
+    lines: list[PageLine] = []
+    goal = " ".join(sanitize(agent.goal).split())
+    for index, row in enumerate(wrap(goal, max(8, view.width - 6), limit=3)[:2] if goal else ()):
+        lines.append(
+            PageLine(f"now.goal.{index}", (("Goal  " if index == 0 else "      ", "strong"), (row, "text")), copy=agent.goal)
+        )
+    if live is not None and agent.ended_at is None:
+        condition = agent_condition(agent, view.snapshot.state, view.now)
+        doing: list[Piece] = [("Now   ", "strong"), (f"{condition.glyph} {condition.word}", condition.role)]
+        doing.append((f"  {condition.note or sanitize(live.detail)}", "muted"))
+        lines.append(PageLine("now.doing", tuple(doing)))
+        written = [row for line in sanitize_lines(live.text[-600:].strip()) for row in wrap(line, max(8, view.width - 8))]
+        for index, row in enumerate(written[-3:] if live.text.strip() else ()):
+            lines.append(PageLine(f"now.text.{index}", (("      ┊ ", "faint"), (row, "thinking")), copy=live.text))
+    return [*lines, blank("now.end")] if lines else []
 
 
 def _observations(view: PageContext) -> list[PageLine]:
@@ -112,14 +134,14 @@ def _facts(view: PageContext) -> list[PageLine]:
     for fact in facts:
         key = f"fact.{fact.id}"
         mark: Piece = ("⚑ ", "kind_pinned") if fact.pinned else ("  ", "text")
-        rows = wrap(" ".join(sanitize(fact.text).split()), max(8, view.width - 13), limit=40)
+        rows = wrap(" ".join(sanitize(fact.text).split()), max(8, view.width - 15), limit=40)
         shown = rows if key in view.expanded else rows[:2]
         for index, row in enumerate(shown):
             more = index == len(shown) - 1 and len(rows) > len(shown)
-            kind = sanitize(fact.kind)[:9] if index == 0 else ""
+            kind = sanitize(fact.kind)[:11] if index == 0 else ""
             pieces = (
                 mark if index == 0 else ("  ", "text"),
-                (f"{kind:<10}", "kind_facts"),
+                (f"{kind:<12}", "kind_facts"),
                 (row + ("…" if more else ""), "text"),
             )
             lines.append(PageLine(f"{key}.{index}", pieces, key, fact.text))

@@ -41,7 +41,8 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             "memory",
             [
                 (
-                    f"{agent.last_seq:,} messages, {figures.tokens(agent.message_tokens)} tok, {figures.plural(agent.compactions, 'compaction')}",
+                    f"{agent.last_seq:,} messages, {figures.tokens(agent.message_tokens)} tok,"
+                    f" {figures.plural(agent.compactions, 'compaction')}",
                     "text",
                 )
             ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine
-from watchkeeper_tui.sanitize import clip, wrap
+from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.snapshot import TranscriptBlock
 
 _LOOKS = {
@@ -37,12 +37,10 @@ def transcript_page(view: PageContext) -> list[PageLine]:
             rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
             lines.append(PageLine("boundary", ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
             compacted = None
-        lines += _block(view, block)
+        lines += block_lines(view, block)
     for call in running.values():
         state = {"running": "runs", "pending": "waits to run", "unknown": "outcome unknown"}[call.status]
         since = f" {figures.duration(view.now - call.started_at)}" if call.started_at and call.status == "running" else ""
-        from watchkeeper_tui.sanitize import sanitize
-
         role = "failed" if call.status == "unknown" else "working"
         lines.append(
             PageLine(
@@ -62,7 +60,8 @@ def _boundary(view: PageContext) -> int | None:
     return current.verbatim_from
 
 
-def _block(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
+def block_lines(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
+    """One block: a title, then its text, folded where it is long."""
     glyph, role = _LOOKS.get(block.kind, ("·", "muted"))
     unfolded = block.key in view.expanded
     most = 2000 if unfolded else _FOLDED_LINES.get(block.kind, _LONGEST)

@@ -147,12 +147,16 @@ class Acting(_Base):
         self.app.call_from_thread(self._written, told)
 
     def _written(self, told: list[Sent]) -> None:
+        if self._closing:
+            return
         waiting = [each for each in self.sent if each.command_id is not None or each.said]
         self.sent = (*reversed(told), *waiting)[:8]
         self._notice_until = 0.0 if told else self._notice_until
         self.tick(self.watch_app.now())
 
     def _failed(self, text: str) -> None:
+        if self._closing:
+            return
         self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
         self.say(clip(sanitize(text), 300), "failed", seconds=12)
 

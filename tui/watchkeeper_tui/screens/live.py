@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
-from textual.widget import Widget
 
 from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, target_of
-from watchkeeper_tui.plan_tree import PlanRow, agent_ids, plan_rows
+from watchkeeper_tui.plan_tree import PlanRow, plan_rows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.looking import Looking
+from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.slash import Parsed
 from watchkeeper_tui.snapshot import EventLine, SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import AgentPane
-from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.compaction import CompactionView
 from watchkeeper_tui.widgets.events import EventsView
 from watchkeeper_tui.widgets.header import Header
@@ -30,31 +30,13 @@ from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 if TYPE_CHECKING:
     pass
 
-PANES = ("plan", "events", "agent", "compaction")
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
-class LiveScreen(Acting, WatchScreen):
+class LiveScreen(Acting, Looking, Panes, WatchScreen):
     """What goes on, and what can be done about it."""
 
-    # Instance variables of the base class, so no ClassVar.
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
-
-    DEFAULT_CSS = """
-    LiveScreen { layout: vertical; }
-    #panes { layout: grid; grid-size: 2 2; grid-columns: 1fr 1fr; grid-rows: 13fr 7fr; height: 1fr; }
-    .pane { border: round $pane-border; border-title-style: none; padding: 0; height: 100%; }
-    .pane:focus, .pane:focus-within { border: round $pane-focus; }
-    LiveScreen.-frozen .pane { border: dashed $warning; }
-    LiveScreen.-very-wide #panes { grid-columns: 5fr 6fr; }
-    LiveScreen.-narrow #panes { grid-size: 1 2; grid-columns: 1fr; grid-rows: 11fr 9fr; }
-    LiveScreen.-low.-narrow #panes, LiveScreen.-tiny #panes, LiveScreen.-zoom #panes {
-        grid-size: 1 1; grid-columns: 1fr; grid-rows: 1fr;
-    }
-    LiveScreen .-away { display: none; }
-    LiveScreen.-tiny #status { display: none; }
-    """
+    DEFAULT_CSS = LAYOUT_CSS
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *[
@@ -92,10 +74,8 @@ class LiveScreen(Acting, WatchScreen):
         """What was read last; another one while the view is frozen."""
         self.frozen_at: float | None = None
         self.collapsed: frozenset[str] = frozenset()
-        self.lower = "agent"
-        """The pane below the plan on a narrow screen."""
-        self._rows: tuple[PlanRow, ...] = ()
-        self._words: dict[str, str] = {}
+        self.shown_rows: tuple[PlanRow, ...] = ()
+        self.words: dict[str, str] = {}
         self._chosen_by_user = False
 
     def compose(self) -> ComposeResult:
@@ -127,16 +107,6 @@ class LiveScreen(Acting, WatchScreen):
     def events(self) -> EventsView:
         return self.query_one(EventsView)
 
-    @property
-    def active_pane(self) -> str:
-        """The pane that has the focus."""
-        focused: Widget | None = self.focused
-        while focused is not None:
-            if focused.id in PANES:
-                return str(focused.id)
-            focused = focused.parent if isinstance(focused.parent, Widget) else None
-        return "plan"
-
     # What is shown.
 
     def show(self, snapshot: Snapshot, now: float) -> None:
@@ -164,7 +134,7 @@ class LiveScreen(Acting, WatchScreen):
 
     def _forget(self) -> None:
         """Another session: nothing of the last one's is selected, marked, folded or filtered."""
-        self.collapsed, self._words, self.frozen_at, self._chosen_by_user = frozenset(), {}, None, False
+        self.collapsed, self.words, self.frozen_at, self._chosen_by_user = frozenset(), {}, None, False
         self.plan.marked, self.plan.selected_id = frozenset(), None
         self.events.following = True
         self.remove_class("-frozen")
@@ -172,18 +142,18 @@ class LiveScreen(Acting, WatchScreen):
     def _draw(self, now: float) -> None:
         snapshot = self.snapshot
         names = {agent.id: sanitize(agent.name or agent.role) for agent in snapshot.agents}
-        self._rows = plan_rows(snapshot, now, collapsed=self.collapsed, words=self._words.get("plan", ""))
-        self.plan.filter_words = self._words.get("plan", "")
-        self.plan.show(self._rows, dict(snapshot.rates.agent_cost))
+        self.shown_rows = plan_rows(snapshot, now, collapsed=self.collapsed, words=self.words.get("plan", ""))
+        self.plan.filter_words = self.words.get("plan", "")
+        self.plan.show(self.shown_rows, dict(snapshot.rates.agent_cost))
         if not self._chosen_by_user:
             self._choose_first()
-        self.events.filter_words = self._words.get("events", "")
+        self.events.filter_words = self.words.get("events", "")
         self.events.show(self._events(names), names)
         self.query_one(CompactionView).show(snapshot, names, now)
         chosen = self.plan.selected
         agent_id = chosen.agent.id if chosen is not None and chosen.agent is not None else None
         self.watch_app.look_at(agent_id)
-        self.agent_pane.words = self._words.get("agent", "")
+        self.agent_pane.words = self.words.get("agent", "")
         self.agent_pane.show(snapshot, agent_id, now)
 
     def _draw_edges(self, now: float) -> None:
@@ -200,18 +170,18 @@ class LiveScreen(Acting, WatchScreen):
 
     def _choose_first(self) -> None:
         """Until the user chooses, look at whatever works: an agent at work says more than an idle planner."""
-        if not self._rows:
+        if not self.shown_rows:
             return
         current = self.plan.selected
-        if current is not None and current.agent is not None and current.condition.role in ("working", "waiting"):
+        if current is not None and current.task is not None and current.condition.role in ("working", "waiting"):
             return
-        busy = next((row for row in self._rows if row.task and row.condition.role == "working"), None)
-        with_agent = busy or next((row for row in self._rows if row.agent is not None), None)
+        busy = next((row for row in self.shown_rows if row.task and row.condition.role == "working"), None)
+        with_agent = busy or next((row for row in self.shown_rows if row.agent is not None), None)
         if with_agent is not None:
             self.plan.select(with_agent.id, tell=False)
 
     def _events(self, names: dict[str, str]) -> tuple[EventLine, ...]:
-        words = self._words.get("events", "").casefold().split()
+        words = self.words.get("events", "").casefold().split()
         if not words:
             return self.snapshot.events
         return tuple(
@@ -243,56 +213,11 @@ class LiveScreen(Acting, WatchScreen):
     @property
     def target(self) -> Target:
         """The marked rows, or the selected one, as of the newest reading."""
-        marked = [row for row in self._rows if row.id in self.plan.marked]
-        chosen = self.plan.selected
+        plan = self.plan
+        marked = [row for row in self.shown_rows if row.id in plan.marked] if plan.marked else []
+        chosen = plan.selected
         rows = marked or ([chosen] if chosen is not None else [])
         return target_of(self.newest, [(row.agent, row.task) for row in rows])
-
-    # Panes.
-
-    def action_pane(self, name: str) -> None:
-        if name != "plan":
-            self.lower = name
-        self._arrange(name)
-        widget = self.agent_pane.page if name == "agent" else self.query_one(f"#{name}")
-        widget.focus()
-
-    def action_next_pane(self, step: int) -> None:
-        order = ("plan", "agent", "events", "compaction")
-        self.action_pane(order[(order.index(self.active_pane) + step) % len(order)])
-
-    def action_zoom(self) -> None:
-        name = self.active_pane
-        self.toggle_class("-zoom")
-        self._arrange(name)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._arrange)
-
-    def _arrange(self, name: str | None = None) -> None:
-        """Show the panes that there is room for."""
-        name = name or self.active_pane
-        if self.has_class("-zoom") or self.size.height < 14 or (self.size.width < 100 and self.size.height < 20):
-            shown: tuple[str, ...] = (name,)
-        elif self.size.width < 100:
-            shown = ("plan", self.lower)
-        else:
-            shown = PANES
-        for pane in PANES:
-            self.query_one(f"#{pane}").set_class(pane not in shown, "-away")
-
-    def action_back(self) -> None:
-        if self.has_class("-zoom"):
-            self.action_zoom()
-        elif self._words.get(self.active_pane):
-            self._search(self.active_pane, "")
-        elif self.plan.marked:
-            self.plan.marked = frozenset()
-            self.redraw()
-        elif self.frozen_at is not None:
-            self.action_freeze()
-        else:
-            self.action_pane("plan")
 
     # Selection.
 
@@ -317,114 +242,25 @@ class LiveScreen(Acting, WatchScreen):
                 self.agent_pane.open_tab(4)
 
     def _show_agent(self, agent_id: str | None) -> None:
-        row = next((row for row in self._rows if row.agent is not None and row.agent.id == agent_id), None)
+        row = next((row for row in self.shown_rows if row.agent is not None and row.agent.id == agent_id), None)
         if row is None:
             self.say("that agent has no row in the plan as it is filtered now", "muted")
             return
         self.plan.select(row.id)
         self.action_pane("agent")
 
-    def action_step_agent(self, step: int) -> None:
-        order = agent_ids(self._rows)
-        chosen = self.plan.selected
-        if not order:
-            return
-        current = chosen.agent.id if chosen is not None and chosen.agent is not None else None
-        place = (order.index(current) + step) % len(order) if current in order else 0
-        row = next(row for row in self._rows if row.agent is not None and row.agent.id == order[place])
-        self.plan.select(row.id)
-
-    def action_attention(self) -> None:
-        """Go to the next row that needs somebody."""
-        rows = list(self._rows)
-        chosen = self.plan.selected
-        start = rows.index(chosen) + 1 if chosen in rows else 0
-        for row in rows[start:] + rows[:start]:
-            if row.condition.needs_attention:
-                self.plan.select(row.id)
-                self.say(f"{row.condition.glyph} {row.name}: {row.condition.note or row.condition.word}", row.condition.role)
-                return
-        self.say("nothing needs you", "done")
-
-    def action_mark(self) -> None:
-        row = self.plan.selected
-        if row is not None:
-            self.plan.marked = self.plan.marked ^ {row.id}
+    def action_back(self) -> None:
+        if self.has_class("-zoom"):
+            self.action_zoom()
+        elif self.words.get(self.active_pane):
+            self._search(self.active_pane, "")
+        elif self.plan.marked:
+            self.plan.marked = frozenset()
             self.redraw()
-            self.plan.action_move(1)
-
-    def action_fold(self, fold: bool) -> None:
-        row = self.plan.selected
-        if row is not None and row.expandable:
-            self.collapsed = self.collapsed | {row.id} if fold else self.collapsed - {row.id}
-            self.redraw()
-
-    def action_collapse_all(self) -> None:
-        everything = plan_rows(self.snapshot, self.watch_app.now())
-        self.collapsed = frozenset(row.id for row in everything if row.expandable and row.task is not None)
-        if not self.collapsed:
-            self.collapsed = frozenset(row.id for row in everything if row.expandable)
-        self.redraw()
-
-    def action_expand_all(self) -> None:
-        self.collapsed = frozenset()
-        self.redraw()
-
-    # The view.
-
-    def action_freeze(self) -> None:
-        """Hold the view still; what goes on is counted, and nothing is paused."""
-        now = self.watch_app.now()
-        if self.frozen_at is None:
-            self.frozen_at = now
-            self.say("the view is frozen, the run goes on; f lets it follow again", "muted")
+        elif self.frozen_at is not None:
+            self.action_freeze()
         else:
-            self.frozen_at = None
-            self.snapshot = self.newest
-            self.say("following again", "muted", seconds=2)
-        self.set_class(self.frozen_at is not None, "-frozen")
-        self.redraw()
-
-    def action_filter(self) -> None:
-        pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
-        before = self._words.get(pane, "")
-        what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
-        if pane == "agent":
-            self.agent_pane.open_tab(1)
-        question: list[list[Piece]] = [
-            [(what, "strong"), ("   words of names, states, models; Enter keeps it, Esc takes it back", "muted")]
-        ]
-        self.prompt.ask_line(
-            question,
-            lambda text: self._search(pane, text),
-            kind=f"filter {pane}",
-            value=before,
-            changed=lambda text: self._search(pane, text),
-            gave_up=lambda: self._search(pane, before),
-        )
-
-    def _search(self, pane: str, words: str) -> None:
-        self._words[pane] = words
-        self.redraw()
-
-    def action_copy(self) -> None:
-        """Copy what the selected row stands for."""
-        pane = self.active_pane
-        text = ""
-        if pane == "agent":
-            line = self.agent_pane.page.selected
-            text = (line.copy or "".join(piece for piece, _ in line.pieces)) if line is not None else ""
-        elif pane == "events":
-            event = self.events.selected
-            text = event.text if event is not None else ""
-        else:
-            target = self.target
-            text = target.agent.id if target.agent else (target.tasks[0].id if target.tasks else "")
-        if text:
-            self.watch_app.copy_text(text)
-            self.say(f"copied {len(text):,} characters", "done", seconds=3)
-        else:
-            self.say("nothing to copy here", "muted", seconds=3)
+            self.action_pane("plan")
 
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")

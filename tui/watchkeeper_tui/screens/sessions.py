@@ -33,6 +33,7 @@ class SessionsView(RowView[SessionLine]):
     """One row a session, the newest first."""
 
     HEADINGS = True
+    IDLE_SELECTION = True
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("S", 1),
         Column("session", 8),
@@ -143,7 +144,7 @@ class SessionsScreen(WatchScreen):
         self.watch_app.reader.ask(lambda connection: list_sessions(connection, search), answer)
 
     def _listed(self, asked: int, result: object) -> None:
-        if asked != self._asked or not self.is_mounted:
+        if asked != self._asked or not self.is_mounted or self._closing:
             return
         palette = self.watch_app.palette
         if isinstance(result, Exception):

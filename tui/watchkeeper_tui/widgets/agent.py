@@ -49,9 +49,9 @@ class TabLine(Widget):
     def _groups(self) -> list[tuple[int, int, list[Piece]]]:
         groups: list[tuple[int, int, list[Piece]]] = []
         start = 0
-        short = self.size.width < 58
+        full = sum(len(page.name) + len(self.notes.get(page.name, "")) + 2 for page in PAGES)
         for index, page in enumerate(PAGES):
-            name = page.name[:4] if short and page.name != "Calls" else page.name
+            name = page.name if full <= self.size.width else page.name[:5] if self.size.width > 46 else page.name[:3]
             label = name + self.notes.get(page.name, "")
             group: list[Piece] = [(f"[{label}]", "key")] if index == self.open else [(f" {label} ", "muted")]
             width = pieces_width(group)

@@ -27,9 +27,10 @@ class PlanView(RowView[PlanRow]):
     """The tree, one row a task or agent."""
 
     HEADINGS = True
+    IDLE_SELECTION = True
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("S", 1),
-        Column("task / agent", 16, flexible=True),
+        Column("task / agent", 24, flexible=True),
         Column("agent", 12, drop=4),
         Column("model", 9, drop=3),
         Column("context", 13),

@@ -51,6 +51,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     """Show the columns' titles as a first line that does not scroll."""
     FOLLOWS: ClassVar[bool] = False
     """New rows come at the end, and the view keeps the end in sight."""
+    IDLE_SELECTION: ClassVar[bool] = False
+    """The selected row is marked also while another pane has the focus."""
     CURSOR: ClassVar[bool] = True
     """A row is selected; otherwise the view only scrolls."""
 
@@ -298,7 +300,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         strip = row_strip(self.row_cells(row), self.columns(), self._widths, palette)
         if not self.CURSOR:
             return strip.adjust_cell_length(width)
-        chosen = place == self._index
+        chosen = place == self._index and (self.has_focus or self.IDLE_SELECTION)
         glyph, role = (" ", "text")
         if self.is_marked(row):
             glyph, role = "◆", "marked"

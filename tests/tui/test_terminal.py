@@ -1,0 +1,114 @@
+"""The real program in a pseudo-terminal, on a real database file with the store's own feed and lease."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.tui.fake_store import create, small_session
+
+PROGRAM = "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"
+HOLD = "import sys, time, pathlib; from watchkeeper.store.lease import Lease; Lease.acquire(pathlib.Path(sys.argv[1]), sys.argv[2]); print('held', flush=True); time.sleep(600)"
+
+
+class Terminal:
+    """A process in a pseudo-terminal, and all that it wrote."""
+
+    def __init__(self, path: Path, *, columns: int = 120, rows: int = 40) -> None:
+        pid, self.descriptor = pty.fork()
+        if pid == 0:
+            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TZ="UTC")
+            os.execv(sys.executable, [sys.executable, "-c", PROGRAM, str(path)])
+        self.pid = pid
+        fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.written = b""
+
+    def until(self, true: Callable[[str], bool], seconds: float = 20.0) -> float:
+        """Read until something holds of the text written since the last call; returns how long it took."""
+        started = time.monotonic()
+        while time.monotonic() - started < seconds:
+            if select.select([self.descriptor], [], [], 0.05)[0]:
+                try:
+                    self.written += os.read(self.descriptor, 65536)
+                except OSError:
+                    pass
+            if true(self.text):
+                self.written = b""
+                return time.monotonic() - started
+        raise AssertionError(f"did not come true within {seconds} s; written: {self.text[-3000:]}")
+
+    @property
+    def text(self) -> str:
+        """What was written, without the sequences that style and place it."""
+        return re.sub(r"\x1b\[[0-9;?>]*[ -/]*[@-~]", "", self.written.decode("utf-8", "replace"))
+
+    def press(self, keys: str) -> None:
+        os.write(self.descriptor, keys.encode())
+
+    def ended(self) -> int:
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "real.db"
+
+
+@pytest.fixture
+def terminal(database: Path) -> Iterator[Terminal]:
+    connection = create(database)
+    session = small_session(connection, now=time.time())
+    session.set(created_at=time.time() - 60)
+    opened = Terminal(database)
+    opened.connection = connection  # type: ignore[attr-defined]
+    yield opened
+    connection.close()
+    try:
+        os.kill(opened.pid, signal.SIGKILL)
+        os.waitpid(opened.pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+    os.close(opened.descriptor)
+
+
+def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(terminal: Terminal, database: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(database), "abcd2345"], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        assert host.stdout.readline().strip() == "held"
+        terminal.until(lambda text: "LIVE" in text and f"pid {host.pid}" in text and "Explore core" in text)
+        host.kill()
+        host.wait()
+    assert terminal.until(lambda text: "DEAD" in text, 10) < 2.5
+    terminal.press("q")
+    assert terminal.ended() == 0
+
+
+def test_a_commit_reaches_the_screen_and_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
+    terminal.until(lambda text: "DEAD" in text and "Explore core" in text)
+    connection = terminal.connection  # type: ignore[attr-defined]
+    connection.execute("UPDATE tasks SET title = 'Explore the moon' WHERE id = 't-core'")
+    terminal.until(lambda text: "the moon" in text, 5)
+    terminal.press("q")
+    assert terminal.ended() == 0
+    assert connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+
+
+def test_a_viewer_writes_nothing_into_the_database(terminal: Terminal, database: Path) -> None:
+    connection = terminal.connection  # type: ignore[attr-defined]
+    before = connection.execute("PRAGMA data_version").fetchone()[0]
+    terminal.until(lambda text: "Explore core" in text)
+    terminal.press("jjk3\x1b[C2")
+    terminal.until(lambda text: "list_folder" in text)
+    assert connection.execute("PRAGMA data_version").fetchone()[0] == before

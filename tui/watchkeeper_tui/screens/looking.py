@@ -1,0 +1,147 @@
+"""Looking around: walking the agents, marking, folding, filtering, freezing and copying. Nothing here acts on a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from watchkeeper_tui.plan_tree import PlanRow, agent_ids, plan_rows
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.agent import AgentPane
+from watchkeeper_tui.widgets.cells import Piece
+from watchkeeper_tui.widgets.events import EventsView
+from watchkeeper_tui.widgets.plan import PlanView
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.actions import Target
+
+    _Base = WatchScreen
+else:
+    _Base = object
+
+
+class Looking(_Base):
+    """The part of the live screen that changes what is looked at."""
+
+    snapshot: Snapshot
+    newest: Snapshot
+    frozen_at: float | None
+    collapsed: frozenset[str]
+    words: dict[str, str]
+    """What each pane is filtered by."""
+    shown_rows: tuple[PlanRow, ...]
+    """The rows of the plan as it is filtered and folded now."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def plan(self) -> PlanView: ...
+        @property
+        def agent_pane(self) -> AgentPane: ...
+        @property
+        def events(self) -> EventsView: ...
+        @property
+        def target(self) -> Target: ...
+        @property
+        def active_pane(self) -> str: ...
+        def redraw(self) -> None: ...
+
+    def action_step_agent(self, step: int) -> None:
+        order = agent_ids(self.shown_rows)
+        chosen = self.plan.selected
+        if not order:
+            return
+        current = chosen.agent.id if chosen is not None and chosen.agent is not None else None
+        place = (order.index(current) + step) % len(order) if current in order else 0
+        row = next(row for row in self.shown_rows if row.agent is not None and row.agent.id == order[place])
+        self.plan.select(row.id)
+
+    def action_attention(self) -> None:
+        """Go to the next row that needs somebody."""
+        rows = list(self.shown_rows)
+        chosen = self.plan.selected
+        start = rows.index(chosen) + 1 if chosen in rows else 0
+        for row in rows[start:] + rows[:start]:
+            if row.condition.needs_attention:
+                self.plan.select(row.id)
+                self.say(f"{row.condition.glyph} {row.name}: {row.condition.note or row.condition.word}", row.condition.role)
+                return
+        self.say("nothing needs you", "done")
+
+    def action_mark(self) -> None:
+        row = self.plan.selected
+        if row is not None:
+            self.plan.marked = self.plan.marked ^ {row.id}
+            self.redraw()
+            self.plan.action_move(1)
+
+    def action_fold(self, fold: bool) -> None:
+        row = self.plan.selected
+        if row is not None and row.expandable:
+            self.collapsed = self.collapsed | {row.id} if fold else self.collapsed - {row.id}
+            self.redraw()
+
+    def action_collapse_all(self) -> None:
+        everything = plan_rows(self.snapshot, self.watch_app.now())
+        self.collapsed = frozenset(row.id for row in everything if row.expandable and row.task is not None)
+        if not self.collapsed:
+            self.collapsed = frozenset(row.id for row in everything if row.expandable)
+        self.redraw()
+
+    def action_expand_all(self) -> None:
+        self.collapsed = frozenset()
+        self.redraw()
+
+    def action_filter(self) -> None:
+        pane = self.active_pane if self.active_pane in ("plan", "events", "agent") else "plan"
+        before = self.words.get(pane, "")
+        what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
+        if pane == "agent":
+            self.agent_pane.open_tab(1)
+        question: list[list[Piece]] = [
+            [(what, "strong"), ("   words of names, states, models; Enter keeps it, Esc takes it back", "muted")]
+        ]
+        self.prompt.ask_line(
+            question,
+            lambda text: self._search(pane, text),
+            kind=f"filter {pane}",
+            value=before,
+            changed=lambda text: self._search(pane, text),
+            gave_up=lambda: self._search(pane, before),
+        )
+
+    def _search(self, pane: str, words: str) -> None:
+        self.words[pane] = words
+        self.redraw()
+
+    def action_copy(self) -> None:
+        """Copy what the selected row stands for."""
+        pane = self.active_pane
+        text = ""
+        if pane == "agent":
+            line = self.agent_pane.page.selected
+            text = (line.copy or "".join(piece for piece, _ in line.pieces)) if line is not None else ""
+        elif pane == "events":
+            event = self.events.selected
+            text = event.text if event is not None else ""
+        else:
+            target = self.target
+            text = target.agent.id if target.agent else (target.tasks[0].id if target.tasks else "")
+        if text:
+            self.watch_app.copy_text(text)
+            self.say(f"copied {len(text):,} characters", "done", seconds=3)
+        else:
+            self.say("nothing to copy here", "muted", seconds=3)
+
+    def action_freeze(self) -> None:
+        """Hold the view still; what goes on is counted, and nothing is paused."""
+        now = self.watch_app.now()
+        if self.frozen_at is None:
+            self.frozen_at = now
+            self.say("the view is frozen, the run goes on; f lets it follow again", "muted")
+        else:
+            self.frozen_at = None
+            self.snapshot = self.newest
+            self.say("following again", "muted", seconds=2)
+        self.set_class(self.frozen_at is not None, "-frozen")
+        self.redraw()
