@@ -73,11 +73,14 @@ async def call_model(
     async def converse() -> Reply:
         nonlocal waited, retries
         live.show(agent_id, "slot", "waiting for a slot")
+        control.waits(True)
         async with environment.gate(model_ref).slot(request.purpose, agent_id):
             waited = clock.monotonic() - began
+            control.waits(False)
             live.show(agent_id, "working", "calling the model")
             reply: Reply | None = None
             async for event in model.stream(request):
+                control.waits(isinstance(event, Retrying))
                 if isinstance(event, Delta):
                     live.stream(agent_id, event.text)
                 elif isinstance(event, Retrying):
@@ -103,6 +106,8 @@ async def call_model(
         retries = max(retries, failed.retries)
     except Interrupted:
         pass
+    finally:
+        control.waits(False)
     free = Cost(None, PriceStatus.UNPRICED)
     cost = environment.price(model_ref, reply.usage, reply.usage_exact) if reply else free
     return Called(

@@ -24,11 +24,18 @@ class AgentControl:
         self.pause_reason: str | None = None
         """Set: pause at the next step boundary, for this reason."""
         self._now = asyncio.Event()
+        self._waiting = False
 
     def pause(self, reason: str, *, now: bool = False) -> None:
-        """Ask the loop to pause; with `now`, what it awaits is abandoned."""
+        """Ask the loop to pause; with `now`, or while it only waits, what it awaits is abandoned."""
         self.pause_reason = reason
-        if now:
+        if now or self._waiting:
+            self._now.set()
+
+    def waits(self, waiting: bool) -> None:
+        """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with it."""
+        self._waiting = waiting
+        if waiting and self.pause_reason is not None:
             self._now.set()
 
     def stop_now(self) -> None:

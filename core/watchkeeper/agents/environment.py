@@ -47,6 +47,8 @@ class BudgetReached:
     """Why no further call may be made."""
 
     reason: str
+    kind: str
+    """`usd`, `tokens`, `turns` or `seconds`."""
     whole_session: bool
     """False: only the task that has this budget stops."""
 

@@ -16,7 +16,7 @@ from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded, Snapshot
 from watchkeeper.agents.calling import Called, call_model
 from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
-from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.environment import BudgetReached, Environment
 from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
 from watchkeeper.memory.state import ContextLimits, WindowTooSmall
 from watchkeeper.memory.tokens import TokenCounter
@@ -103,6 +103,7 @@ class AgentLoop:
                 return await self._rest()
             reached = self._environment.budget(self._agent.task_id)
             if reached is not None:
+                await self._environment.store.commit(partial(self._note_budget, reached=reached))
                 return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
             finishing = await self._take_turn()
         return finishing
@@ -271,6 +272,14 @@ class AgentLoop:
         tx.event("tool.unknown", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.id)
 
     # --- between turns ----------------------------------------------------------------------------------------
+
+    def _note_budget(self, tx: Transaction, *, reached: BudgetReached) -> None:
+        owner = None if reached.whole_session else self._agent.task_id
+        tx.execute(
+            "UPDATE budgets SET reached_at = coalesce(reached_at, ?) WHERE session_id = ? AND task_id IS ? AND kind = ?",
+            (tx.now, tx.session_id, owner, reached.kind),
+        )
+        tx.event("budget.reached", agent_id=self._agent.id, task_id=owner, budget=reached.kind, reason=reached.reason)
 
     async def _deliver_inbox(self) -> None:
         store = self._environment.store

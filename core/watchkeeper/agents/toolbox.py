@@ -184,13 +184,18 @@ class Toolbox:
     async def _ask(self, call: Call) -> tuple[Permission, str]:
         """Put the question to a person, and wait. Returns the decision and what was said."""
         environment, agent = self._environment, self._agent
-        row = environment.store.one("SELECT id FROM approvals WHERE tool_call_id = ? AND status = 'waiting'", (call.id,))
-        approval_id = row[0] if row else environment.new_id()
+        row = environment.store.one(
+            "SELECT id, status, reason FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC LIMIT 1", (call.id,)
+        )
+        if row is not None and row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
+            return _decided(row["status"], row["reason"])
+        asked = row is not None and row["status"] == ApprovalStatus.WAITING
+        approval_id = row["id"] if asked else environment.new_id()
         question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
 
         def put(tx: Transaction) -> None:
             assert_mine(tx, agent.id)
-            if row is None:
+            if not asked:
                 agents.ask_approval(
                     tx,
                     approval_id=approval_id,
@@ -207,8 +212,10 @@ class Toolbox:
         environment.live.show(agent.id, "waiting", question[:500])
         try:
             timeout = environment.settings.approval_timeout_seconds
+            self._control.waits(True)
             answered = await self._control.abandonable(_within(decided, timeout))
         finally:
+            self._control.waits(False)
             environment.decisions.pop(approval_id, None)
 
         def settle(tx: Transaction) -> tuple[Permission, str]:
@@ -221,10 +228,7 @@ class Toolbox:
                 )
             agents.move(tx, agent.id, AgentStatus.WORKING)
             status, reason = tx.one("SELECT status, reason FROM approvals WHERE id = ?", (approval_id,))
-            if status == ApprovalStatus.APPROVED:
-                return Permission.ALLOW, ""
-            said = reason or ("a person said no" if status == ApprovalStatus.DENIED else "nobody answered in time")
-            return Permission.DENY, said
+            return _decided(status, reason)
 
         return await environment.store.commit(settle)
 
@@ -240,6 +244,12 @@ class Toolbox:
             now=environment.clock.now(),
             tool_call_id=str(call.id),
         )
+
+
+def _decided(status: str, reason: str | None) -> tuple[Permission, str]:
+    if status == ApprovalStatus.APPROVED:
+        return Permission.ALLOW, ""
+    return Permission.DENY, reason or ("a person said no" if status == ApprovalStatus.DENIED else "nobody answered in time")
 
 
 def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:

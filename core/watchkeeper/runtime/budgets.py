@@ -52,9 +52,8 @@ class Budgets:
             if spent is not None and spent >= amount:
                 whole = owner is None
                 what = "the session's" if whole else "the task's"
-                return BudgetReached(
-                    f"{what} budget of {amount:g} {UNITS[kind]} is reached ({spent:g} spent); raise it with `wk budget`", whole
-                )
+                said = f"{what} budget of {amount:g} {UNITS[kind]} is reached ({spent:g} spent); raise it with `wk budget`"
+                return BudgetReached(said, kind, whole)
         return None
 
     def spent(self, task_id: str | None) -> dict[str, float | None]:

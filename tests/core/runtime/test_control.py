@@ -338,3 +338,17 @@ async def test_a_command_that_cannot_be_applied_is_refused_with_the_reason(bench
     refused = bench.state["commands"][-1]
     assert refused["status"] == "refused"
     assert "planner" in refused["result"]
+
+
+async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_not_asked_again(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+
+    async def pause() -> None:
+        await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        bench.submit("pause")
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    bench.submit("approve", payload={"approval": bench.state["approvals"][0]["id"]})
+    assert (await bench.run()).exit_code == 0
+    assert len(bench.state["approvals"]) == 1
+    assert (bench.workspace / "note.txt").read_text() == "hello"
