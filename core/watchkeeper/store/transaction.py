@@ -20,33 +20,34 @@ class Transaction:
     def __init__(self, group: Group, session_id: str, epoch: int, now: float) -> None:
         self.session_id = session_id
         self.now = now
-        self._connection = group.connection
+        # One cursor for all statements: making one for each costs as much as a small INSERT.
+        self._cursor = group.cursor
         self._fence: Fence = group.fence(session_id, epoch, now)
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""
-        return self._connection.execute(sql, parameters).rowcount
+        return self._cursor.execute(sql, parameters).rowcount
 
     def insert(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one INSERT; returns the new row's id."""
-        return int(self._connection.execute(sql, parameters).lastrowid or 0)
+        return int(self._cursor.execute(sql, parameters).lastrowid or 0)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         if rows:
-            self._connection.executemany(sql, rows)
+            self._cursor.executemany(sql, rows)
 
     def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first row, or None."""
-        return self._connection.execute(sql, parameters).fetchone()
+        return self._cursor.execute(sql, parameters).fetchone()
 
     def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        return self._connection.execute(sql, parameters).fetchall()
+        return self._cursor.execute(sql, parameters).fetchall()
 
     def event(self, kind: str, *, agent_id: str | None = None, task_id: str | None = None, **data: Any) -> int:
         """Append an event to the session's log; returns its `seq`."""
         self._fence.event_seq += 1
         self._fence.dirty = True
-        self._connection.execute(
+        self._cursor.execute(
             "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
             (self.session_id, self._fence.event_seq, self.now, kind, agent_id, task_id, encode(data)),
         )

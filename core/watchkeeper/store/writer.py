@@ -25,7 +25,7 @@ from watchkeeper.store.faultpoints import reach
 
 T = TypeVar("T")
 
-GATHER_SECONDS = (0.0005, 0.004)
+GATHER_SECONDS = (0.0005, 0.002)
 """While batches wait, the write lock is left free after each commit for half as long as the commit held it, within these
 bounds: more batches gather, and other processes, which ask every millisecond (`database.begin_immediate`), get theirs."""
 
@@ -37,6 +37,7 @@ class Group:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.cursor = connection.cursor()
         self.fences: dict[tuple[str, int], Fence] = {}
 
     def fence(self, session_id: str, epoch: int, now: float) -> Fence:
