@@ -1,8 +1,9 @@
 """Showing a message too large for its window: head, tail, and a pointer to the whole.
 
-Head and tail are measured in characters over the message's texts laid end to end: text blocks, tool results, and the
-string leaves of tool inputs. Calls and results keep their ids, thinking keeps every byte (its signature covers it);
-pictures and documents become a line that says so.
+Head and tail are measured in characters over the message's texts laid end to end: first its own words (text blocks),
+then tool results and the string leaves of tool inputs. So an agent's words outlast what it passed to a tool. Calls and
+results keep their ids, thinking keeps every byte (its signature covers it); pictures and documents become a line that
+says so.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ def pointer_of(agent_id: str, first: int, last: int | None = None) -> str:
 def elide(message: Message, agent_id: str, budget: int, counter: TokenCounter) -> Elision:
     """The longest form of `message` of at most `budget` tokens, or its shortest form where none is that small."""
     pointer = pointer_of(agent_id, message.seq)
-    total = sum(len(text) for text in _elidable(message.content))
+    words, others = _lengths(message.content)
+    total = words + others
     # Characters in proportion to the tokens that are left; then less and less until it fits.
     keep = int(total * min(1.0, budget / max(1, message.tokens)) * 0.95)
     while True:
-        head = int(keep * HEAD_SHARE)
+        whole_words = words if others and keep > words else 0
+        head = whole_words + int((keep - whole_words) * HEAD_SHARE)
         tail = keep - head
         tokens = count_message(message.role, shortened(message.content, head, tail, pointer), counter)
         if tokens <= budget or keep == 0:
@@ -53,34 +56,36 @@ def apply(content: Content, elision: Elision) -> Content:
 
 def shortened(content: Content, head: int, tail: int, pointer: str) -> Content:
     """`content` with the middle of its texts left out (see the module's docstring)."""
-    cutter = _Cutter(sum(len(text) for text in _elidable(content)), head, tail, pointer)
+    words, others = _lengths(content)
+    cutter = _Cutter(words, words + others, head, tail, pointer)
     if isinstance(content, str):
-        return cutter.cut(content) or cutter.name_pointer()
+        return cutter.cut_words(content) or cutter.name_pointer()
     shown = [block for block in (_block(block, cutter) for block in content) if block is not None]
     if not cutter.named:
         shown.append({"type": "text", "text": cutter.name_pointer()})
     return shown
 
 
-def _elidable(content: Content) -> list[str]:
+def _lengths(content: Content) -> tuple[int, int]:
+    """Characters of text blocks, and of everything else that can be shortened."""
     if isinstance(content, str):
-        return [content]
-    texts: list[str] = []
+        return len(content), 0
+    words = others = 0
     for block in content:
         kind = block.get("type")
         if kind == "text":
-            texts.append(str(block.get("text", "")))
+            words += len(str(block.get("text", "")))
         elif kind == "tool_use":
-            texts.extend(leaves(block.get("input")))
+            others += sum(len(leaf) for leaf in leaves(block.get("input")))
         elif kind == "tool_result":
-            texts.append(result_text(block))
-    return texts
+            others += len(result_text(block))
+    return words, others
 
 
 def _block(block: Block, cutter: _Cutter) -> Block | None:
     kind = block.get("type")
     if kind == "text":
-        text = cutter.cut(str(block.get("text", "")))
+        text = cutter.cut_words(str(block.get("text", "")))
         return {**block, "text": text} if text else None
     if kind == "tool_use":
         return {**block, "input": _input(block.get("input", {}), cutter)}
@@ -108,8 +113,9 @@ def _input(value: Any, cutter: _Cutter) -> Any:
 class _Cutter:
     """Walks over texts laid end to end, and keeps what lies in the head or in the tail."""
 
-    def __init__(self, total: int, head: int, tail: int, pointer: str) -> None:
-        self._place = 0
+    def __init__(self, words: int, total: int, head: int, tail: int, pointer: str) -> None:
+        self._words_place = 0
+        self._place = words
         self._head = head
         self._tail_from = max(head, total - tail)
         self._left_out = self._tail_from - head
@@ -120,9 +126,20 @@ class _Cutter:
         self.named = True
         return f"[… {self._left_out} characters left out, whole: {self._pointer} …]"
 
+    def cut_words(self, text: str) -> str:
+        """The next text block, as it is shown."""
+        start = self._words_place
+        self._words_place += len(text)
+        return self._cut(text, start)
+
     def cut(self, text: str) -> str:
-        start, end = self._place, self._place + len(text)
-        self._place = end
+        """The next other text, as it is shown."""
+        start = self._place
+        self._place += len(text)
+        return self._cut(text, start)
+
+    def _cut(self, text: str, start: int) -> str:
+        end = start + len(text)
         if end <= self._head or start >= self._tail_from:
             return text
         before = text[: max(0, self._head - start)]

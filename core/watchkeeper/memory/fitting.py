@@ -34,6 +34,9 @@ OBSERVATIONS_SHARE = 0.35
 PINNED_SHARE = 0.25
 """Of the limit: an assignment larger than this is shortened."""
 
+USEFUL_SHARE = 0.08
+"""Of the limit: a result shortened below this is of no use, and what the agent said must make room as well."""
+
 _SMALLER = (DIGEST_SHARE, 0.08, 0.03, 0.0)
 
 
@@ -226,10 +229,15 @@ def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
         return
     if newest + front < bench.limit and cut < group:
         yield from _squeezed(bench, cut, range(cut, group), None)
+    # What tools brought can be read again by its pointer; what the agent said last is how it goes on.
+    brought = [place for place in range(cut, len(bench.tail)) if bench.tail[place].role == "user"]
+    said = sum(bench.cost(message) for message in bench.tail[cut:] if message.role == "assistant")
+    if bench.limit - front - said > len(brought) * bench.limit * USEFUL_SHARE:
+        yield from _squeezed(bench, cut, brought, None)
     yield from _squeezed(bench, cut, range(cut, len(bench.tail)), None)
 
 
-def _squeezed(bench: Bench, cut: int, free: range, pinned_tokens: int | None) -> Iterator[Fitted]:
+def _squeezed(bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | None) -> Iterator[Fitted]:
     """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be shortened)."""
     bare = bench.build(cut, 0, fold_all=True, pinned_tokens=pinned_tokens)
     if bare.tokens <= bench.limit:

@@ -480,3 +480,29 @@ def test_what_a_swap_costs_a_prompt_cache_is_told(state: ContextState) -> None:
     change = state.digest(at=0.0)
     assert change is not None
     assert change.cache_tokens_invalidated == before, "the first message is another one now"
+
+
+def test_what_tools_brought_is_shortened_before_what_the_agent_said(state: ContextState) -> None:
+    state.append("user", "go", at=0.0)
+    said = [{"type": "text", "text": "cursor: " + "page 7 " * 60}, *call("c1")]
+    state.append("assistant", said, at=0.0)
+    state.append("user", result("c1", text="line of a listing\n" * 2_000), at=0.0)
+    context = state.render()
+    assert context[-2]["content"] == said
+    assert len(context[-1]["content"][0]["content"]) < 4_000
+    assert state.tokens <= state.limit
+
+
+def test_an_agents_words_outlast_what_it_passed_to_a_tool(state: ContextState) -> None:
+    words = "cursor: " + "page 7 " * 60
+    state.append("user", "go", at=0.0)
+    state.append(
+        "assistant",
+        [
+            {"type": "tool_use", "id": "c1", "name": "save", "input": {"content": ["a long line of figures " * 9] * 90}},
+            {"type": "text", "text": words},
+        ],
+        at=0.0,
+    )
+    assert state.render()[-1]["content"][1] == {"type": "text", "text": words}
+    assert state.tokens <= state.limit
