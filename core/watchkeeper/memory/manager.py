@@ -263,7 +263,6 @@ class HierarchicalContextManager:
                 await asyncio.wait([flight.task])
             if self._flight is flight:
                 self._land()
-        await self._listeners.settled()
 
     async def close(self) -> None:
         """Give up a pass in flight, and start none any more. Messages can still be added and read."""

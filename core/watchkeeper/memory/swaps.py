@@ -72,11 +72,6 @@ class Listeners:
             except Exception:  # a listener's fault must not break the agent that it listens to
                 log.exception("a callback of %s failed", swap.event)
 
-    async def settled(self) -> None:
-        """Wait for the callbacks that run beside."""
-        while self._background:
-            await asyncio.wait(set(self._background))
-
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:

@@ -346,14 +346,30 @@ async def test_a_listener_that_fails_disturbs_nobody_and_may_be_a_coroutine() ->
     stop = manager.on("swap:complete", listens)
     await fill_manager(manager, 20)
     assert (await manager.compact(up_to=5)).applied
-    await manager.idle()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     assert [swap.high_water for swap in seen] == [5]
     stop()
     assert (await manager.compact(up_to=10)).applied
-    await manager.idle()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
     assert len(seen) == 1
     with pytest.raises(ValueError, match="no event"):
         manager.on("swap:done", fails)  # type: ignore[arg-type]
+
+
+async def test_a_listener_may_wait_until_the_manager_is_idle() -> None:
+    manager = HierarchicalContextManager(8192, summarizer=Summariser())
+    waited = asyncio.Event()
+
+    async def listens(swap: Swap) -> None:
+        await manager.idle()
+        waited.set()
+
+    manager.on("swap:complete", listens)
+    await fill_manager(manager, 20)
+    await manager.compact(up_to=5)
+    await asyncio.wait_for(waited.wait(), 5)
 
 
 async def test_a_window_too_small_is_told_by_get_context_and_not_by_add_message() -> None:
