@@ -301,30 +301,12 @@ class HierarchicalContextManager:
             return run
         self._flight = flight = _Flight(run, asyncio.create_task(self._prepare(run)))
         flight.task.add_done_callback(_retrieved)
-        self._listeners.emit(
-            Swap(
-                event="swap:start",
-                tokens_before=self._state.tokens,
-                tokens_after=self._state.tokens,
-                high_water=run.high_water,
-                view_version=self._state.view.version,
-                reason=instructions or "",
-            )
-        )
+        self._listeners.emit(self._swap("swap:start", run, instructions or ""))
         return flight
 
     async def _prepare(self, run: CompactionPass) -> Prepared:
         prepared = await self._compactor.prepare(run)
-        self._listeners.emit(
-            Swap(
-                event="swap:ready",
-                tokens_before=self._state.tokens,
-                tokens_after=self._state.tokens,
-                high_water=run.high_water,
-                view_version=self._state.view.version,
-                reason=prepared.reason,
-            )
-        )
+        self._listeners.emit(self._swap("swap:ready", run, prepared.reason))
         return prepared
 
     def _land(self) -> None:
@@ -339,16 +321,16 @@ class HierarchicalContextManager:
             reason = f"The pass failed: {error}" if error else "The pass was cancelled."
             flight.outcome = self._nothing(reason)
             self._pacer.ended(self._state, gained=False)
-            self._listeners.emit(self._swap_now("swap:abandoned", flight, reason))
+            self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
             return
         outcome = self._compactor.publish(flight.task.result(), at=self._now())
         flight.outcome = outcome
         self._pacer.ended(self._state, gained=outcome.applied and outcome.tokens_after < outcome.tokens_before)
         if outcome.change is None:
-            self._listeners.emit(self._swap_now("swap:rejected", flight, outcome.reason))
+            self._listeners.emit(self._swap("swap:rejected", flight.run, outcome.reason, flight.stall_seconds))
             return
         for why in flight.task.result().refused:
-            self._listeners.emit(self._swap_now("swap:rejected", flight, why))
+            self._listeners.emit(self._swap("swap:rejected", flight.run, why, flight.stall_seconds))
         self._store(outcome.change)
         done = swap_of("swap:complete", outcome.change)
         self._listeners.emit(replace(done, reason=outcome.reason, stall_seconds=flight.stall_seconds))
@@ -377,20 +359,21 @@ class HierarchicalContextManager:
         flight.task.cancel()
         self._compactor.end()
         flight.outcome = self._nothing(reason)
-        self._listeners.emit(self._swap_now("swap:abandoned", flight, reason))
+        self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
 
     def _nothing(self, reason: str, high_water: int | None = None) -> Outcome:
         tokens = self._state.tokens
         return Outcome(applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens)
 
-    def _swap_now(self, event: SwapEvent, flight: _Flight, reason: str) -> Swap:
+    def _swap(self, event: SwapEvent, run: CompactionPass, reason: str, stall_seconds: float = 0.0) -> Swap:
+        """A swap that changed nothing (yet)."""
         return Swap(
             event=event,
             tokens_before=self._state.tokens,
             tokens_after=self._state.tokens,
-            high_water=flight.run.high_water,
+            high_water=run.high_water,
             view_version=self._state.view.version,
-            stall_seconds=flight.stall_seconds,
+            stall_seconds=stall_seconds,
             reason=reason,
         )
 
