@@ -155,7 +155,10 @@ class ContextState(ContextReading):
         else:
             cut = self.cut_before(up_to, latest)
         if cut == 0:
-            self.last_refusal = "Everything that could be digested is digested already; the newest messages stay."
+            self.last_refusal = (
+                "Everything that could be digested is digested already; the newest messages stay, "
+                "and so does what follows a tool call that has no result yet."
+            )
             return None
         covered = sum(bench.cost(message) for message in tail[:cut])
         budget = min(fitting.digest_budget(self.limit), covered // 2)
