@@ -256,6 +256,7 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
             self._search(self.active_pane, "")
         elif self.plan.marked:
             self.plan.marked = frozenset()
+            self.plan.refresh()
             self.redraw()
         elif self.frozen_at is not None:
             self.action_freeze()

@@ -72,6 +72,7 @@ class Looking(_Base):
         row = self.plan.selected
         if row is not None:
             self.plan.marked = self.plan.marked ^ {row.id}
+            self.plan.refresh()
             self.redraw()
             self.plan.action_move(1)
 

@@ -14,7 +14,7 @@ from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.prompt import Prompt
 from watchkeeper_tui.widgets.rows import RowView
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
@@ -160,11 +160,12 @@ class SessionsScreen(WatchScreen):
                 if pid is not None:
                     view.hosts[row.id] = pid
         view.set_rows(result)
+        view.refresh()  # ages and hosts change without a row changing
         pieces: list[Piece] = [("Sessions", "strong"), (f"  {len(result):,}", "muted")]
         if self._words:
             pieces += [("  /", "accent"), (sanitize(self._words), "match")]
         pieces.append(("  last active ↓", "faint"))
-        view.border_title = content(pieces, palette)
+        set_title(view, pieces, palette)
         self._describe()
 
     def _describe(self) -> None:

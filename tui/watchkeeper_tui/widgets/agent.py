@@ -18,7 +18,7 @@ from watchkeeper_tui.pages.context import PageLine
 from watchkeeper_tui.pages.memory import THRESHOLD, context_used
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
-from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+from watchkeeper_tui.widgets.cells import Piece, content, pieces_width, set_title
 from watchkeeper_tui.widgets.page import PageView
 from watchkeeper_tui.widgets.plan import context_bar
 from watchkeeper_tui.widgets.rows import RowView
@@ -222,4 +222,4 @@ class AgentPane(Vertical):
                 pieces.append((f"  last sign {figures.duration(self._now - last)} ago", "faint"))
             while pieces_width(pieces) > width and len(pieces) > 3:
                 pieces.pop()
-        self.border_title = content(pieces, palette)
+        set_title(self, pieces, palette)

@@ -11,6 +11,7 @@ from rich.style import Style
 from textual.content import Content
 from textual.strip import Strip
 from textual.style import Style as ContentStyle
+from textual.widget import Widget
 
 from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.sanitize import clip
@@ -101,6 +102,13 @@ def pieces_strip(pieces: Cell, width: int, palette: Palette) -> Strip:
 def content(pieces: Cell, palette: Palette) -> Content:
     """Pieces as Textual's `Content`, which is never parsed as markup."""
     return Content.assemble(*((text, ContentStyle.from_rich_style(palette[role])) for text, role in pieces))
+
+
+def set_title(widget: Widget, pieces: Cell, palette: Palette) -> None:
+    """Give a pane its title, if it has another one: setting a title paints the whole pane."""
+    wanted = content(pieces, palette)
+    if widget._border_title != wanted:
+        widget.border_title = wanted
 
 
 def pieces_width(pieces: Cell) -> int:

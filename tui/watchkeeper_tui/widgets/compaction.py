@@ -11,7 +11,7 @@ from watchkeeper_tui.pages.compactions import compaction_pieces
 from watchkeeper_tui.pages.memory import THRESHOLD, context_used
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.plan import context_bar
 from watchkeeper_tui.widgets.rows import RowView
 
@@ -38,6 +38,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             (agent for agent in snapshot.agents if agent.ended_at is None and _share(agent) >= SOON), key=_share, reverse=True
         )[:5]
         self.set_rows([*flying, *near, *ended])
+        if flying:
+            self.refresh()  # how long each has taken
         removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
         pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
         if flying:
@@ -47,7 +49,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         stalled = sum(each.stall_seconds for each in ended)
         if ended:
             pieces.append((f"  stall {stalled * 1000:.0f}ms", "muted"))
-        self.border_title = content(pieces, self.watch_app.palette)
+        set_title(self, pieces, self.watch_app.palette)
 
     def row_id(self, row: CompactionFacts | AgentFacts) -> str:
         return f"agent:{row.id}" if isinstance(row, AgentFacts) else f"pass:{row.id}"

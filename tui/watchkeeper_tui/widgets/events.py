@@ -8,7 +8,7 @@ from typing import ClassVar
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import EventLine
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
 
 
@@ -30,7 +30,9 @@ class EventsView(RowView[EventLine]):
 
     def show(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
         """Show these events; `names` are agents' names by id."""
-        self._names = names
+        if names != self._names:
+            self._names = names
+            self.refresh()
         self.set_rows(events)
         self.scrolled()
 
@@ -44,7 +46,7 @@ class EventsView(RowView[EventLine]):
             pieces.append((f"{self.unseen:,} new ↓ G", "waiting"))
         else:
             pieces.append(("scrolled", "muted"))
-        self.border_title = content(pieces, self.watch_app.palette)
+        set_title(self, pieces, self.watch_app.palette)
 
     def row_id(self, row: EventLine) -> str:
         return str(row.seq)

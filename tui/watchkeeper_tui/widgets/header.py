@@ -33,11 +33,15 @@ class Header(Widget):
         self._now = 0.0
         self._frozen_since: float | None = None
         self._behind = 0
+        self._shown: tuple[Piece, ...] = ()
 
     def show(self, snapshot: Snapshot, now: float, *, frozen_since: float | None = None, behind: int = 0) -> None:
         """Show this reading. `behind`: events that came while the view is frozen."""
+        before = self._shown
         self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
-        self.refresh()
+        self._shown = tuple(self.pieces(self.size.width))
+        if self._shown != before:
+            self.refresh()
 
     def render(self) -> Content:
         app = cast("WatchkeeperApp", self.app)

@@ -9,7 +9,7 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.plan_tree import PlanRow
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
 
 BAR_CELLS = 8
@@ -47,7 +47,9 @@ class PlanView(RowView[PlanRow]):
 
     def show(self, rows: Sequence[PlanRow], rates: dict[str, float]) -> None:
         """Show these rows; `rates` are dollars a minute by agent."""
-        self._rates = rates
+        if rates != self._rates:
+            self._rates = rates
+            self.refresh()
         self.set_rows(rows)
         self.title()
 
@@ -58,7 +60,7 @@ class PlanView(RowView[PlanRow]):
             pieces += [("  /", "accent"), (sanitize(self.filter_words), "match")]
         if self.marked:
             pieces.append((f"  ◆ {len(self.marked)} marked", "marked"))
-        self.border_title = content(pieces, self.watch_app.palette)
+        set_title(self, pieces, self.watch_app.palette)
 
     def row_id(self, row: PlanRow) -> str:
         return row.id

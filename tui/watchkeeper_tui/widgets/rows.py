@@ -131,6 +131,10 @@ class RowView(ScrollView, Generic[T], can_focus=True):
 
     def set_rows(self, rows: Sequence[T]) -> None:
         """Show these rows; the selection stays with its row, or with its place where that row is gone."""
+        if rows == self.rows and self.selected_id is not None:
+            if self.following and round(self.scroll_y) < self.max_scroll_y:
+                self._to_end()
+            return
         self.rows = rows
         if self.selected_id is not None:
             place = self._find(self.selected_id, self._index)
@@ -145,6 +149,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if self.following:
             self._last_seen = self.row_id(rows[-1]) if rows else None
             self._to_end()
+            # The first rows come before the layout knows how many fit.
+            self.call_after_refresh(self._keep_end)
         self.refresh()
 
     def select(self, row_id: str, *, tell: bool = True) -> bool:
@@ -243,6 +249,10 @@ class RowView(ScrollView, Generic[T], can_focus=True):
 
     def _to_end(self) -> None:
         self.scroll_to(y=max(0, len(self.rows) - self._visible_rows()), animate=False, immediate=True)
+
+    def _keep_end(self) -> None:
+        if self.following:
+            self._to_end()
 
     def _visible_rows(self) -> int:
         return max(1, self.scrollable_content_region.height - (1 if self.HEADINGS else 0))
