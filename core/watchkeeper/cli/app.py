@@ -89,6 +89,9 @@ def run(arguments: Sequence[str]) -> int:
         outcome = wk.main(list(arguments), prog_name="wk", standalone_mode=False)
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx else "wk"
         return _say(f"{error.format_message().rstrip('.')} (see `{where} --help`)", 2)
@@ -98,10 +101,10 @@ def run(arguments: Sequence[str]) -> int:
         return _say(str(error), error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", 130)
-    except BrokenPipeError:
-        # The reader of our output went away (`wk show | head`): nothing to say, and nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except SystemExit as stop:
+        # Click's own answer when the reader of our output went away (`wk show | head`): no failure of ours.
+        reader_left = type(sys.stdout) is click.utils.PacifyFlushWrapper
+        return 0 if reader_left else int(stop.code or 0)
     except Exception as error:
         if os.environ.get("WATCHKEEPER_DEBUG"):
             raise
@@ -110,6 +113,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    one_line = " ".join(str(message).split())
+    from watchkeeper.records.text import sanitize
+
+    one_line = " ".join(sanitize(str(message)).split())
     print(f"wk: {one_line}", file=sys.stderr)
     return code

@@ -32,11 +32,15 @@ def command(
     """Queue a command, wait for what comes of it, say so, and return the exit code."""
     import getpass
 
+    alone = probe(opened.path, opened.session_id) is None
+    status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
+    if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
+        control.refuse_agents()
+        raise BadInput(f"session {opened.session_id} is {status}, so nothing would {kind.replace('_', ' ')}; `wk rerun` does a task again")
     command_id = control.submit(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
         requested_by=f"{getpass.getuser()} (command line)",
     )  # fmt: skip
-    alone = probe(opened.path, opened.session_id) is None
     once = alone and kind in WITHOUT_HOST
     if once:
         control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
@@ -67,10 +71,12 @@ def _who(opened: Opened, name: str | None) -> str | None:
 @json_option
 def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
     """Pause SESSION, or one AGENT of it, at its next step boundary."""
+    control.refuse_agents()
     opened = Opened(db, session)
     if probe(opened.path, opened.session_id) is None and agent is None:
         status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
-        said = f"no host drives the session; it is {status}, and nothing runs"
+        stands = "stopped with its host; `wk resume` carries on" if status == "running" else status
+        said = f"no host drives the session, and nothing runs: it is {stands}"
         print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
         return 0
     return command(opened, "pause", as_json, agent_id=_who(opened, agent), payload={"now": now})
@@ -84,6 +90,7 @@ def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: 
 @json_option
 def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
     """End SESSION, or one AGENT's task, for good. What was done is kept."""
+    control.refuse_agents()
     opened = Opened(db, session)
     if agent is None and probe(opened.path, opened.session_id) is None:
         from watchkeeper.runtime.driving import cancel_without_host
@@ -183,8 +190,8 @@ def _decision(kind: str) -> Any:
             raise BadInput(f"{approval!r} could be {', '.join(found[:5])}; give more characters")
         return command(opened, kind, as_json, payload={"approval": found[-1], "reason": reason})
 
-    decide.__doc__ = "Let" if kind == "approve" else "Refuse"
-    decide.help = f"{'Let' if kind == 'approve' else 'Refuse'} the tool call that waits under ID{' run' if kind == 'approve' else ''} (`last`: the newest)."
+    lets = kind == "approve"
+    decide.help = f"{'Let' if lets else 'Refuse'} the tool call that waits under ID{' run' if lets else ''} (`last`: the newest)."
     return decide
 
 
@@ -207,6 +214,7 @@ def budget(
     lift: tuple[str, ...], db: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
     """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything."""
+    control.refuse_agents()
     opened = Opened(db, session)
     task_id = None
     if task is not None:

@@ -76,10 +76,11 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
         checks.append(_check("file mode", state, f"{mode:04o}" + ("; others can read it: chmod 600" if state == "warn" else "")))
         kind = database.file_system_of(path.parent)
         bad = kind in database.NETWORK_FILE_SYSTEMS
-        checks.append(_check("file system", "bad" if bad else "ok", f"{kind or 'unknown'}" + ("; SQLite's WAL needs a local one" if bad else "")))
+        said = (kind or "unknown") + ("; SQLite's WAL needs a local one" if bad else "")
+        checks.append(_check("file system", "bad" if bad else "ok", said))
         if not quick:
-            said = connection.execute("PRAGMA integrity_check(3)").fetchall()
-            whole = "; ".join(str(row[0]) for row in said)
+            rows = connection.execute("PRAGMA integrity_check(3)").fetchall()
+            whole = "; ".join(str(row[0]) for row in rows)
             checks.append(_check("integrity", "ok" if whole == "ok" else "bad", whole))
     except sqlite3.DatabaseError as error:
         checks = [_check("database", "bad", database.explain(path, error))]

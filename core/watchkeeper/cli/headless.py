@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import click
-
-from watchkeeper.cli.options import Opened, clean
+from watchkeeper.cli.options import Opened, clean, say
+from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import state
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.encoding import decode
@@ -27,7 +27,7 @@ def drive_headless(path: Path, session_id: str, *, resume: bool, as_json: bool) 
 
     printer = EventPrinter(path, session_id, as_json=as_json)
     if not as_json:
-        click.echo(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
+        say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
     printer.start()
     try:
         result = drive(path, session_id, resume=resume)
@@ -59,26 +59,26 @@ def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
     opened = Opened(path, session_id)
     result = state.result(opened, session_id)
     if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
+        say(json.dumps(result, ensure_ascii=False))
         return
     row = opened.one("SELECT goal, hosted_seconds, unpriced_calls FROM sessions WHERE id = ?", (session_id,))
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
     cost = "unpriced" if result["cost_usd"] is None else f"${result['cost_usd']:.4f}"
     if row["unpriced_calls"] and result["cost_usd"] is not None:
         cost += " and unpriced calls"
-    click.echo("")
-    click.echo(f"{GLYPHS.get(result['status'], '·')} {result['status']}  {clean(row['goal'], 100)}")
+    say("")
+    say(f"{GLYPHS.get(result['status'], '·')} {result['status']}  {clean(row['goal'], 100)}")
     if result["reason"]:
-        click.echo(f"  {clean(result['reason'], 300)}")
-    click.echo(f"  tasks      {tasks or 'none'}")
-    click.echo(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
-    click.echo(f"  compacted  {result['compactions']} times")
+        say(f"  {clean(result['reason'], 300)}")
+    say(f"  tasks      {tasks or 'none'}")
+    say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
+    say(f"  compacted  {result['compactions']} times")
     made = [one for one in state.artifacts(opened, session_id) if one["kind"] == "artifact" and "/" not in one["name"]]
     if made:
-        click.echo("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))
-        click.echo(f"             wk artifacts {session_id} {clean(made[0]['name'], 60)}")
+        say("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))
+        say(f"             wk artifacts {session_id} {clean(made[0]['name'], 60)}")
     if result["status"] == "paused":
-        click.echo(f"  carry on   wk resume {session_id}")
+        say(f"  carry on   wk resume {session_id}")
 
 
 class EventPrinter:
@@ -115,6 +115,8 @@ class EventPrinter:
                 self._print_new(opened)
                 feed.wait(0.2)
             self._print_new(opened)
+        except WatchkeeperError as error:
+            print(f"wk: the progress is shown no further: {error}", file=sys.stderr)
         finally:
             feed.close()
 
@@ -129,7 +131,7 @@ class EventPrinter:
             if self._as_json:
                 about = {"type": "event", "seq": row["seq"], "at": row["at"], "kind": row["kind"]}
                 about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
-                click.echo(json.dumps(about, ensure_ascii=True))
+                say(json.dumps(about, ensure_ascii=True))
             elif row["kind"] not in QUIET:
                 self._print_line(opened, row, data)
 
@@ -141,7 +143,7 @@ class EventPrinter:
         who = self._names.get(agent_id, "")
         clock = row["at"] - self._began
         text = describe(row["kind"], data)
-        click.echo(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {row['kind']:<20} {text}"[:240].rstrip())
+        say(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {row['kind']:<20} {text}"[:240].rstrip())
 
 
 def describe(kind: str, data: dict[str, Any]) -> str:

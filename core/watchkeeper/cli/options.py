@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import Connection, sqlite3
 
@@ -42,13 +43,23 @@ class Opened:
         self.path = (path or database.default_path()).expanduser().absolute()
         self.connection: Connection = database.open_readonly(self.path)
         self.connection.row_factory = sqlite3.Row
-        self.session_id = sessions.find(self.connection, session) if session is not None else ""
+        with self._clear_errors():
+            self.session_id = sessions.find(self.connection, session) if session is not None else ""
 
     def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        return self.connection.execute(sql, parameters).fetchall()
+        with self._clear_errors():
+            return self.connection.execute(sql, parameters).fetchall()
 
     def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self.connection.execute(sql, parameters).fetchone()
+        with self._clear_errors():
+            return self.connection.execute(sql, parameters).fetchone()
+
+    @contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            raise StoreUnusable(database.explain(self.path, error)) from error
 
     def agent(self, name: str) -> str:
         """The id of the agent that `name` means: an id, a unique prefix, or its name; the newest of that name.
@@ -82,6 +93,16 @@ class Opened:
 
 def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Print a line. Once the reader has gone away (`wk demo --headless | head`), the rest goes nowhere, and the work goes on."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        import sys
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_terminal() -> bool:

@@ -83,7 +83,7 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
         print_json(found)
         return 0
     for one in found:
-        click.echo(f"[{one['kind']}] {clean(one['text'], 300)}   {', '.join(one['sources'])}")
+        click.echo(f"[{one['kind']}] {clean(one['text'], 300)}   {clean(', '.join(one['sources']), 200)}")
     if not found:
         click.echo("nothing remembered matches")
     return 0
@@ -91,7 +91,7 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
 
 @click.group()
 def agent() -> None:
-    """Reports on agents."""
+    """Reports on agents: who did what."""
 
 
 @agent.command()
@@ -125,7 +125,8 @@ def report(session: str, db: Path | None, as_json: bool) -> int:
         print_json({"session": opened.session_id, "agents": done, "remains": remains})
         return 0
     for item in done:
-        click.echo(f"{item['name']} ({item['agent']}), {item['status']} after {item['turns']} turns: {clean(item['task'] or 'the plan', 60)}")
+        what = clean(item["task"] or "the plan", 60)
+        click.echo(f"{clean(item['name'], 40)} ({item['agent']}), {item['status']} after {item['turns']} turns: {what}")
         for label in ("stopped_at", "result"):
             if item[label]:
                 click.echo(f"    {clean(item[label], 300)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.options import db_option, is_terminal, json_option, session_argument
+from watchkeeper.cli.options import db_option, is_terminal, json_option, print_json, session_argument
 from watchkeeper.records.errors import BadInput
 
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
@@ -181,7 +181,10 @@ def _drive(path: Path, session_id: str, headless: bool, as_json: bool, *, resume
         return drive_headless(path, session_id, resume=resume, as_json=as_json)
     from watchkeeper.runtime.control import start_host
 
-    start_host(path, session_id, resume=resume)
+    pid = start_host(path, session_id, resume=resume)
+    if detach and as_json:
+        print_json({"session": session_id, "status": "running", "host": {"pid": pid}})
+        return 0
     if detach:
         click.echo(f"session {session_id} runs in the background; watch it with `wk watch {session_id}`")
         return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.core.messages_api.conftest import MODEL, Ground
+from tests.core.messages_api.ground import MODEL, Ground
 from tests.core.messages_api.scripts import NOTES, Notes, uses
 from tests.support.messages_server import Body, Status
 from tests.support.scripted import task

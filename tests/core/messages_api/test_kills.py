@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.core.messages_api.conftest import Ground
+from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import NOTES, Notes, Survey
 
 NEVER_TWICE = "a turn whose reply was committed was asked for again"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.core.messages_api.conftest import Ground
+from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
 from tests.support.messages_server import Body, MessagesServer, Reply, text_of, tool
 from tests.support.scripted import task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from tests.core.messages_api.conftest import Ground
+from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import NOTES, PARTS, TURNS, Notes, Survey
 from tests.support.messages_server import Body, Held, Reply, Status, text
 

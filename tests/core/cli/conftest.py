@@ -1,0 +1,90 @@
+"""The command line in this process (`wk`), on a database of its own or on that of a finished demo (`demo`)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.messages_api.ground import ground
+
+from watchkeeper.cli.app import run
+from watchkeeper.store.driver import sqlite3
+
+__all__ = ["ground"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its standard output, which must be one JSON value on one line."""
+        (line,) = self.out.splitlines()
+        return json.loads(line)
+
+    @property
+    def error(self) -> str:
+        """Its only line on standard error; nothing may stand on standard output."""
+        assert self.out == ""
+        (line,) = self.err.splitlines()
+        assert line.startswith("wk: ")
+        assert "Traceback" not in line
+        return line.removeprefix("wk: ")
+
+
+Wk = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def _a_user_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WATCHKEEPER_DB", str(tmp_path / "watchkeeper.db"))
+
+
+@pytest.fixture
+def wk(capsysbinary: pytest.CaptureFixture[bytes]) -> Wk:
+    """Run `wk ARGUMENTS` in this process."""
+
+    def call(*arguments: object) -> Said:
+        capsysbinary.readouterr()
+        code = run([str(one) for one in arguments])
+        told = capsysbinary.readouterr()
+        return Said(code, told.out.decode(), told.err.decode())
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The database of a demo that has run to its end in small contexts. Read-only: take `demo` for a copy."""
+    folder = tmp_path_factory.mktemp("finished")
+    workspace = folder / "workspace"
+    (workspace / "src").mkdir(parents=True)
+    (workspace / "src" / "main.py").write_text("print('hello')  # TODO: say more\n")
+    (workspace / "notes.md").write_text("# Notes\n")
+    code = run(["demo", "--headless", "--speed", "max", "--workspace", str(workspace), "--db", str(folder / "watchkeeper.db")])
+    assert code == 0
+    return folder / "watchkeeper.db"
+
+
+@pytest.fixture
+def demo(finished: Path, tmp_path: Path) -> Path:
+    """A database with one finished demo, which is also the default one of `wk`."""
+    connection = sqlite3.connect(finished)
+    connection.execute("VACUUM INTO ?", (str(tmp_path / "watchkeeper.db"),))
+    connection.close()
+    (tmp_path / "watchkeeper.db").chmod(0o600)
+    return tmp_path / "watchkeeper.db"

@@ -1,0 +1,201 @@
+"""Bad input is one clear line on standard error that says what is wrong and what to do; nothing else happens."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.core.cli.conftest import Wk
+
+from watchkeeper.store.driver import sqlite3
+
+MISUSED = {
+    "an unknown command": (["sesions"], "did you mean `wk sessions`"),
+    "a far-off command": (["zzz"], "wk --help"),
+    "an unknown flag": (["demo", "--bogus"], "wk demo --help"),
+    "a flag of another command": (["show", "last", "--headless"], "wk show --help"),
+    "no goal": (["run"], "GOAL"),
+    "an empty goal": (["run", "  "], "the goal is empty"),
+    "no session": (["show"], "SESSION"),
+    "no such speed": (["demo", "--speed", "fast"], "a positive number, or max"),
+    "no time at all": (["demo", "--speed", "0"], "a positive number, or max"),
+    "a budget of nothing": (["demo", "--budget-tokens", "0"], "--budget-tokens"),
+    "too small a context": (["demo", "--context-tokens", "10"], "--context-tokens"),
+    "an unknown provider": (["run", "x", "--model", "acme/fast"], "anthropic/<model>"),
+    "a model without its provider": (["run", "x", "--model", "claude-sonnet-5"], "did you mean anthropic/claude-sonnet-5"),
+    "a budget in USD without a price": (["run", "x", "--model", "anthropic/unheard-of", "--budget-usd", "1"], "--budget-tokens"),
+    "an unknown shell": (["completion", "tcsh"], "bash"),
+    "a subcommand that is missing": (["memory", "bogus"], "wk memory --help"),
+}
+
+
+@pytest.mark.parametrize("what", MISUSED)
+def test_misuse_is_one_line_and_exit_2(wk: Wk, tmp_path: Path, what: str) -> None:
+    arguments, hint = MISUSED[what]
+    said = wk(*arguments)
+    assert said.code == 2
+    assert hint in said.error
+    assert not (tmp_path / "watchkeeper.db").exists(), "a refused command left a database behind"
+
+
+@pytest.mark.parametrize("group", ["memory", "agent"])
+def test_a_group_without_its_subcommand_shows_its_help(wk: Wk, group: str) -> None:
+    said = wk(group)
+    assert said.code == 2
+    assert "Commands:\n" in said.out + said.err
+
+
+@pytest.mark.parametrize("command", ["demo", "run"])
+def test_a_workspace_that_is_no_folder_is_refused_before_anything_is_written(wk: Wk, tmp_path: Path, command: str) -> None:
+    goal = ["x"] if command == "run" else []
+    (tmp_path / "file").write_text("x")
+    assert "is not there" in wk(command, *goal, "--workspace", tmp_path / "nowhere").error
+    assert "is no folder" in wk(command, *goal, "--workspace", tmp_path / "file").error
+    assert not (tmp_path / "watchkeeper.db").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["show", "zzzz"], ["resume", "zzzz"], ["pause", "zzzz"], ["cancel", "zzzz"], ["artifacts", "zzzz"], ["watch", "zzzz"],
+     ["rerun", "zzzz", "t"], ["steer", "zzzz", "a", "hi"], ["approve", "zzzz", "a"], ["compact", "zzzz", "a"],
+     ["agent", "report", "zzzz"], ["memory", "status", "zzzz"], ["budget", "zzzz", "--tokens", "1"],
+     ["artifacts", "last", "nothing.txt"], ["rerun", "last", "nothing"], ["steer", "last", "nobody", "hi"], ["deny", "last", "x"],
+     ["budget", "last", "--task", "nothing", "--tokens", "1"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_is_not_there_is_exit_3(wk: Wk, demo: Path, arguments: list[str]) -> None:
+    said = wk(*arguments)
+    assert said.code == 3
+    assert said.error
+
+
+def test_last_without_any_session_is_exit_3_and_says_how_to_start_one(wk: Wk, demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    connection.execute("DELETE FROM sessions")
+    connection.commit()
+    connection.close()
+    said = wk("show", "last")
+    assert said.code == 3
+    assert "wk demo" in said.error
+
+
+def test_a_prefix_is_enough_unless_it_is_ambiguous(wk: Wk, demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    ((session,),) = connection.execute("SELECT id FROM sessions").fetchall()
+    connection.execute("CREATE TEMP TABLE other AS SELECT * FROM sessions")
+    connection.execute("UPDATE other SET id = ?", (session[:3] + "00000",))
+    connection.execute("INSERT INTO sessions SELECT * FROM other")
+    connection.commit()
+    connection.close()
+    ambiguous = wk("show", session[:3])
+    assert ambiguous.code == 2
+    assert session in ambiguous.error
+    assert wk("show", session[:7], "--json").json["session"]["id"] == session
+    assert wk("show", "").code == 3
+    assert wk("show", "%").code == 3
+
+
+class TestTheDatabase:
+    def test_none_there_says_how_to_start(self, wk: Wk, tmp_path: Path) -> None:
+        for arguments in (["sessions"], ["show", "last"], ["watch"], ["resume", "last"], ["memory", "status"]):
+            said = wk(*arguments, "--db", tmp_path / "none.db")
+            assert said.code == 2
+            assert "wk run GOAL" in said.error
+        assert not (tmp_path / "none.db").exists()
+
+    @pytest.mark.parametrize("command", ["sessions", "demo"])
+    def test_a_text_file_is_refused_and_left_as_it_was(self, wk: Wk, tmp_path: Path, command: str) -> None:
+        (tmp_path / "w").mkdir()
+        text = tmp_path / "notes.txt"
+        text.write_text("dear diary, " * 400)
+        said = wk(command, "--db", text, *(["--workspace", tmp_path / "w"] if command == "demo" else []))
+        assert said.code == 2
+        assert "no SQLite database" in said.error
+        assert text.read_text() == "dear diary, " * 400
+
+    @pytest.mark.parametrize("command", ["sessions", "demo"])
+    def test_a_folder_is_refused(self, wk: Wk, tmp_path: Path, command: str) -> None:
+        said = wk(command, "--db", tmp_path)
+        assert said.code == 2
+        assert "directory" in said.error
+
+    @pytest.mark.parametrize("command", ["sessions", "demo"])
+    def test_the_database_of_another_program_is_refused_and_left_as_it_was(self, wk: Wk, tmp_path: Path, command: str) -> None:
+        (tmp_path / "w").mkdir()
+        other = tmp_path / "other.db"
+        connection = sqlite3.connect(other)
+        connection.execute("CREATE TABLE recipes (name)")
+        connection.commit()
+        connection.close()
+        before = other.read_bytes()
+        said = wk(command, "--db", other, *(["--workspace", tmp_path / "w"] if command == "demo" else []))
+        assert said.code == 2
+        assert "another program" in said.error
+        assert other.read_bytes() == before
+
+    @pytest.mark.parametrize("command", ["sessions", "show last", "resume last", "steer last planner hi", "rerun last src"])
+    def test_one_of_a_newer_watchkeeper_asks_for_an_upgrade(self, wk: Wk, demo: Path, command: str) -> None:
+        connection = sqlite3.connect(demo)
+        connection.execute("PRAGMA user_version=9999")
+        connection.close()
+        said = wk(*command.split())
+        assert said.code == 2
+        assert "upgrade" in said.error
+
+    @pytest.mark.parametrize("command", ["sessions", "show last", "agent report", "memory status", "artifacts last survey.json", "resume last"])
+    def test_a_damaged_one_is_said_to_be_damaged(self, wk: Wk, demo: Path, command: str) -> None:
+        size = demo.stat().st_size
+        with demo.open("r+b") as file:
+            file.seek(4096)
+            file.write(os.urandom(size - 4096))
+        said = wk(*command.split())
+        assert said.code == 2
+        assert "damaged" in said.error
+
+    def test_doctor_says_what_is_damaged_and_exits_1(self, wk: Wk, demo: Path) -> None:
+        with demo.open("r+b") as file:
+            file.seek(8192)
+            file.write(b"\xff" * 20_000)
+        said = wk("doctor", "--json")
+        assert said.code == 1
+        assert not said.json["ok"]
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+    def test_a_folder_that_cannot_be_written_is_said_so(self, wk: Wk, tmp_path: Path) -> None:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        assert "permission" in wk("demo", "--db", tmp_path / "locked" / "w.db").error.lower()
+
+    def test_a_place_where_no_file_can_be_made_is_said_so(self, wk: Wk, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        said = wk("demo", "--workspace", tmp_path, "--db", tmp_path / "file" / "w.db")
+        assert said.code == 2
+        assert "--db" in said.error
+
+
+class TestTheConfiguration:
+    @pytest.mark.parametrize(
+        ("text", "hint"), [("model = ", "no valid TOML"), ("modell = 'x'", "modell"), ("max_parallel = 0", "max_parallel")]
+    )
+    def test_a_setting_that_is_wrong_is_named(self, wk: Wk, tmp_path: Path, text: str, hint: str) -> None:
+        (tmp_path / "config").mkdir()
+        (tmp_path / "config" / "config.toml").write_text(text)
+        said = wk("demo", "--workspace", tmp_path)
+        assert said.code == 2
+        assert hint in said.error
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["demo"], ["run", "x"], ["resume", "last"], ["pause", "last"], ["pause", "last", "planner"], ["cancel", "last"],
+     ["rerun", "last", "src"], ["steer", "last", "planner", "hi"], ["compact", "last", "planner"], ["undo", "last", "planner"],
+     ["budget", "last", "--tokens", "1"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_tools_of_a_run_may_not_control_runs(wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd")
+    before = wk("show", "last", "--json").json
+    said = wk(*arguments)
+    assert said.code == 2
+    assert "WATCHKEEPER_AGENT" in said.error
+    assert wk("show", "last", "--json").json == before

@@ -1,0 +1,206 @@
+"""Commands that only read: their JSON forms are stable, and they show hostile text harmless."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.core.cli.conftest import Wk
+
+from watchkeeper._version import __version__
+from watchkeeper.cli.app import COMMANDS, HIDDEN
+from watchkeeper.store.driver import sqlite3
+
+NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
+HEAVY = {"anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "textual", "pydantic"}
+HARMFUL = {"\x1b", "\x07", "\u202e", "\u009b", "\r"}
+
+
+def test_sessions_is_an_array_newest_first(wk: Wk, demo: Path) -> None:
+    listed = wk("sessions", "--json").json
+    assert isinstance(listed, list)
+    (one,) = listed
+    assert one["status"] == "done"
+    assert one["live"] is False
+    assert one.keys() >= {"id", "user_id", "created_at", "last_active", "goal", "workspace", "model", "tokens", "cost_usd"}
+    assert one["tokens"].keys() >= {"input", "output", "cache_read", "cache_write", "total"}
+
+
+def test_sessions_are_found_by_what_they_hold(wk: Wk, demo: Path) -> None:
+    assert len(wk("sessions", "--search", "open TODOs", "--json").json) == 1
+    assert wk("sessions", "--search", "a100%sure", "--json").json == []
+    assert "no sessions with" in wk("sessions", "--search", "a100%sure").out
+
+
+def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None:
+    shown = wk("show", "last", "--json").json
+    assert shown.keys() >= {
+        "session", "plan", "agents", "compactions", "observations", "budgets", "handoffs", "memory_snapshots", "artifacts", "commands",
+        "approvals", "facts",
+    }  # fmt: skip
+    assert shown["session"].keys() >= {"session_id", "user_id", "created_at", "last_active", "goal", "workspace"}
+    plan = shown["plan"]
+    assert plan.keys() >= {"goal", "task_queue", "current_plan_id", "step_cursor", "plan_graph_snapshot", "revisions", "tasks"}
+    figures = {"tokens", "cost_usd", "elapsed_seconds", "retries", "errors"}
+    for task in plan["tasks"]:
+        assert task.keys() >= figures | {"id", "title", "status", "attempt", "agent", "depends_on"}
+        assert task.keys() >= {"task_id", "parent_plan_id", "assigned_agent", "resume_token", "artifact_refs"}
+        assert (task["status"], task["attempt"]) == ("done", 1)
+    ids = {task["id"] for task in plan["tasks"]}
+    assert set(plan["tasks"][-1]["depends_on"]) == ids - {plan["tasks"][-1]["id"]}
+    for agent in shown["agents"]:
+        assert agent.keys() >= figures | {"id", "role", "status", "turn", "context", "current_goal"}
+        assert agent["context"].keys() >= {"used", "limit", "composition"}
+        assert 0 < agent["context"]["used"] <= agent["context"]["limit"]
+    for handoff in shown["handoffs"]:
+        assert handoff.keys() >= {
+            "session_id", "plan_id", "task_id", "assigned_agent", "inputs_ref", "memory_delta_ref", "expected_outputs",
+        }  # fmt: skip
+    assert all(one.keys() >= {"agent_id", "memory_blob_ref", "last_updated"} for one in shown["memory_snapshots"])
+    assert len(shown["memory_snapshots"]) == len(shown["agents"])
+
+
+def test_show_tells_people_the_same(wk: Wk, demo: Path) -> None:
+    shown = wk("show", "last")
+    assert (shown.code, shown.err) == (0, "")
+    assert "no host" in shown.out
+    for word in ("revision 1", "planner", "writer-1", "retries", "errors"):
+        assert word in shown.out
+
+
+def test_artifacts_are_listed_and_printed_byte_for_byte(wk: Wk, demo: Path) -> None:
+    names = {one["name"] for one in wk("artifacts", "last", "--json").json}
+    assert names >= {"SURVEY.md", "survey.json"}
+    survey = json.loads(wk("artifacts", "last", "survey.json").out)
+    assert survey["todos"]
+    ref = next(one["ref"] for one in wk("artifacts", "last", "--json").json if one["name"] == "SURVEY.md")
+    assert wk("artifacts", "last", ref).out == wk("artifacts", "last", "SURVEY.md").out
+    assert "SURVEY.md" in wk("artifacts", "last").out
+
+
+def test_memory_status_lists_every_agent_with_its_resume_point(wk: Wk, demo: Path) -> None:
+    listed = wk("memory", "status", "--json").json
+    assert len(listed) == len(wk("show", "last", "--json").json["agents"])
+    for one in listed:
+        assert one["tokens"] > 0
+        assert one["last_updated"] is not None
+        assert one["resume_point"].startswith(one["agent_id"])
+    assert wk("memory", "status", "last").out.count("resumes at") == len(listed)
+
+
+def test_memory_search_finds_facts_by_words_and_survives_any_query(wk: Wk, demo: Path) -> None:
+    ((text,),) = sqlite3.connect(demo).execute("SELECT text FROM facts LIMIT 1").fetchall()
+    word = next(word for word in text.split() if word.isalpha())
+    assert any(word in one["text"] for one in wk("memory", "search", word, "--json").json)
+    for query in ('"', "*", "NOT", "a AND", "col:x", "-", "", "(((", "'; DROP TABLE facts"):
+        said = wk("memory", "search", query, "--json")
+        assert said.code in (0, 2)
+        assert said.code or isinstance(said.json, list)
+        assert "fault of Watchkeeper" not in said.err, query
+
+
+def test_agent_report_says_who_did_what_and_what_remains(wk: Wk, demo: Path) -> None:
+    report = wk("agent", "report", "last", "--json").json
+    assert report["remains"] == []
+    writer = next(one for one in report["agents"] if one["role"] == "writer")
+    assert "SURVEY.md" in writer["artifacts"]
+    assert writer["result"]
+    assert "remains: nothing" in wk("agent", "report").out
+
+
+def test_watch_without_a_terminal_prints_what_happened_and_ends_with_the_session(wk: Wk, demo: Path) -> None:
+    said = wk("watch")
+    assert said.code == 0
+    assert "model.replied" in said.out
+    assert "✓ done" in said.out
+
+
+def test_doctor_tells_what_runs_here(wk: Wk, demo: Path) -> None:
+    told = wk("doctor", "--json").json
+    assert told["ok"] is True
+    assert {check["what"] for check in told["checks"]} >= {"sqlite", "tiktoken", "database", "integrity"}
+
+
+def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    connection.execute("UPDATE sessions SET goal = ?1, title = ?1, status_reason = ?1", (NASTY,))
+    connection.execute("UPDATE tasks SET title = ?1, result = ?1, error = ?1, name = name || ?1", (NASTY,))
+    connection.execute("UPDATE agents SET name = name || ?1, status_reason = ?1", (NASTY,))
+    connection.execute("UPDATE facts SET text = ?1, sources = json_array(?1)", (NASTY,))
+    connection.execute("UPDATE outputs SET name = name || ?1", (NASTY,))
+    connection.execute("UPDATE events SET data = json_object('title', ?1, 'preview', ?1, 'reason', ?1, 'name', ?1)", (NASTY,))
+    connection.commit()
+    connection.close()
+    for command in (
+        "sessions", "show last", "artifacts last", "agent report", "memory status", "watch", "resume last", "artifacts last missing",
+        "steer last nobody hi", "rerun last nothing",
+    ):  # fmt: skip
+        said = wk(*command.split())
+        assert not HARMFUL & set((said.out + said.err).replace("\r\n", "\n")), command
+        assert "fault of Watchkeeper" not in said.err
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in HIDDEN] + ["memory status", "memory search", "agent report"])
+def test_every_command_explains_itself(wk: Wk, command: str) -> None:
+    said = wk(*command.split(), "--help")
+    assert (said.code, said.err) == (0, "")
+    usage, _, *rest = said.out.splitlines()
+    assert usage.startswith(f"Usage: wk {command}")
+    assert len(rest[0].strip()) > 20, "no sentence says what it does"
+    options = said.out.partition("Options:\n")[2]
+    assert "--help" in options
+
+
+def test_help_lists_every_command_with_a_sentence(wk: Wk) -> None:
+    said = wk("--help")
+    for name, (_, summary) in COMMANDS.items():
+        assert (name not in HIDDEN) == (f"  {name} " in said.out)
+        assert name in HIDDEN or summary.split()[0] in said.out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(wk: Wk, shell: str) -> None:
+    said = wk("completion", shell)
+    assert said.code == 0
+    assert "_WK_COMPLETE" in said.out
+
+
+def test_sessions_are_completed(demo: Path) -> None:
+    from watchkeeper.cli.app import wk as command
+
+    resume = command.get_command(None, "resume")  # type: ignore[arg-type]
+    assert resume is not None
+    context = resume.make_context("resume", ["last", "--db", str(demo)], resilient_parsing=True)
+    argument = next(one for one in resume.params if one.name == "session")
+    assert [one.value for one in argument.shell_complete(context, "la")] == ["last"]
+    assert len(argument.shell_complete(context, "")) == 2
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    return done.stdout.strip()
+
+
+def test_the_version_imports_nothing_but_its_own_number() -> None:
+    told = python(
+        "import sys; sys.argv = ['wk', '--version']\nbefore = set(sys.modules)\n"
+        "from watchkeeper.__main__ import main; main()\n"
+        "print(sorted(set(sys.modules) - before))"
+    )  # fmt: skip
+    version, modules = told.splitlines()
+    assert version == f"watchkeeper {__version__}"
+    loaded = {name.partition(".")[0] for name in json.loads(modules.replace("'", '"'))}
+    assert not loaded & (HEAVY | {"click", "sqlite3", "pysqlite3", "asyncio", "json", "importlib.metadata"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["sessions", "--json"], ["show", "last", "--json"], ["pause", "last"]], ids=" ".join)
+def test_looking_imports_nothing_heavy(demo: Path, arguments: list[str]) -> None:
+    told = python(
+        "import sys, io, contextlib\nfrom watchkeeper.cli.app import run\n"
+        f"with contextlib.redirect_stdout(io.StringIO()):\n    code = run({arguments!r})\n"
+        f"print(code, sorted({HEAVY!r} & set(sys.modules)))"
+    )  # fmt: skip
+    assert told == "0 []"
