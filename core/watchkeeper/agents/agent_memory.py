@@ -13,6 +13,10 @@ from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
 
+WHOLE_UP_TO = 5_000
+"""Messages of an agent that are read back whole when its loop starts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """A change and what was true right after it, so that it can be written later, from another thread."""
@@ -23,11 +27,17 @@ class Recorded:
     total_tokens: int
     composition: dict[str, int]
 
-    def write(self, tx: Transaction, *, trigger: str = "auto", instructions: str | None = None) -> None:
-        """Messages, observations, views, and the record of a compaction if there was one."""
+    def write(
+        self, tx: Transaction, *, trigger: str = "auto", instructions: str | None = None, compaction_id: int | None = None
+    ) -> None:
+        """Messages, observations, views, and the record of a compaction if there was one.
+
+        `compaction_id`: the pass that this change publishes, whose record its caller writes.
+        """
         change = self.change
         memory.add_messages(tx, self.agent_id, change.messages)
-        compaction_id = self._write_compaction(tx, trigger, instructions)
+        if compaction_id is None:
+            compaction_id = self._write_compaction(tx, trigger, instructions)
         memory.add_observations(tx, self.agent_id, change.observations, compaction_id=compaction_id)
         for view in change.views:
             memory.add_view(tx, self.agent_id, view, tokens=change.tokens, compaction_id=compaction_id)
@@ -103,10 +113,11 @@ class AgentMemory:
     def load(cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter, *, whole: bool = False) -> AgentMemory:
         """The memory as it was committed.
 
-        Only the messages that the current view does not cover are read, and the first; `whole` reads all of them,
-        which undo needs.
+        All messages are read, which undo needs, unless there are more than `WHOLE_UP_TO`: then only those that the
+        current view does not cover, and the first. `whole` reads all of them, however many.
         """
-        row = reads.one("SELECT view_version FROM agents WHERE id = ?", (agent_id,))
+        row = reads.one("SELECT view_version, last_seq FROM agents WHERE id = ?", (agent_id,))
+        whole = whole or row[1] <= WHOLE_UP_TO
         views = memory.load_views(reads, agent_id)
         current = next(view for view in views if view.version == row[0])
         messages = memory.load_messages(reads, agent_id, 1, None if whole else 1)

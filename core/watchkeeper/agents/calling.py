@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from watchkeeper.agents.control import AgentControl, Interrupted
-from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.environment import Environment, LiveBoard
 from watchkeeper.records.model import Cost, Delta, ErrorKind, ModelError, ModelRequest, PriceStatus, Reply, Retrying, Usage
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents
@@ -60,11 +60,31 @@ class Called:
         )
 
 
+class _Unshown:
+    """A live board that nobody looks at."""
+
+    def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
+        pass
+
+    def stream(self, agent_id: str, text: str) -> None:
+        pass
+
+
 async def call_model(
-    environment: Environment, control: AgentControl, model_ref: str, request: ModelRequest, *, estimated_prompt_tokens: int
+    environment: Environment,
+    control: AgentControl,
+    model_ref: str,
+    request: ModelRequest,
+    *,
+    estimated_prompt_tokens: int,
+    shown: bool = True,
 ) -> Called:
-    """Call the model once (its own retries included). Never raises for what a model or a provider does."""
-    clock, live, agent_id = environment.clock, environment.live, request.agent_id
+    """Call the model once (its own retries included). Never raises for what a model or a provider does.
+
+    `shown`: whether the agent's live row follows the call; a call beside the loop leaves it alone.
+    """
+    clock, agent_id = environment.clock, request.agent_id
+    live: LiveBoard = environment.live if shown else _Unshown()
     started_at, began = clock.now(), clock.monotonic()
     model = environment.model(model_ref)
     waited = 0.0

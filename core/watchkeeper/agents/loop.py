@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded, Snapshot
 from watchkeeper.agents.calling import Called, call_model
+from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.environment import BudgetReached, Environment
 from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
@@ -73,7 +75,9 @@ class AgentLoop:
         self._specs = self._toolbox.specs()
         self._limits = limits_of(environment, agent, self._specs)
         self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
+        self.compaction = Compaction(environment, agent, self.memory)
         self._turn = agent.turn
+        self._used_ids = used_ids(self.memory.state.messages)
         self._continuations = 0
         self._squeezed = False
         """Compacted after "prompt too long"; once for a call."""
@@ -89,11 +93,13 @@ class AgentLoop:
             ending = await self._after_interruption()
         except WindowTooSmall as small:
             ending = await self._fail(str(small))
+        await self.compaction.abandon(f"the agent is {ending.outcome}")
         if ending.outcome is not Outcome.IDLE:
             await self._environment.release(self._agent.id)
         return ending
 
     async def _run(self) -> Ending:
+        await self.compaction.take_over()
         finishing = await self._settle_open_turn()
         while finishing is None:
             if self._control.pause_reason is not None:
@@ -119,11 +125,11 @@ class AgentLoop:
                 await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
                 raise Interrupted
             return await self._after_error(called, called.error)
+        self.compaction.note_usage(called.reply.usage)
         self._calibrate(called.reply, called.estimated_prompt_tokens)
-        content = self._usable(self._environment.redact(called.reply.content))
+        content, invalid = self._usable(called.reply)
         uses = [block for block in content if block.get("type") == "tool_use"]
         intents = [(b["id"], str(b.get("name", "")), self._toolbox.is_idempotent(str(b.get("name", "")))) for b in uses]
-        invalid = called.reply.invalid_inputs
         turn = self._turn + 1
         now = self._environment.clock.now()
         change = self.memory.append("assistant", content, at=now)
@@ -187,15 +193,14 @@ class AgentLoop:
             calibration.observe(estimated_tokens=estimated_tokens, reported_tokens=reply.usage.prompt_tokens)
 
     async def _make_room(self) -> None:
-        """Keep the bound, and compact at the threshold, before a call."""
+        """Before a call: keep the bound, publish a compaction that is ready, begin one that is due. Waits for no model."""
         state, now = self.memory.state, self._environment.clock.now()
         state.set_limits(self._limits, self._environment.calibrations.of(self._agent.model).ratio)
         change = state.fit(at=now)
-        if change is None and state.needs_compaction():
-            change = state.digest(at=now, reason="digest")
         if change is not None:
             recorded = self.memory.record(change)
             await self._environment.store.commit(recorded.write)
+        await self.compaction.at_boundary()
 
     async def _finish_turn(self, reply: list[Block]) -> Ending | None:
         """Carry out the calls of the open turn that have not ended, then commit the results message."""
@@ -222,10 +227,6 @@ class AgentLoop:
         change = self.memory.append("user", content, at=now)
         # What the calls ask of the loop is read from the calls: after a crash, their rows are all there is.
         asked = _done(calls, "compact")
-        squeezed = None
-        if asked is not None:
-            squeezed = self.memory.state.digest(at=now, reason="digest", instructions=asked.get("instructions"))
-        smaller = self.memory.record(squeezed) if squeezed is not None else None
         finish = _done(calls, "finish_session")
         ending = None
         if finish is not None:
@@ -235,8 +236,6 @@ class AgentLoop:
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             change.write(tx)
-            if smaller is not None:
-                smaller.write(tx, trigger="agent", instructions=(asked or {}).get("instructions"))
             results_seq = change.last_seq
             agents.deliver_results(tx, self._agent.id, self._turn, results_seq)
             agents.end_step(tx, self._agent.id, self._turn, results_seq)
@@ -249,6 +248,8 @@ class AgentLoop:
                 self._write_ending(tx, ending, ending.reason, self._turn, snapshot)
 
         await self._environment.store.commit(write)
+        if asked is not None:
+            await self.compaction.begin(trigger="agent", instructions=asked.get("instructions"))
         return ending
 
     async def _settle_open_turn(self) -> Ending | None:
@@ -420,23 +421,27 @@ class AgentLoop:
 
     # --- small things -----------------------------------------------------------------------------------------
 
-    def _usable(self, content: list[Block]) -> list[Block]:
-        """A reply that can stand in a history: not empty, and every tool call with an id of its own."""
-        seen: set[str] = set()
+    def _usable(self, reply: Reply) -> tuple[list[Block], dict[str, str]]:
+        """A reply that can stand in this history: not empty, and every tool call with an id that no other has.
+
+        With it, why calls cannot be run, by the id that they have now.
+        """
         kept: list[Block] = []
-        for block in content:
+        invalid: dict[str, str] = {}
+        for block in self._environment.redact(reply.content):
             if block.get("type") == "text" and not str(block.get("text", "")).strip():
                 continue
             if block.get("type") == "tool_use":
-                use_id = str(block.get("id") or "")
-                if not use_id or use_id in seen:
-                    use_id = f"toolu_wk_{self._turn + 1}_{len(kept)}"
-                seen.add(use_id)
+                given = str(block.get("id") or "")
+                use_id = given if given and given not in self._used_ids else f"toolu_wk_{self._turn + 1}_{len(kept)}"
+                self._used_ids.add(use_id)
                 block = block | {"id": use_id}
+                if given in reply.invalid_inputs:
+                    invalid[use_id] = reply.invalid_inputs[given]
                 if not isinstance(block.get("input"), dict):
                     block = block | {"input": {}}
             kept.append(block)
-        return kept or [{"type": "text", "text": "(an empty reply)"}]
+        return kept or [{"type": "text", "text": "(an empty reply)"}], invalid
 
     def _loops(self, calls: list[Call]) -> bool:
         same = [(call.name, repr(call.arguments)) for call in calls]
@@ -454,10 +459,21 @@ def _done(calls: list[Call], name: str) -> dict[str, Any] | None:
     return None
 
 
+def used_ids(messages: Sequence[Message]) -> set[str]:
+    """The ids of all tool calls in a history: the Messages API refuses one that comes twice."""
+    return {
+        str(block.get("id"))
+        for message in messages
+        if isinstance(message.content, list)
+        for block in message.content
+        if block.get("type") == "tool_use"
+    }
+
+
 def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
     """How large this agent's context may be: its window, less what a reply, the system prompt and the tools take."""
     window = agent.context_limit
-    reserve = max(256, min(environment.settings.max_output_tokens, window // 4))
+    reserve = max(256, min(environment.settings.max_output_tokens, window // 6))
     return ContextLimits(
         max_tokens=window,
         reserve_tokens=reserve,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.loop import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.memory.changes import Rejection
 from watchkeeper.records.states import (
     AGENT_ENDED,
     SESSION_ENDED,
@@ -179,18 +181,21 @@ class CommandQueue:
         agent = self._agent(command)
         up_to = command.payload.get("up_to")
         instructions = command.payload.get("instructions") or None
-        memory = self._memory(agent)
-        change = memory.state.digest(
-            up_to=int(up_to) if up_to is not None else None,
-            at=self._host.environment.clock.now(),
-            reason="manual",
-            instructions=instructions,
-        )
-        if change is None:
-            raise ValueError(f"nothing to gain: {memory.state.last_refusal or 'the context is as small as it gets'}")
-        recorded = memory.record(change)
-        await self._store.commit(lambda tx: recorded.write(tx, trigger="manual", instructions=instructions))
-        return f"{agent.name}: {change.tokens_before} → {change.tokens} tokens"
+        if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
+            raise ValueError("up_to must be the number of a message")
+        loop = self._host.loop_of(agent.id)
+        if loop is not None:
+            begun = await loop.compaction.begin(trigger="manual", up_to=up_to, instructions=instructions)
+            if isinstance(begun, Rejection):
+                raise ValueError(begun.reason)
+            return f"{agent.name} is compacted up to message {begun.high_water} while it works"
+        compaction = Compaction(self._host.environment, agent, self._memory(agent))
+        await compaction.take_over()
+        outcome = await compaction.run(trigger="manual", up_to=up_to, instructions=instructions)
+        if isinstance(outcome, Rejection) or not outcome.applied:
+            raise ValueError(outcome.reason)
+        said = f"{agent.name}: {outcome.tokens_before} → {outcome.tokens_after} tokens, up to message {outcome.high_water}"
+        return said if outcome.reason == "summary" else f"{said} ({outcome.reason})"
 
     async def _undo(self, command: Command) -> str:
         agent = self._agent(command)
@@ -257,9 +262,9 @@ class CommandQueue:
 
     def _memory(self, agent: Agent, *, whole: bool = False) -> AgentMemory:
         """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
-        running = self._host.memory_of(agent.id)
-        if running is not None:
-            return running
+        loop = self._host.loop_of(agent.id)
+        if loop is not None:
+            return loop.memory
         environment = self._host.environment
         specs = Toolbox(environment, agent, AgentControl()).specs()
         return AgentMemory.load(self._store, agent.id, limits_of(environment, agent, specs), environment.counter, whole=whole)

@@ -112,10 +112,10 @@ class SessionHost:
         running = self._loops.get(agent_id)
         return running.control if running else None
 
-    def memory_of(self, agent_id: str) -> AgentMemory | None:
-        """The memory that the agent's running loop uses, or None where no loop runs."""
+    def loop_of(self, agent_id: str) -> AgentLoop | None:
+        """The agent's running loop, or None."""
         running = self._loops.get(agent_id)
-        return running.loop.memory if running else None
+        return running.loop if running else None
 
     def restrict_to(self, task_ids: set[str]) -> None:
         """With `once`: these tasks may run."""

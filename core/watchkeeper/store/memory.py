@@ -143,6 +143,77 @@ def add_compaction(
     )  # fmt: skip
 
 
+def begin_compaction(
+    tx: Transaction, agent_id: str, *, trigger: str, instructions: str | None, high_water: int, tokens_before: int, model: str
+) -> int:
+    """A pass over an agent's context began beside its loop; returns its id."""
+    compaction_id = tx.insert(
+        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water, tokens_before, model,"
+        " requested_at) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?)",
+        (tx.session_id, agent_id, trigger, instructions, high_water, tokens_before, model, tx.now),
+    )
+    tx.event(
+        "compaction.started",
+        agent_id=agent_id,
+        compaction=compaction_id,
+        trigger=trigger,
+        high_water=high_water,
+        tokens_before=tokens_before,
+    )
+    return compaction_id
+
+
+def keep_prepared(tx: Transaction, agent_id: str, compaction_id: int, prepared: str) -> None:
+    """The pass has its result, as JSON; it is published at the agent's next step, by whichever host takes it."""
+    tx.execute(
+        "UPDATE compactions SET status = 'prepared', prepared = ? WHERE id = ? AND status = 'running'", (prepared, compaction_id)
+    )
+    tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id)
+
+
+def end_compaction(
+    tx: Transaction,
+    agent_id: str,
+    compaction_id: int,
+    *,
+    status: str,
+    reason: str,
+    tokens_after: int | None = None,
+    messages_removed: int = 0,
+    high_water: int | None = None,
+    view_before: int | None = None,
+    view_after: int | None = None,
+    cost_usd: float | None = None,
+    stall_seconds: float = 0.0,
+    seconds: float | None = None,
+    cache_tokens_invalidated: int = 0,
+) -> None:
+    """How a pass ended: applied, rejected or abandoned, why, and what it cost and gained."""
+    row = tx.one("SELECT trigger, tokens_before FROM compactions WHERE id = ?", (compaction_id,))
+    tx.execute(
+        "UPDATE compactions SET status = ?, reason = ?, tokens_after = ?, messages_removed = ?,"
+        " high_water = coalesce(?, high_water), view_before = ?, view_after = ?, cost_usd = ?, stall_seconds = ?, seconds = ?,"
+        " cache_tokens_invalidated = ?, prepared = NULL, ended_at = ? WHERE id = ?",
+        (
+            status, reason, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, stall_seconds, seconds,
+            cache_tokens_invalidated, tx.now, compaction_id,
+        ),
+    )  # fmt: skip
+    if status == "applied":
+        tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
+    tx.event(
+        f"compaction.{status}",
+        agent_id=agent_id,
+        compaction=compaction_id,
+        trigger=row[0] if row else None,
+        tokens_before=row[1] if row else None,
+        tokens_after=tokens_after,
+        messages_removed=messages_removed,
+        high_water=high_water,
+        reason=reason,
+    )
+
+
 def save_snapshot(tx: Transaction, agent_id: str, ref: str, *, version: int, last_seq: int, turn: int, tokens: int) -> None:
     """Say where the agent's memory as of now is kept whole."""
     tx.execute(

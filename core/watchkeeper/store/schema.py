@@ -98,6 +98,7 @@ CREATE TABLE tasks (
     artifact_refs TEXT NOT NULL DEFAULT '[]',
     result TEXT,
     error TEXT,
+    failures INTEGER NOT NULL DEFAULT 0,
     created_at REAL NOT NULL,
     started_at REAL,
     ended_at REAL,
@@ -273,6 +274,8 @@ CREATE TABLE compactions (
     cost_usd REAL,
     stall_seconds REAL NOT NULL DEFAULT 0,
     cache_tokens_invalidated INTEGER NOT NULL DEFAULT 0,
+    prepared TEXT,
+    seconds REAL,
     requested_at REAL NOT NULL,
     ended_at REAL
 );

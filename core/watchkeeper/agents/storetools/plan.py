@@ -15,6 +15,12 @@ from watchkeeper.store.transaction import Transaction
 
 MOST_TASKS = 500
 
+MOST_FAILURES = 5
+"""How often a planner may resume a task that fails at the same turn. A person may go on doing so."""
+
+MOST_ATTEMPTS = 10
+"""How many attempts a planner may give to one task. A person may give more."""
+
 _TASK = {
     "type": "object",
     "properties": {
@@ -133,11 +139,19 @@ class PlanTools:
 
     def resume_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = find_task(tx, arguments)
+        failures = tx.one("SELECT failures FROM tasks WHERE id = ?", (task.id,))[0]
+        if failures >= MOST_FAILURES:
+            raise ValueError(
+                f"{task.name} failed {failures} times without a single turn between ({task.error}); revise it, re-run it fresh,"
+                " or drop it"
+            )
         resume(tx, task, str(arguments.get("message") or "Go on where you stopped."))
         return self._told(tx, task.parent_plan_id, f"resumed {task.name}")
 
     def rerun_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         task = find_task(tx, arguments)
+        if task.attempt >= MOST_ATTEMPTS:
+            raise ValueError(f"{task.name} had {task.attempt} attempts; drop it, or make another task of it")
         rerun(tx, task, fresh=bool(arguments.get("fresh")))
         return self._told(tx, task.parent_plan_id, f"re-runs {task.name}")
 
@@ -243,7 +257,7 @@ def rerun(tx: Transaction, task: Task, *, fresh: bool) -> None:
         plans.move(tx, task.id, TaskStatus.PENDING, "re-run" + (" (fresh)" if fresh else ""))
     tx.execute(
         "UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL, error = NULL,"
-        " artifact_refs = '[]', inputs_hash = NULL WHERE id = ?",
+        " artifact_refs = '[]', inputs_hash = NULL, failures = 0 WHERE id = ?",
         (None if fresh else task.assigned_agent, task.id),
     )
     for other in downstream(plans.load_tasks(tx, tx.session_id), task.id):

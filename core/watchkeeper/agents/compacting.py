@@ -1,0 +1,244 @@
+"""Compaction of one agent's context, by a model, beside its loop.
+
+A pass begins at a step boundary, is prepared while the agent goes on working, and is published at a later boundary, in
+one transaction with its record. Its result is stored as soon as it is there, so that a crash between the two loses
+nothing: the next host publishes it. Where a pass is late, the context's own digest holds the bound meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.calling import Called, call_model
+from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.environment import Environment
+from watchkeeper.memory.changes import Prepared, Rejection
+from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome
+from watchkeeper.memory.pacing import Pacer
+from watchkeeper.memory.prompts import SUMMARY_SYSTEM, summary_prompt
+from watchkeeper.records.memory import ObservationKind
+from watchkeeper.records.model import ModelRequest, Purpose, Usage
+from watchkeeper.store import memory as rows
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.transaction import Transaction
+
+SUMMARY_TOKENS = 2_048
+"""The longest summary that is asked for."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A pass between its begin and its end."""
+
+    run: CompactionPass
+    compaction_id: int
+    trigger: str
+    began: float
+    task: asyncio.Task[Prepared]
+    calls: list[Called] = field(default_factory=list)
+
+
+class Compaction:
+    """Begins, lands and abandons the passes over one agent's memory; at most one is in flight."""
+
+    def __init__(self, environment: Environment, agent: Agent, memory: AgentMemory) -> None:
+        self._environment = environment
+        self._agent = agent
+        self._memory = memory
+        self._compactor = Compactor(memory.state, write=self._write, monotonic=environment.clock.monotonic)
+        self._pacer = Pacer()
+        self._flight: _Flight | None = None
+        self._cached_tokens = 0
+
+    @property
+    def in_flight(self) -> bool:
+        return self._flight is not None
+
+    def note_usage(self, usage: Usage) -> None:
+        """What the last turn read from, and wrote to, the provider's prompt cache."""
+        self._cached_tokens = usage.cache_read_tokens + usage.cache_write_tokens
+
+    async def at_boundary(self) -> None:
+        """Between two steps: publish a pass that is ready, and begin one that is due. Waits for no model."""
+        flight = self._flight
+        if flight is not None and flight.task.done():
+            await self._land(flight)
+        clock, state = self._environment.clock, self._memory.state
+        self._pacer.grew(clock.monotonic(), state.total_tokens)
+        if self._flight is None and self._pacer.due(state, clock.monotonic(), self._compactor.expected_seconds()):
+            begun = await self.begin(trigger="auto")
+            if isinstance(begun, Rejection):
+                self._pacer.ended(state, gained=False)
+            else:
+                self._pacer.started(clock.monotonic())
+
+    async def begin(
+        self, *, trigger: str, up_to: int | None = None, instructions: str | None = None
+    ) -> CompactionPass | Rejection:
+        """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be gained)."""
+        run = self._compactor.begin(up_to, instructions)
+        if isinstance(run, Rejection):
+            return run
+        before = self._memory.state.tokens
+        model = self._agent.model
+        try:
+            compaction_id = await self._environment.store.commit(
+                lambda tx: rows.begin_compaction(
+                    tx,
+                    self._agent.id,
+                    trigger=trigger,
+                    instructions=instructions,
+                    high_water=run.high_water,
+                    tokens_before=before,
+                    model=model,
+                )
+            )
+        except BaseException:
+            self._compactor.end()
+            raise
+        calls: list[Called] = []
+        task = asyncio.create_task(self._prepare(run, compaction_id), name=f"compaction-{self._agent.id}")
+        self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), task, calls)
+        return run
+
+    async def run(self, *, trigger: str, up_to: int | None = None, instructions: str | None = None) -> Outcome | Rejection:
+        """A whole pass, waited for: where no loop runs."""
+        begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions)
+        if isinstance(begun, Rejection):
+            return begun
+        assert self._flight is not None
+        await self._flight.task
+        return await self._land(self._flight)
+
+    async def abandon(self, reason: str) -> None:
+        """Give up what is in flight; nothing of it stays but the record that it was."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return
+        flight.task.cancel()
+        await asyncio.gather(flight.task, return_exceptions=True)
+        self._compactor.end()
+        await self._environment.store.commit(lambda tx: self._write_end(tx, flight, status="abandoned", reason=reason))
+
+    async def take_over(self) -> None:
+        """After a crash: publish what an earlier host had prepared; what was only running is abandoned."""
+        store = self._environment.store
+        found = store.all(
+            "SELECT id, status, prepared FROM compactions WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id",
+            (self._agent.id,),
+        )
+        for row in found:
+            outcome = None
+            if row["status"] == "prepared" and row["prepared"]:
+                outcome = self._compactor.republish(_load(row["prepared"]), at=self._environment.clock.now())
+            await self._write_outcome(row["id"], outcome, "the host that ran it stopped")
+
+    # --- one pass ----------------------------------------------------------------------------------------------
+
+    async def _prepare(self, run: CompactionPass, compaction_id: int) -> Prepared:
+        prepared = await self._compactor.prepare(run)
+        text = encode(asdict(prepared))
+        await self._environment.store.commit(lambda tx: rows.keep_prepared(tx, self._agent.id, compaction_id, text))
+        return prepared
+
+    async def _write(self, run: CompactionPass, instructions: str | None) -> str:
+        """Ask the agent's own model for the summary, at background priority."""
+        environment = self._environment
+        request = ModelRequest(
+            system=SUMMARY_SYSTEM,
+            messages=[{"role": "user", "content": summary_prompt(run, instructions)}],
+            max_tokens=min(SUMMARY_TOKENS, environment.settings.max_output_tokens),
+            purpose=Purpose.REFLECTOR,
+            agent_id=self._agent.id,
+        )
+        called = await call_model(
+            environment, AgentControl(), self._agent.model, request,
+            estimated_prompt_tokens=run.source_tokens, shown=False,
+        )  # fmt: skip
+        if self._flight is not None:
+            self._flight.calls.append(called)
+        if called.reply is None:
+            raise called.error or RuntimeError("the call was abandoned")
+        return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")
+
+    async def _land(self, flight: _Flight) -> Outcome:
+        self._flight = None
+        state = self._memory.state
+        error = None if flight.task.cancelled() else flight.task.exception()
+        if flight.task.cancelled() or error is not None:
+            self._compactor.end()
+            if error is not None and not isinstance(error, Exception):
+                raise error
+            outcome = Outcome(applied=False, reason=str(error or "abandoned"))
+        else:
+            outcome = self._compactor.publish(flight.task.result(), at=self._environment.clock.now())
+        self._pacer.ended(state, gained=outcome.applied)
+        recorded = self._memory.record(outcome.change) if outcome.change is not None else None
+
+        def write(tx: Transaction) -> None:
+            if recorded is not None:
+                recorded.write(tx, compaction_id=flight.compaction_id)
+            status = "applied" if outcome.applied else "rejected"
+            self._write_end(tx, flight, status=status, reason=outcome.reason, outcome=outcome)
+
+        await self._environment.store.commit(write)
+        return outcome
+
+    def _write_end(
+        self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None
+    ) -> None:
+        for called in flight.calls:
+            called.record(tx, self._agent.id, self._agent.turn)
+        costs = [called.cost.usd for called in flight.calls if called.cost.usd is not None]
+        change = outcome.change if outcome else None
+        rows.end_compaction(
+            tx,
+            self._agent.id,
+            flight.compaction_id,
+            status=status,
+            reason=reason,
+            tokens_after=outcome.tokens_after if outcome and outcome.applied else None,
+            messages_removed=outcome.messages_removed if outcome else 0,
+            high_water=outcome.high_water if outcome else None,
+            view_before=change.views[0].parent if change and change.views else None,
+            view_after=change.view.version if change else None,
+            cost_usd=sum(costs) if costs else None,
+            seconds=self._environment.clock.monotonic() - flight.began,
+            cache_tokens_invalidated=min(self._cached_tokens, outcome.tokens_before) if outcome and outcome.applied else 0,
+        )
+
+    async def _write_outcome(self, compaction_id: int, outcome: Outcome | None, otherwise: str) -> None:
+        """The end of a pass of an earlier host."""
+        change = outcome.change if outcome else None
+        recorded = self._memory.record(change) if change is not None else None
+
+        def write(tx: Transaction) -> None:
+            if recorded is not None:
+                recorded.write(tx, compaction_id=compaction_id)
+            status = "abandoned" if outcome is None else "applied" if outcome.applied else "rejected"
+            rows.end_compaction(
+                tx,
+                self._agent.id,
+                compaction_id,
+                status=status,
+                reason=outcome.reason if outcome else otherwise,
+                tokens_after=outcome.tokens_after if outcome and outcome.applied else None,
+                messages_removed=outcome.messages_removed if outcome else 0,
+                high_water=outcome.high_water if outcome else None,
+                view_before=change.views[0].parent if change and change.views else None,
+                view_after=change.view.version if change else None,
+            )
+
+        await self._environment.store.commit(write)
+
+
+def _load(text: str) -> Prepared:
+    """A pass's result as it was stored."""
+    fields: dict[str, Any] = decode(text)
+    for name in ("covers", "citations", "replaces", "refused"):
+        fields[name] = tuple(fields[name])
+    return Prepared(**fields | {"kind": ObservationKind(fields["kind"])})

@@ -1,0 +1,207 @@
+"""Compaction of running agents: by their model, beside their loop, and never twice, lost or in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from tests.core.runtime.conftest import Bench
+from tests.support.scripted import PlannedRun, call, said, task, turns
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
+
+
+class Work:
+    """A sub-agent of `count` turns, and a summariser that waits for `summaries`, answers `summary`, or fails."""
+
+    def __init__(self, count: int = 14, *, summary: Any = "The agent saved notes (#3). Paths: notes/a.txt", words: int = 250) -> None:
+        self.count = count
+        self.words = words
+        self.summary = summary
+        self.summaries = asyncio.Event()
+        self.summaries.set()
+        self.hold_turn: int | None = None
+        self.turn_gate = asyncio.Event()
+        self.asked = 0
+
+    def __call__(self, request: ModelRequest) -> Any:
+        if request.purpose is Purpose.REFLECTOR:
+            self.asked += 1
+            if not self.summaries.is_set():
+                return self.summaries
+            return self.summary if isinstance(self.summary, ModelError) else [said(self.summary)]
+        return PlannedRun([task("a")], self.work)(request)
+
+    def work(self, name: str, request: ModelRequest) -> Any:
+        done = self.saved
+        if done == self.hold_turn and not self.turn_gate.is_set():
+            return self.turn_gate
+        if done < self.count:
+            self.saved += 1
+            return [call("save_artifact", {"name": f"n{done}", "content": f"note {done} " + "words " * self.words}, f"t{done}")]
+        return [said("done")]
+
+    saved = 0
+
+
+def passes(bench: Bench) -> list[dict[str, Any]]:
+    return [one for one in bench.state["compactions"] if one["model"] != "digest"]
+
+
+async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench: Bench) -> None:
+    work = Work(count=16, words=450)
+    work.summaries.clear()
+    work.hold_turn = 15
+    bench.start(work, window=12_000)
+
+    async def release() -> None:
+        await bench.until(lambda state: work.saved >= 15 and work.asked)
+        started = passes(bench)[0]
+        assert started["status"] == "running"
+        assert started["high_water"] < bench.state["agents"][-1]["messages"]
+        work.summaries.set()
+        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+        work.turn_gate.set()
+
+    assert (await bench.run_while(release)).exit_code == 0
+    landed = passes(bench)[0]
+    assert (landed["status"], landed["stall_seconds"]) == ("applied", 0)
+    assert landed["tokens_after"] < landed["tokens_before"]
+    calls = bench.query("SELECT count(*) FROM model_calls WHERE purpose = 'reflector' AND status = 'done'")
+    assert calls[0][0] >= 1
+    bench.assert_sound()
+
+
+async def test_a_second_request_while_a_pass_runs_is_refused_and_says_so(bench: Bench) -> None:
+    work = Work()
+    work.summaries.clear()
+    work.hold_turn = 5
+    bench.start(work, window=60_000)
+
+    async def ask_twice() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        agent = bench.state["agents"][-1]["id"]
+        first = bench.submit("compact", agent_id=agent)
+        second = bench.submit("compact", agent_id=agent)
+        said_so = await bench.until(lambda state: {one["id"]: one for one in state["commands"] if one["status"] != "queued"})
+        while set(said_so) != {first, second}:
+            said_so = await bench.until(lambda state: {one["id"]: one for one in state["commands"] if one["status"] != "queued"})
+        assert said_so[first]["status"] == "applied"
+        assert said_so[second]["status"] == "refused"
+        assert "running already" in said_so[second]["result"]
+        work.summaries.set()
+        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+        work.turn_gate.set()
+
+    assert (await bench.run_while(ask_twice)).exit_code == 0
+    assert [one["status"] for one in passes(bench)] == ["applied"]
+    assert passes(bench)[0]["trigger"] == "manual"
+
+
+async def test_a_pass_that_was_prepared_before_a_crash_is_published_by_the_next_host(bench: Bench) -> None:
+    work = Work()
+    work.hold_turn = 5
+    bench.start(work, window=60_000)
+    crashed = asyncio.ensure_future(bench.run())
+    await bench.until(lambda state: bench.model.hanging)
+    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+    await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
+    crashed.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await crashed
+    assert passes(bench)[0]["status"] == "prepared"
+    work.turn_gate.set()
+    assert (await bench.run()).exit_code == 0
+    assert passes(bench)[0]["status"] == "applied"
+    assert work.asked == 1
+    bench.assert_sound()
+
+
+async def test_a_pass_that_only_ran_when_the_host_died_is_abandoned_and_leaves_nothing(bench: Bench) -> None:
+    work = Work()
+    work.hold_turn = 5
+    work.summaries.clear()
+    bench.start(work, window=60_000)
+    crashed = asyncio.ensure_future(bench.run())
+    await bench.until(lambda state: bench.model.hanging)
+    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+    await bench.until(lambda state: work.asked)
+    crashed.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await crashed
+    work.turn_gate.set()
+    assert (await bench.run()).exit_code == 0
+    assert [one["status"] for one in passes(bench)] == ["abandoned"]
+    assert bench.state["observations"] == []
+    bench.assert_sound()
+
+
+async def test_a_pause_abandons_the_pass_in_flight(bench: Bench) -> None:
+    work = Work()
+    work.hold_turn = 5
+    work.summaries.clear()
+    bench.start(work, window=60_000)
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+        await bench.until(lambda state: work.asked)
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", "the agent is paused")]
+
+
+async def test_a_summariser_that_fails_gives_way_to_the_digest_and_the_record_says_why(bench: Bench) -> None:
+    work = Work(summary=ModelError("overloaded", kind=ErrorKind.RETRY))
+    work.hold_turn = 8
+    bench.start(work, window=60_000)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+        await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
+        work.turn_gate.set()
+
+    assert (await bench.run_while(compact)).exit_code == 0
+    landed = passes(bench)[0]
+    assert landed["status"] == "applied"
+    assert landed["reason"].startswith("digest: ")
+    assert "overloaded" in landed["reason"]
+    assert work.asked == 2
+
+
+async def test_an_agent_may_ask_for_its_own_compaction(bench: Bench) -> None:
+    steps = iter(range(100))
+
+    def script(request: ModelRequest) -> Any:
+        if request.purpose is Purpose.REFLECTOR:
+            assert "keep the notes" in str(request.messages)
+            return [said("The agent saved notes (#2).")]
+        return PlannedRun([task("a")], work)(request)
+
+    def work(name: str, asked: ModelRequest) -> Any:
+        at = next(steps)
+        if at < 4:
+            return [call("save_artifact", {"name": f"n{at}", "content": "words " * 500}, f"t{at}")]
+        if at == 4:
+            return [call("compact", {"instructions": "keep the notes"})]
+        return [said("done")] if "saved notes" in str(asked.messages) else [call("recall", {"query": f"q{at}"}, f"t{at}")]
+
+    bench.start(script)
+    assert (await bench.run()).exit_code == 0
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("agent", "applied")]
+
+
+async def test_undo_restores_the_view_before_and_keeps_the_turns_since(bench: Bench) -> None:
+    work = Work(count=10)
+    bench.start(work, window=60_000)
+    await bench.run()
+    agent = bench.state["agents"][-1]
+    await bench.run(once=bench.submit("compact", agent_id=agent["id"]))
+    assert bench.state["agents"][-1]["context"]["used"] < agent["context"]["used"]
+    await bench.run(once=bench.submit("undo", agent_id=agent["id"]))
+    assert bench.state["agents"][-1]["context"]["used"] == agent["context"]["used"]
+    await bench.run(once=bench.submit("redo", agent_id=agent["id"]))
+    assert bench.state["agents"][-1]["context"]["used"] < agent["context"]["used"]
+    assert bench.state["agents"][-1]["messages"] == agent["messages"]
