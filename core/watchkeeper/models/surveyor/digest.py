@@ -10,6 +10,8 @@ from watchkeeper.models.surveyor.situation import CURSOR
 
 ROLES = frozenset({"observer", "reflector", "summarizer", "summariser"})
 _ENTRY = re.compile(r"^\s*(?:[-*>]\s*)?[\[(<]?#(\d+)\b[^\n]*", re.MULTILINE)
+_HEAD = re.compile(r"^[^\S\n]*(?:user|assistant|result|tool_result)\b\s*[\])>:]*")
+"""What stands between an entry's number and its text; `calls list_folder` stays, it says what was done."""
 _WIDTH = 160
 _SHARE = 0.3
 """Of the length of what is digested."""
@@ -48,8 +50,9 @@ def _line(whole: str, entries: list[re.Match[str]], index: int) -> str:
     """An entry's own line, and the beginning of what follows it."""
     entry = entries[index]
     end = entries[index + 1].start() if index + 1 < len(entries) else len(whole)
-    text = whole[entry.start(1) : end].partition(CURSOR)[0]
-    return f"- #{_short(text)}"
+    text = whole[entry.end(1) : end].partition(CURSOR)[0]
+    said = _HEAD.sub("", text, count=1).strip(" ])>\n")
+    return f"- {_short(said)} (#{entry[1]})"
 
 
 def _short(text: str, width: int = _WIDTH) -> str:
