@@ -266,3 +266,14 @@ async def test_y_copies_what_is_selected_as_plain_text(desk: Desk) -> None:
         assert app.clipboard == "explorer1"
         await pilot.press("2", "y")
         assert "failed “Write the draft”" in app.clipboard
+
+
+@pytest.mark.parametrize("size", [(38, 10), (60, 14), (80, 24)])
+async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(desk: Desk, size: tuple[int, int]) -> None:
+    desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
+    async with desk.app().run_test(size=size) as pilot:
+        await choose(pilot, "task:t-core")
+        for key, words in (("C", "y do it"), ("a", "y approve"), ("q", "l leave it running")):
+            await pilot.press(key)
+            await until(pilot, lambda words=words: words in text_of(pilot))
+            await pilot.press("escape")

@@ -22,18 +22,20 @@ class Page:
     """One tab."""
 
     name: str
+    short: str
+    """The name where there is little room."""
     lines: Callable[[PageContext], list[PageLine]]
     follows: bool = False
     """New lines come at the end, and the end is kept in sight."""
 
 
 PAGES: tuple[Page, ...] = (
-    Page("Memory", memory_page),
-    Page("Transcript", transcript_page, follows=True),
-    Page("Calls", calls_page),
-    Page("Metrics", metrics_page),
-    Page("Compactions", compactions_page),
-    Page("Prompt", prompt_page),
+    Page("Memory", "Mem", memory_page),
+    Page("Transcript", "Text", transcript_page, follows=True),
+    Page("Calls", "Calls", calls_page),
+    Page("Metrics", "Stats", metrics_page),
+    Page("Compactions", "Comp", compactions_page),
+    Page("Prompt", "Prompt", prompt_page),
 )
 
 __all__ = ["PAGES", "Page", "PageContext", "PageLine"]

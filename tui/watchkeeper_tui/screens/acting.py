@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID, Action, Request, Target, question_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -172,7 +173,7 @@ class Acting(_Base):
             [
                 [
                     ("The run goes on without this dashboard.", "strong"),
-                    (f"  {running} agents work; wk watch attaches again.", "muted"),
+                    (f"  {figures.plural(running, 'agent')} at work; wk watch attaches again.", "muted"),
                 ],
                 [
                     ("l", "key"),

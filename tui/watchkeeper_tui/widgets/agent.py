@@ -46,13 +46,22 @@ class TabLine(Widget):
             if start <= event.x < end:
                 cast("AgentPane", self.parent).open_tab(index)
 
+    def _labels(self) -> list[str]:
+        """The names, the longest cut short first until all fit; the open one last."""
+        notes = [self.notes.get(page.name, "") for page in PAGES]
+        labels = [page.name + note for page, note in zip(PAGES, notes, strict=True)]
+        while sum(len(label) + 2 for label in labels) > self.size.width:
+            whole = [index for index, page in enumerate(PAGES) if labels[index] != page.short + notes[index]]
+            if not whole:
+                break
+            longest = max(whole, key=lambda index: (index != self.open, len(labels[index])))
+            labels[longest] = PAGES[longest].short + notes[longest]
+        return labels
+
     def _groups(self) -> list[tuple[int, int, list[Piece]]]:
         groups: list[tuple[int, int, list[Piece]]] = []
         start = 0
-        full = sum(len(page.name) + len(self.notes.get(page.name, "")) + 2 for page in PAGES)
-        for index, page in enumerate(PAGES):
-            name = page.name if full <= self.size.width else page.name[:5] if self.size.width > 46 else page.name[:3]
-            label = name + self.notes.get(page.name, "")
+        for index, label in enumerate(self._labels()):
             group: list[Piece] = [(f"[{label}]", "key")] if index == self.open else [(f" {label} ", "muted")]
             width = pieces_width(group)
             groups.append((start, start + width, group))

@@ -21,14 +21,11 @@ if TYPE_CHECKING:
 class _Words(Widget):
     """The lines above the answer."""
 
-    DEFAULT_CSS = "_Words { height: auto; max-height: 14; }"
+    DEFAULT_CSS = "_Words { height: auto; }"
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, id: str) -> None:
+        super().__init__(id=id)
         self.lines: Sequence[Sequence[Piece]] = ()
-
-    def get_content_height(self, *_: object) -> int:
-        return len(self.lines)
 
     def render(self) -> Content:
         palette = cast("WatchkeeperApp", self.app).palette
@@ -44,10 +41,12 @@ class Prompt(Vertical, can_focus=True):
 
     DEFAULT_CSS = """
     Prompt {
-        height: auto; max-height: 18; display: none;
+        height: auto; max-height: 70%; display: none;
         background: $panel; border-top: solid $accent; padding: 0 1;
     }
     Prompt.-asking { display: block; }
+    Prompt #answers { dock: bottom; }
+    Prompt.-typing #answers { display: none; }
     Prompt Input { border: none; height: 1; padding: 0; background: $panel; display: none; }
     Prompt Input:focus { border: none; }
     Prompt.-typing Input { display: block; }
@@ -65,7 +64,8 @@ class Prompt(Vertical, can_focus=True):
         self._focus_before: Widget | None = None
 
     def compose(self) -> ComposeResult:
-        yield _Words()
+        yield _Words("question")
+        yield _Words("answers")
         yield _Line(id="prompt-line", select_on_focus=False, compact=True)
 
     @property
@@ -76,7 +76,7 @@ class Prompt(Vertical, can_focus=True):
     @property
     def text(self) -> str:
         """What the question says, and what is typed."""
-        lines = ["".join(text for text, _ in line) for line in self.query_one(_Words).lines]
+        lines = ["".join(text for text, _ in line) for words in self.query(_Words) for line in words.lines]
         return "\n".join(lines)
 
     def ask_line(
@@ -107,16 +107,23 @@ class Prompt(Vertical, can_focus=True):
         *,
         gave_up: Callable[[], None] | None = None,
     ) -> None:
-        """Ask for one of `keys`; `n` and Esc give up unless they are among them. Enter never answers."""
-        self._open(question)
+        """Ask for one of `keys`; `n` and Esc give up unless they are among them. Enter never answers.
+
+        The last line of the question says which keys; it stays in sight where the rest has no room.
+        """
+        self._open(question[:-1])
+        self._put("answers", question[-1:])
         self._keys, self._typed, self._changed, self._gave_up = dict(keys), None, None, gave_up
         self.remove_class("-typing")
         self.focus()
 
     def reword(self, question: Sequence[Sequence[Piece]]) -> None:
         """Say something else above the line that is being typed."""
-        words = self.query_one(_Words)
-        words.lines = question
+        self._put("question", question)
+
+    def _put(self, name: str, lines: Sequence[Sequence[Piece]]) -> None:
+        words = self.query_one(f"#{name}", _Words)
+        words.lines = lines
         words.refresh(layout=True)
 
     def close(self) -> None:
