@@ -9,6 +9,8 @@ change nothing but the database.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import queue
 import threading
 import time
@@ -92,6 +94,18 @@ class _Item:
     loop: asyncio.AbstractEventLoop | None
 
 
+class _FileGone(StoreUnusable):
+    """The path names another file than the one that is open, or none."""
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class Writer:
     """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it."""
 
@@ -101,6 +115,9 @@ class Writer:
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._connection = database.open_writable(path, check_same_thread=False)
         self._closed = False
+        self._closing = threading.Lock()
+        """Nothing is queued behind the mark that ends the thread, where nobody would ever run it."""
+        self._file = _identity(path)
         self.commits = 0
         """Transactions committed so far."""
         self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
@@ -121,16 +138,18 @@ class Writer:
 
     def close(self) -> None:
         """Commit what is queued, then close the connection."""
-        if not self._closed:
-            self._closed = True
-            self._queue.put(None)
-            self._thread.join()
-            self._connection.close()
+        with self._closing:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        self._thread.join()
+        self._connection.close()
 
     def _put(self, item: _Item) -> None:
-        if self._closed:
-            raise StoreUnusable(f"{self.path} was closed; nothing more can be written to it")
-        self._queue.put(item)
+        with self._closing:
+            if self._closed:
+                raise StoreUnusable(f"{self.path} was closed; nothing more can be written to it")
+            self._queue.put(item)
 
     def _run(self) -> None:
         stopping = False
@@ -158,8 +177,9 @@ class Writer:
         try:
             outcomes = self._transact(items)
         except BaseException as error:
-            if len(items) == 1:
-                outcomes = [(None, error)]
+            # A lock that outlasts the wait is nobody's fault in the group: one wait for it, not one for each.
+            if len(items) == 1 or not self._connection_serves(error):
+                outcomes = [(None, error)] * len(items)
             else:
                 outcomes = []
                 for item in items:
@@ -171,6 +191,9 @@ class Writer:
 
     def _transact(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
+        if _identity(self.path) != self._file:
+            # SQLite would go on writing to a file that has no name any more, and "done" would be a lie.
+            raise _FileGone(f"{self.path} was deleted or replaced while it was in use; put it back, or choose another with --db")
         database.begin_immediate(connection)
         try:
             group = Group(connection)
@@ -185,6 +208,9 @@ class Writer:
         self.commits += 1
         reach("writer.after_commit")
         return outcomes
+
+    def _connection_serves(self, error: BaseException) -> bool:
+        return not isinstance(error, _FileGone) and not database.is_busy(error)
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
@@ -201,12 +227,15 @@ def _acknowledge(items: list[_Item], outcomes: list[tuple[Any, BaseException | N
         if isinstance(item.done, asyncio.Future):
             assert item.loop is not None
             by_loop.setdefault(item.loop, []).append((item.done, value, error))
+        elif not item.done.set_running_or_notify_cancel():
+            continue  # its waiter left; the batch stands all the same
         elif error is None:
             item.done.set_result(value)
         else:
             item.done.set_exception(error)
     for loop, settled in by_loop.items():
-        if not loop.is_closed():
+        # A loop that was closed has no waiter left to tell; this thread serves the others.
+        with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_settle, settled)
 
 
