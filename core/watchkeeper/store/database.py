@@ -88,6 +88,9 @@ def migrate(connection: Connection) -> None:
 
     begin_immediate(connection)
     try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] >= SCHEMA_VERSION:
+            connection.execute("ROLLBACK")  # another process, perhaps a newer one, was first
+            return
         database = Database(connection)
         migrations().apply(database)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID:d}")
@@ -114,12 +117,15 @@ def _retrying(attempt: Any, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> An
         try:
             return attempt()
         except sqlite3.OperationalError as error:
-            if not _is_busy(error) or time.monotonic() > deadline:
+            if not is_busy(error) or time.monotonic() > deadline:
                 raise
         time.sleep(random.uniform(0.0003, 0.002))
 
 
-def _is_busy(error: Exception) -> bool:
+def is_busy(error: BaseException) -> bool:
+    """Whether SQLite failed because another connection holds a lock."""
+    if not isinstance(error, sqlite3.OperationalError):
+        return False
     code = getattr(error, "sqlite_errorcode", None)
     if code is not None:
         return (code & 0xFF) in (5, 6)
@@ -140,20 +146,27 @@ def _prepare_file(path: Path) -> None:
 
 
 def _versions(connection: Connection, path: Path) -> tuple[int, int]:
-    version = int(_retrying(lambda: connection.execute("PRAGMA user_version").fetchone()[0]))
-    application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    version, application, has_tables = _retrying(lambda: _look(connection))
     if version > SCHEMA_VERSION and application == APPLICATION_ID:
         raise StoreUnusable(
             f"{path} was written by a newer Watchkeeper (schema {version}, this program knows {SCHEMA_VERSION}); upgrade it"
         )
-    if application not in (0, APPLICATION_ID) or (application == 0 and _has_tables(connection)):
+    if application not in (0, APPLICATION_ID) or (application == 0 and has_tables):
         raise StoreUnusable(f"{path} is a database of another program; choose another file with --db")
     return version, application
 
 
-def _has_tables(connection: Connection) -> bool:
-    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '\\_sqlite\\_%' ESCAPE '\\'")
-    return bool(found.fetchone()[0])
+def _look(connection: Connection) -> tuple[int, int, bool]:
+    """Version, application and whether there are tables, as of one moment: another process may be migrating."""
+    connection.execute("BEGIN")
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        application = int(connection.execute("PRAGMA application_id").fetchone()[0])
+        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '\\_sqlite\\_%' ESCAPE '\\'")
+        return version, application, bool(tables.fetchone()[0])
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
 
 
 def file_system_of(folder: Path, mounts: str = "/proc/mounts") -> str | None:
@@ -189,7 +202,7 @@ def _clear_errors(path: Path) -> Iterator[None]:
 def explain(path: Path, error: Exception) -> str:
     """One line for a user about an SQLite error on `path`."""
     text = str(error)
-    if _is_busy(error):
+    if is_busy(error):
         return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
     if "not a database" in text or "malformed" in text or "corrupt" in text:
         return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
