@@ -7,20 +7,24 @@ host never probes its own session: `probe` answers for it from memory.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import struct
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchkeeper.records.errors import DrivenElsewhere
+from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
 
 _DARWIN = sys.platform == "darwin"
 _FLOCK = "qqihh" if _DARWIN else "hhqqi4x"
 """`struct flock`: type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS."""
 
 _held: dict[Path, int] = {}
+_holding = threading.Lock()
+"""POSIX locks are a process's: two of its threads would both be given one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +53,58 @@ class Lease:
 
         Raises:
             DrivenElsewhere: a live process holds it; the message names it.
+            StoreUnusable: the lock file cannot be made or locked.
         """
         path = lock_path(database_path, session_id)
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        if path in _held:
-            raise DrivenElsewhere(f"session {session_id} is already driven by this process (pid {os.getpid()})")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            holder = _ask(descriptor)
-            os.close(descriptor)
-            named = f"pid {holder.pid}" if holder else "another process"
-            raise DrivenElsewhere(
-                f"session {session_id} is driven by another host ({named}); watch it with `wk watch {session_id}`"
-            ) from None
-        _held[path] = descriptor
-        return cls(path, descriptor)
+        with _holding:
+            if path in _held:
+                raise DrivenElsewhere(f"session {session_id} is already driven by this process (pid {os.getpid()})")
+            try:
+                _held[path] = _lock(path, session_id)
+            except OSError as error:
+                raise StoreUnusable(f"{path} cannot be locked ({error.strerror}); choose another place with --db") from error
+            return cls(path, _held[path])
 
     def release(self) -> None:
         """Give the lease up."""
-        if _held.pop(self._path, None) is not None:
-            os.close(self._descriptor)
+        with _holding:
+            if _held.get(self._path) == self._descriptor:
+                del _held[self._path]
+                os.close(self._descriptor)
+
+
+def _lock(path: Path, session_id: str) -> int:
+    """The descriptor that holds the lock."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = _ask(descriptor) if error.errno in (errno.EACCES, errno.EAGAIN) else None
+        os.close(descriptor)
+        if error.errno not in (errno.EACCES, errno.EAGAIN):
+            raise
+        named = f"pid {holder.pid}" if holder else "another process"
+        raise DrivenElsewhere(
+            f"session {session_id} is driven by another host ({named}); watch it with `wk watch {session_id}`"
+        ) from None
+    return descriptor
 
 
 def probe(database_path: Path, session_id: str) -> LeaseHolder | None:
     """Who holds the lease now, or None. Takes nothing and waits for nothing."""
     path = lock_path(database_path, session_id)
-    if path in _held:
-        return LeaseHolder(os.getpid())
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return _ask(descriptor)
-    finally:
-        os.close(descriptor)
+    with _holding:  # were it taken by another thread between these steps, the close would drop it
+        if path in _held:
+            return LeaseHolder(os.getpid())
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            return _ask(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _ask(descriptor: int) -> LeaseHolder | None:
