@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from watchkeeper.records.clock import Clock
-from watchkeeper.records.errors import LeaseLost, NotFound
+from watchkeeper.records.errors import LeaseLost, NotFound, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
@@ -42,14 +43,15 @@ class SessionStore:
             DrivenElsewhere: a live host holds it.
             NotFound: no such session.
         """
-        lease = Lease.acquire(path, session_id)
-        try:
+        with contextlib.ExitStack() as undo:
+            lease = Lease.acquire(path, session_id)
+            undo.callback(lease.release)
             writer = Writer(path)
+            undo.callback(writer.close)
             epoch = writer.submit(lambda group: _raise_epoch(group, session_id, pid, host_name)).result()
-        except BaseException:
-            lease.release()
-            raise
-        return cls(path, session_id, writer, lease, epoch, clock)
+            store = cls(path, session_id, writer, lease, epoch, clock)
+            undo.pop_all()
+        return store
 
     async def commit(self, change: Callable[[Transaction], T]) -> T:
         """Run `change` in a fenced transaction; returns once it is durable.
@@ -74,10 +76,17 @@ class SessionStore:
 
     def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first row (by name or index), or None."""
-        return self._reader.execute(sql, parameters).fetchone()
+        return self._read(sql, parameters).fetchone()
 
     def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        return self._reader.execute(sql, parameters).fetchall()
+        rows: list[Any] = self._read(sql, parameters).fetchall()
+        return rows
+
+    def _read(self, sql: str, parameters: Sequence[Any]) -> Any:
+        try:
+            return self._reader.execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            raise StoreUnusable(database.explain(self.path, error)) from error
 
     def close(self) -> None:
         """Commit what is queued, then give the lease up."""
