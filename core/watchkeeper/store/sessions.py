@@ -7,7 +7,7 @@ from typing import Any
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.encoding import encode
+from watchkeeper.store.encoding import encode, plain
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
@@ -29,7 +29,7 @@ def create(
     connection.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at, last_active)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (session_id, user_id, goal, workspace, model, encode(settings), SessionStatus.RUNNING, now, now),
+        (session_id, user_id, plain(goal), workspace, model, encode(settings), SessionStatus.RUNNING, now, now),
     )
     connection.executemany(
         "INSERT INTO budgets (session_id, kind, amount, created_at) VALUES (?, ?, ?, ?)",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchkeeper.records.model import Cost, Usage
-from watchkeeper.store.encoding import encode
+from watchkeeper.store.encoding import encode, plain
 from watchkeeper.store.writer import Fence, Group
 
 
@@ -26,22 +26,32 @@ class Transaction:
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""
-        return self._cursor.execute(sql, parameters).rowcount
+        changed: int = self._run(sql, parameters).rowcount
+        return changed
 
     def insert(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one INSERT; returns the new row's id."""
-        return int(self._cursor.execute(sql, parameters).lastrowid or 0)
+        return int(self._run(sql, parameters).lastrowid or 0)
 
     def executemany(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        if rows:
-            self._cursor.executemany(sql, rows)
+        """Run one statement for each row."""
+        for row in rows:
+            self._run(sql, row)
 
     def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first row, or None."""
-        return self._cursor.execute(sql, parameters).fetchone()
+        return self._run(sql, parameters).fetchone()
 
     def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
-        return self._cursor.execute(sql, parameters).fetchall()
+        rows: list[Any] = self._run(sql, parameters).fetchall()
+        return rows
+
+    def _run(self, sql: str, parameters: Sequence[Any]) -> Any:
+        try:
+            return self._cursor.execute(sql, parameters)
+        except UnicodeEncodeError:
+            # A lone surrogate in a plain text (a title, a file's name, an error) is no reason to lose the row.
+            return self._cursor.execute(sql, [plain(value) if isinstance(value, str) else value for value in parameters])
 
     def event(self, kind: str, *, agent_id: str | None = None, task_id: str | None = None, **data: Any) -> int:
         """Append an event to the session's log; returns its `seq`."""
