@@ -7,6 +7,7 @@ import re
 import zlib
 from typing import Any, Protocol
 
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.transaction import Transaction
 
 SCHEME = "artifact://sha256/"
@@ -52,14 +53,24 @@ def put(tx: Transaction, data: bytes, media_type: str = "text/plain") -> str:
 
 
 def get(reads: Reads, ref: str) -> bytes | None:
-    """The bytes behind a reference, or None where nothing is stored under it."""
+    """The bytes behind a reference, or None where nothing is stored under it.
+
+    Raises:
+        StoreUnusable: what is stored is not what was put there.
+    """
     name = digest_of(ref)
     if name is None:
         return None
     row = reads.one("SELECT encoding, data FROM artifacts WHERE digest = ?", (name,))
     if row is None:
         return None
-    return zlib.decompress(row[1]) if row[0] == "zlib" else bytes(row[1])
+    try:
+        data = zlib.decompress(row[1]) if row[0] == "zlib" else bytes(row[1])
+    except zlib.error:
+        data = None
+    if data is None or digest(data) != name:
+        raise StoreUnusable(f"{ref} is damaged in the database; restore a backup, or run its task again")
+    return data
 
 
 def save_output(

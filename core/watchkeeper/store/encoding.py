@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
+
+_LONGEST_BITS = 10_000
+"""Below Python's limit of 4,300 digits for reading an integer."""
 
 
 def encode(value: Any) -> str:
-    """JSON text of `value`. A lone surrogate (which no UTF-8 binding takes) makes the whole text plain ASCII escapes."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """JSON text of `value`. A lone surrogate (which no UTF-8 binding takes) makes the whole text plain ASCII escapes.
+
+    What JSON cannot say does not stop a run: NaN and the infinities become null, and an integer of more digits than
+    Python reads back becomes its text in hexadecimal.
+
+    Raises:
+        TypeError: no JSON value at all (bytes, an object).
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        value = _sayable(value)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -19,6 +34,18 @@ def encode(value: Any) -> str:
 def decode(text: str) -> Any:
     """The value that `encode` was given."""
     return json.loads(text)
+
+
+def _sayable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_sayable(key): _sayable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, int) and value.bit_length() > _LONGEST_BITS:
+        return hex(value)
+    return value
 
 
 def plain(text: str) -> str:
