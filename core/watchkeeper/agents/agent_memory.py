@@ -12,7 +12,6 @@ from watchkeeper.store import agents, artifacts, memory
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
-
 WHOLE_UP_TO = 5_000
 """Messages of an agent that are read back whole when its loop starts."""
 

@@ -188,9 +188,7 @@ class Compaction:
         await self._environment.store.commit(write)
         return outcome
 
-    def _write_end(
-        self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None
-    ) -> None:
+    def _write_end(self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None) -> None:
         for called in flight.calls:
             called.record(tx, self._agent.id, self._agent.turn)
         costs = [called.cost.usd for called in flight.calls if called.cost.usd is not None]

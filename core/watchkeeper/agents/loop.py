@@ -7,27 +7,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
 from watchkeeper.agents import prompts, reporting
-from watchkeeper.agents.agent_memory import AgentMemory, Recorded, Snapshot
+from watchkeeper.agents.agent_memory import AgentMemory, Recorded
 from watchkeeper.agents.calling import Called, call_model
 from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
+from watchkeeper.agents.endings import Ending, Outcome, write_ending
 from watchkeeper.agents.environment import BudgetReached, Environment
+from watchkeeper.agents.limits import limits_of
+from watchkeeper.agents.replies import succeeded, text_of, usable, used_ids
 from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
-from watchkeeper.memory.state import ContextLimits, WindowTooSmall
-from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.memory.state import WindowTooSmall
 from watchkeeper.records.memory import Block, Message
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
 from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.encoding import decode
 from watchkeeper.store.memory import load_messages
 from watchkeeper.store.transaction import Transaction
 
@@ -38,30 +37,6 @@ SAME_CALLS_IN_A_ROW = 12
 """Turns with exactly the same tool calls after which an agent counts as looping."""
 
 NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
-
-
-class Outcome(StrEnum):
-    """Why a loop returned."""
-
-    DONE = "done"
-    FAILED = "failed"
-    PAUSED = "paused"
-    IDLE = "idle"
-    """A planner that has nothing to answer until its inbox has something."""
-    STOPPED = "stopped"
-    """Cancelled or replaced; nothing was written after that."""
-    BLOCKED = "blocked"
-    """Needs a person (no credit, bad key, budget): the session must pause."""
-    FINISHED = "finished"
-    """The planner ended the session."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    outcome: Outcome
-    reason: str = ""
-    status: str = "done"
-    """For FINISHED: how the session ends."""
 
 
 class AgentLoop:
@@ -127,7 +102,7 @@ class AgentLoop:
             return await self._after_error(called, called.error)
         self.compaction.note_usage(called.reply.usage)
         self._calibrate(called.reply, called.estimated_prompt_tokens)
-        content, invalid = self._usable(called.reply)
+        content, invalid = usable(called.reply, self._environment.redact, self._used_ids, self._turn + 1)
         uses = [block for block in content if block.get("type") == "tool_use"]
         intents = [(b["id"], str(b.get("name", "")), self._toolbox.is_idempotent(str(b.get("name", "")))) for b in uses]
         turn = self._turn + 1
@@ -161,7 +136,7 @@ class AgentLoop:
             if not uses:
                 agents.end_step(tx, self._agent.id, turn, None)
             if ending is not None:
-                self._write_ending(tx, ending, text_of(content), turn, snapshot)
+                write_ending(tx, self._agent, ending, text_of(content), turn, snapshot)
 
         await self._environment.store.commit(write)
         self._turn, self._squeezed = turn, False
@@ -226,8 +201,8 @@ class AgentLoop:
         now = self._environment.clock.now()
         change = self.memory.append("user", content, at=now)
         # What the calls ask of the loop is read from the calls: after a crash, their rows are all there is.
-        asked = _done(calls, "compact")
-        finish = _done(calls, "finish_session")
+        asked = succeeded(calls, "compact")
+        finish = succeeded(calls, "finish_session")
         ending = None
         if finish is not None:
             ending = Ending(Outcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done"))
@@ -245,7 +220,7 @@ class AgentLoop:
                     (f"{self._agent.id}:{self._turn}:{results_seq}", self._agent.task_id, self._agent.id),
                 )
             if ending is not None:
-                self._write_ending(tx, ending, ending.reason, self._turn, snapshot)
+                write_ending(tx, self._agent, ending, ending.reason, self._turn, snapshot)
 
         await self._environment.store.commit(write)
         if asked is not None:
@@ -335,20 +310,6 @@ class AgentLoop:
             return Ending(Outcome.IDLE)
         return Ending(Outcome.DONE)
 
-    def _write_ending(self, tx: Transaction, ending: Ending, text: str, turn: int, snapshot: Snapshot | None) -> None:
-        agent = self._agent
-        if ending.outcome is Outcome.IDLE:
-            agents.move(tx, agent.id, AgentStatus.IDLE)
-            return
-        assert snapshot is not None
-        memory_ref, seq = snapshot.write(tx, turn), snapshot.last_seq
-        if ending.outcome is Outcome.FINISHED:
-            reporting.finish_session(tx, agent.id, ending.status, ending.reason)
-        elif ending.outcome is Outcome.DONE:
-            reporting.task_done(tx, agent, text, memory_ref, turn, seq)
-        elif ending.outcome is Outcome.FAILED:
-            reporting.task_failed(tx, agent, ending.reason, memory_ref, turn, seq)
-
     async def _fail(self, reason: str) -> Ending:
         return await self._fail_after(reason, None)
 
@@ -359,7 +320,7 @@ class AgentLoop:
             assert_mine(tx, self._agent.id)
             if called is not None:
                 self._note_lost_call(tx, called)
-            self._write_ending(tx, ending, reason, self._turn, snapshot)
+            write_ending(tx, self._agent, ending, reason, self._turn, snapshot)
 
         await self._environment.store.commit(write)
         return ending
@@ -421,73 +382,9 @@ class AgentLoop:
 
     # --- small things -----------------------------------------------------------------------------------------
 
-    def _usable(self, reply: Reply) -> tuple[list[Block], dict[str, str]]:
-        """A reply that can stand in this history: not empty, and every tool call with an id that no other has.
-
-        With it, why calls cannot be run, by the id that they have now.
-        """
-        kept: list[Block] = []
-        invalid: dict[str, str] = {}
-        for block in self._environment.redact(reply.content):
-            if block.get("type") == "text" and not str(block.get("text", "")).strip():
-                continue
-            if block.get("type") == "tool_use":
-                given = str(block.get("id") or "")
-                use_id = given if given and given not in self._used_ids else f"toolu_wk_{self._turn + 1}_{len(kept)}"
-                self._used_ids.add(use_id)
-                block = block | {"id": use_id}
-                if given in reply.invalid_inputs:
-                    invalid[use_id] = reply.invalid_inputs[given]
-                if not isinstance(block.get("input"), dict):
-                    block = block | {"input": {}}
-            kept.append(block)
-        return kept or [{"type": "text", "text": "(an empty reply)"}], invalid
-
     def _loops(self, calls: list[Call]) -> bool:
         same = [(call.name, repr(call.arguments)) for call in calls]
         last, count = self._last_calls
         count = count + 1 if same == last else 1
         self._last_calls = (same, count)
         return count >= SAME_CALLS_IN_A_ROW
-
-
-def _done(calls: list[Call], name: str) -> dict[str, Any] | None:
-    """The input of a call of that tool that succeeded in this turn, or None."""
-    for call in calls:
-        if call.name == name and call.status is ToolCallStatus.DONE:
-            return call.arguments if isinstance(call.arguments, dict) else {}
-    return None
-
-
-def used_ids(messages: Sequence[Message]) -> set[str]:
-    """The ids of all tool calls in a history: the Messages API refuses one that comes twice."""
-    return {
-        str(block.get("id"))
-        for message in messages
-        if isinstance(message.content, list)
-        for block in message.content
-        if block.get("type") == "tool_use"
-    }
-
-
-def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
-    """How large this agent's context may be: its window, less what a reply, the system prompt and the tools take."""
-    window = agent.context_limit
-    reserve = max(256, min(environment.settings.max_output_tokens, window // 6))
-    return ContextLimits(
-        max_tokens=window,
-        reserve_tokens=reserve,
-        summarization_threshold=environment.settings.summarization_threshold,
-        overhead_tokens=overhead_tokens(environment.counter, agent.system, specs),
-    )
-
-
-def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int:
-    """Tokens of the system prompt and of the tools' descriptions."""
-    tools = encode([[spec.name, spec.description, spec.input_schema] for spec in specs])
-    return counter.count(system) + counter.count(tools) + 16
-
-
-def text_of(content: list[Block]) -> str:
-    """The texts of a reply, joined."""
-    return "\n".join(str(block.get("text", "")) for block in content if block.get("type") == "text").strip()

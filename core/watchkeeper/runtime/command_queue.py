@@ -11,7 +11,7 @@ from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl
-from watchkeeper.agents.loop import limits_of
+from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection

@@ -6,7 +6,7 @@ from watchkeeper.agents import prompts
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.loop import limits_of
+from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.prompts import Input
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.toolbox import Toolbox

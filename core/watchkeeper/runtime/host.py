@@ -15,8 +15,10 @@ from functools import partial
 from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.endings import Ending, Outcome
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.loop import AgentLoop, Ending, Outcome, limits_of
+from watchkeeper.agents.limits import limits_of
+from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.roles import Roles
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.errors import LeaseLost, WatchkeeperError

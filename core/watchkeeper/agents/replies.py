@@ -1,0 +1,58 @@
+"""A model's reply as it may stand in a history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from watchkeeper.agents.toolbox import Call
+from watchkeeper.records.memory import Block, Message
+from watchkeeper.records.model import Reply
+from watchkeeper.records.states import ToolCallStatus
+
+
+def usable(reply: Reply, redact: Callable[[Any], Any], taken: set[str], turn: int) -> tuple[list[Block], dict[str, str]]:
+    """The reply's blocks: not empty, without secrets, and every tool call with an id that no other has.
+
+    With them, why calls cannot be run, by the id that they have now. `taken` gains the new ids.
+    """
+    kept: list[Block] = []
+    invalid: dict[str, str] = {}
+    for block in redact(reply.content):
+        if block.get("type") == "text" and not str(block.get("text", "")).strip():
+            continue
+        if block.get("type") == "tool_use":
+            given = str(block.get("id") or "")
+            use_id = given if given and given not in taken else f"toolu_wk_{turn}_{len(kept)}"
+            taken.add(use_id)
+            block = block | {"id": use_id}
+            if given in reply.invalid_inputs:
+                invalid[use_id] = reply.invalid_inputs[given]
+            if not isinstance(block.get("input"), dict):
+                block = block | {"input": {}}
+        kept.append(block)
+    return kept or [{"type": "text", "text": "(an empty reply)"}], invalid
+
+
+def succeeded(calls: list[Call], name: str) -> dict[str, Any] | None:
+    """The input of a call of that tool that succeeded in this turn, or None."""
+    for call in calls:
+        if call.name == name and call.status is ToolCallStatus.DONE:
+            return call.arguments if isinstance(call.arguments, dict) else {}
+    return None
+
+
+def used_ids(messages: Sequence[Message]) -> set[str]:
+    """The ids of all tool calls in a history: the Messages API refuses one that comes twice."""
+    return {
+        str(block.get("id"))
+        for message in messages
+        if isinstance(message.content, list)
+        for block in message.content
+        if block.get("type") == "tool_use"
+    }
+
+
+def text_of(content: list[Block]) -> str:
+    """The texts of a reply, joined."""
+    return "\n".join(str(block.get("text", "")) for block in content if block.get("type") == "text").strip()
