@@ -1,0 +1,254 @@
+"""Beside a host that lives: who drives, control from another shell, and Ctrl+C. The provider holds its answers, so nothing races."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.cli.conftest import Wk
+from tests.core.messages_api.ground import MODEL, Ground
+from tests.core.messages_api.scripts import NOTES, Notes, says, uses
+from tests.support.messages_server import Body, Held, Reply, text
+from tests.support.scripted import task
+
+from watchkeeper.store.lease import probe
+
+
+class Stage:
+    """A run whose task `one` stands still at its second turn until `go` is set."""
+
+    def __init__(self, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.ground = ground
+        self.go = threading.Event()
+        self.standing = threading.Event()
+        self.steered = threading.Event()
+        self.notes = Notes(NOTES[:1], work=self._work)
+        ground.serve(self.notes)
+        monkeypatch.setenv("WATCHKEEPER_DB", str(ground.path))
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", ground.url)
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key")
+
+    def _work(self, name: str, turn: int, body: Body) -> Any:
+        if "turn left" in str(body["messages"]):
+            self.steered.set()
+        if turn == 0:
+            return [uses("remember", text="begun")]
+        if turn == 1:
+            self.standing.set()
+            return Held(Reply([text("half way"), {"type": "tool_use", "id": "t1", "name": "remember", "input": {"text": "held"}}]),
+                        until=self.go)  # fmt: skip
+        return [says("done")]
+
+    def start(self) -> subprocess.Popen[str]:
+        process = self.ground.start_run()
+        assert self.standing.wait(60), "the run did not come to its second turn"
+        return process
+
+    def release_once(self, happened: Callable[[], object]) -> None:
+        """Let the provider answer once something has happened."""
+        until(happened)
+        self.go.set()
+
+    def ended(self, process: subprocess.Popen[str]) -> int:
+        process.communicate(timeout=60)
+        return process.returncode
+
+
+def until(happened: Callable[[], object], seconds: float = 60) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := happened()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+    return found
+
+
+@pytest.fixture
+def stage(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(ground, monkeypatch)
+
+
+def test_while_a_host_lives_others_look_steer_and_pause_but_do_not_drive(stage: Stage, wk: Wk) -> None:
+    process = stage.start()
+    for command in ("resume", "resume --headless"):
+        refused = wk(command.split()[0], "last", *command.split()[1:])
+        assert refused.code == 4
+        assert f"pid {process.pid}" in refused.error
+    assert wk("show", "last", "--json").json["session"]["live"] is True
+    assert wk("sessions", "--json").json[0]["live"] is True
+    assert f"host pid {process.pid}" in wk("show", "last").out
+
+    assert wk("steer", "last", "one", "turn left", "--json").json["status"] == "applied"
+    assert wk("budget", "last", "--tokens", "1000000").code == 0
+    paused = wk("pause", "last", "--json").json
+    assert paused.keys() >= {"command", "kind", "status", "result"}
+    assert paused["status"] == "applied"
+    stage.go.set()
+    assert stage.ended(process) == 5
+    shown = wk("show", "last", "--json").json
+    assert (shown["session"]["status"], shown["session"]["live"]) == ("paused", False)
+    assert {"kind": "tokens", "amount": 1_000_000.0}.items() <= shown["budgets"][0].items()
+
+    done = stage.ground.resume()
+    assert (done.code, done.result["status"]) == (0, "done")
+    assert stage.steered.is_set()
+    assert stage.notes.asked["one", 1] == 1, "a pause at the step boundary wasted the reply that was on its way"
+    stage.ground.assert_sound()
+
+
+def test_pause_now_abandons_the_call_without_counting_an_error(stage: Stage, wk: Wk) -> None:
+    process = stage.start()
+    assert wk("pause", "last", "--now").code == 0
+    assert stage.ended(process) == 5
+    shown = wk("show", "last", "--json").json
+    assert shown["session"]["errors"] == 0
+    assert stage.ground.query("SELECT count(*) FROM model_calls WHERE status = 'abandoned'") == [(1,)]
+    stage.go.set()
+    assert stage.ground.resume().code == 0
+    stage.ground.assert_sound()
+
+
+def test_cancel_ends_the_session_for_good(stage: Stage, wk: Wk) -> None:
+    process = stage.start()
+    assert wk("cancel", "last").code == 0
+    assert stage.ended(process) == 1
+    assert wk("show", "last", "--json").json["session"]["status"] == "cancelled"
+    resumed = wk("resume", "last", "--json")
+    assert (resumed.code, resumed.json["status"]) == (1, "cancelled")
+    assert "cancelled already" in wk("cancel", "last").error
+    assert wk("steer", "last", "one", "hello").code == 2
+
+
+def test_ctrl_c_once_finishes_the_step_and_exits_130_and_the_resume_finishes(stage: Stage) -> None:
+    process = stage.start()
+    process.send_signal(signal.SIGINT)
+    stage.release_once(lambda: True)
+    assert stage.ended(process) == 130
+    assert stage.ground.query("SELECT status FROM sessions") == [("paused",)]
+    last = stage.ground.resume()
+    assert (last.code, last.result["status"]) == (0, "done")
+    assert stage.notes.asked["one", 1] == 1
+    assert {found[:2] for found in stage.ground.tasks().values()} == {("done", 1)}
+    stage.ground.assert_sound()
+
+
+def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage) -> None:
+    process = stage.start()
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.1)  # two signals of one kind that come together are delivered as one
+    process.send_signal(signal.SIGINT)
+    assert stage.ended(process) == 130, "it waited for the provider"
+    assert not stage.go.is_set()
+    stage.go.set()
+    last = stage.ground.resume()
+    assert (last.code, last.result["status"]) == (0, "done")
+    assert {found[:2] for found in stage.ground.tasks().values()} == {("done", 1)}
+    stage.ground.assert_sound()
+
+
+def test_a_killed_host_leaves_no_stale_lock_and_is_shown_dead(stage: Stage, wk: Wk) -> None:
+    process = stage.start()
+    process.kill()
+    stage.ended(process)
+    shown = wk("show", "last", "--json").json["session"]
+    assert (shown["status"], shown["live"]) == ("running", False)
+    assert "dead" in wk("sessions").out
+    said = wk("pause", "last")
+    assert (said.code, "wk resume" in said.out) == (0, True)
+    queued = wk("steer", "last", "one", "turn left", "--json").json
+    assert (queued["status"], "applies on resume" in queued["result"]) == ("queued", True)
+    stage.go.set()
+    assert stage.ground.resume().code == 0
+    assert stage.steered.is_set()
+    stage.ground.assert_sound()
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+def test_a_background_host_waits_for_an_answer_from_any_shell(
+    ground: Ground, wk: Wk, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    """`wk resume --detach` of a session that asks without a time limit."""
+    told: list[str] = []
+
+    def work(name: str, turn: int, body: Body) -> Any:
+        if turn == 0:
+            return [uses("write", file_path="made.txt", content="by the agent")]
+        told.append(str(body["messages"][-1]))
+        return [says("done")]
+
+    ground.serve(Notes([task("one", role="coder")], work=work))
+    monkeypatch.setenv("WATCHKEEPER_DB", str(ground.path))
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", ground.url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key")
+    from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+
+    settings = SessionSettings(approval_timeout_seconds=None)
+    session = create_session(ground.path, NewSession("reach the goal", ground.workspace, MODEL, settings))
+    started = wk("resume", session, "--detach", "--json").json
+    assert started["session"] == session
+    pid = started["host"]["pid"]
+    try:
+        (waiting,) = until(lambda: [one for one in wk("show", session, "--json").json["approvals"] if one["status"] == "waiting"])
+        assert "made.txt" in waiting["question"]
+        assert f"wk approve {session} {waiting['id']}" in wk("show", session).out
+        assert wk(answer, session, "nope").code == 3
+        extra = ["--reason", "not in this house"] if answer == "deny" else []
+        assert wk(answer, session, waiting["id"][:4], *extra).code == 0
+        until(lambda: probe(ground.path, session) is None)
+    finally:
+        if probe(ground.path, session) is not None:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert wk("show", session, "--json").json["session"]["status"] == "done"
+    assert (ground.workspace / "made.txt").exists() == (answer == "approve")
+    assert answer == "approve" or "not in this house" in told[0]
+    assert wk(answer, session, waiting["id"]).code == 3
+    ground.assert_sound()
+
+
+def test_a_rerun_of_a_finished_session_starts_a_host_for_it_alone(wk: Wk, demo: Path) -> None:
+    before = {one["name"]: one for one in wk("show", "last", "--json").json["plan"]["tasks"]}
+    name = next(iter(before))
+    assert wk("rerun", "last", name, "--json").json["status"] == "applied"
+    (session,) = (one["id"] for one in wk("sessions", "--json").json)
+    until(lambda: probe(demo, session) is None)
+    after = {one["name"]: one for one in wk("show", "last", "--json").json["plan"]["tasks"]}
+    assert (after[name]["status"], after[name]["attempt"]) == ("done", 2)
+    assert {key: one["attempt"] for key, one in after.items() if key != name} == {key: 1 for key in before if key != name}
+    assert wk("show", "last", "--json").json["session"]["status"] == "done"
+
+
+def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> None:
+    def view() -> tuple[int, int]:
+        agent = next(one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "explorer-1")
+        return agent["view"], agent["context"]["used"]
+
+    version, used = view()
+    compacted = wk("compact", "last", "explorer-1", "--instructions", "keep the figures", "--json")
+    assert (compacted.code, compacted.json["status"]) == (0, "applied")
+    assert view()[1] < used
+    assert wk("undo", "last", "explorer-1", "--json").json["status"] == "applied"
+    assert view() == (version, used)
+    assert wk("redo", "last", "explorer-1", "--json").json["status"] == "applied"
+    again = wk("redo", "last", "explorer-1")
+    assert again.code == 2
+    assert again.error
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_run(ground: Ground) -> None:
+    """`wk run … --json | head -1`: no traceback, and the run goes on to its end."""
+    ground.serve(Notes(NOTES[:1]))
+    process = ground.start_run()
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(60) == 0
+    assert ground.query("SELECT status FROM sessions") == [("done",)]
