@@ -89,8 +89,12 @@ class Action:
     """Where no host lives, one is started for this command alone."""
 
 
-def _no_agent(target: Target) -> str:
-    return "" if target.agents else "select an agent first"
+def _why_not_steer(target: Target) -> str:
+    if not target.agents:
+        return "select an agent first"
+    if all(agent.status in _ENDED for agent in target.agents):
+        return f"{target.names} is {target.agents[0].status}; resume or re-run it, or message the planner"
+    return ""
 
 
 def _why_not_pause(target: Target) -> str:
@@ -295,7 +299,7 @@ ACTIONS: tuple[Action, ...] = (
         "Message",
         "send the selected agent a message, read before its next turn",
         _each_agent("steer", lambda text: {"text": text}),
-        _no_agent,
+        _why_not_steer,
         asks="Message to",
     ),
     Action("answer", "a", "Answer", "answer the question that waits: approve or deny", _decide("approve"), _why_not_answer),

@@ -14,8 +14,8 @@ from pathlib import Path
 WAIT_SECONDS = 10.0
 
 
-async def take(database: Path, session: str, out: Path, *, size: tuple[int, int], theme: str | None, keys: list[str]) -> None:
-    """Open the session, press the keys, and save what is on the screen as SVG.
+async def take(database: Path, session: str, *, size: tuple[int, int], theme: str | None, keys: list[str]) -> str:
+    """Open the session, press the keys; returns what is on the screen as SVG.
 
     Raises:
         TimeoutError: nothing could be read in time.
@@ -34,7 +34,7 @@ async def take(database: Path, session: str, out: Path, *, size: tuple[int, int]
             await pilot.press(key)
             await pilot.pause(0.3)
         await pilot.pause(0.5)
-        out.write_text(app.export_screenshot(title="watchkeeper"), encoding="utf-8")
+        return app.export_screenshot(title="watchkeeper")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,9 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     columns, _, rows = given.size.partition("x")
     try:
-        asyncio.run(
-            take(given.database, given.session, given.out, size=(int(columns), int(rows)), theme=given.theme, keys=given.press)
-        )
+        size = (int(columns), int(rows))
+        svg = asyncio.run(take(given.database, given.session, size=size, theme=given.theme, keys=given.press))
+        given.out.write_text(svg, encoding="utf-8")
     except (TimeoutError, ValueError, OSError) as error:
         print(f"no screenshot: {error}", file=sys.stderr)
         return 1

@@ -1,0 +1,120 @@
+"""The reader: whole snapshots, only when something changed, and nothing written."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.tui.conftest import Desk
+
+from watchkeeper_tui.reader import EVENTS_KEPT, Reader
+from watchkeeper_tui.snapshot import SessionState, Snapshot
+
+
+class Published(list[Snapshot]):
+    def until(self, true: Callable[[Snapshot], bool], seconds: float = 10.0) -> Snapshot:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self and true(self[-1]):
+                return self[-1]
+            time.sleep(0.005)
+        raise AssertionError(f"not published: {self[-1] if self else None}")
+
+
+@pytest.fixture
+def published() -> Published:
+    return Published()
+
+
+@pytest.fixture
+def reader(desk: Desk, published: Published) -> Iterator[Reader]:
+    thread = Reader(
+        desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
+        now=lambda: desk.time, tick_seconds=0.005,
+    )  # fmt: skip
+    thread.start()
+    yield thread
+    thread.close()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_events_are_each_seen_once_and_in_order(desk: Desk, reader: Reader, published: Published) -> None:
+    published.until(lambda snapshot: len(snapshot.events) == 4)
+    for number in range(300):
+        desk.session.event("tool.done", tool="bash", preview=str(number))
+        if number % 50 == 0:
+            desk.feed.wake()
+    desk.feed.wake()
+    last = published.until(lambda snapshot: len(snapshot.events) == 304)
+    assert [event.seq for event in last.events] == list(range(1, 305))
+
+
+def test_a_burst_larger_than_what_is_kept_shows_its_end(desk: Desk, reader: Reader, published: Published) -> None:
+    published.until(lambda snapshot: len(snapshot.events) == 4)
+    desk.session.connection.execute("BEGIN")
+    for number in range(EVENTS_KEPT + 500):
+        desk.session.event("tool.done", tool="bash", preview=str(number))
+    desk.session.connection.execute("COMMIT")
+    desk.feed.wake()
+    last = published.until(lambda snapshot: snapshot.events[-1].seq == EVENTS_KEPT + 504)
+    seqs = [event.seq for event in last.events]
+    assert seqs == list(range(seqs[0], EVENTS_KEPT + 505))
+    assert len(seqs) == EVENTS_KEPT
+
+
+def test_nothing_is_published_while_nothing_changes(desk: Desk, reader: Reader, published: Published) -> None:
+    published.until(lambda snapshot: snapshot.session is not None)
+    time.sleep(0.2)
+    before = len(published)
+    time.sleep(0.3)
+    assert len(published) == before
+
+
+def test_an_uncommitted_change_is_never_shown(desk: Desk, reader: Reader, published: Published) -> None:
+    published.until(lambda snapshot: snapshot.session is not None)
+    desk.session.connection.execute("BEGIN")
+    desk.session.set(goal="half done")
+    desk.feed.wake()
+    time.sleep(0.2)
+    assert all(each.session is None or each.session.goal != "half done" for each in published)
+    desk.session.connection.execute("COMMIT")
+    desk.feed.wake()
+    published.until(lambda snapshot: snapshot.session is not None and snapshot.session.goal == "half done")
+
+
+def test_looking_at_another_agent_reads_it_at_once(desk: Desk, reader: Reader, published: Published) -> None:
+    published.until(lambda snapshot: snapshot.session is not None)
+    started = time.monotonic()
+    reader.look_at("explorer1")
+    last = published.until(lambda snapshot: snapshot.detail is not None)
+    assert time.monotonic() - started < 0.5
+    assert last.detail is not None
+    assert [block.kind for block in last.detail.transcript][:4] == ["user", "thinking", "assistant", "tool_use"]
+
+
+def test_a_session_that_has_just_begun_is_starting_and_not_dead(desk: Desk, published: Published) -> None:
+    desk.session.set(host_pid=None, created_at=desk.time - 1)
+    desk.host_pid = None
+    thread = Reader(
+        desk.path, desk.session.id, published.append, feed_factory=lambda _: desk.feed, probe=lambda _, __: desk.host_pid,
+        now=lambda: desk.time, tick_seconds=0.005,
+    )  # fmt: skip
+    thread.start()
+    published.until(lambda snapshot: snapshot.state is SessionState.OPENING and snapshot.session is not None)
+    desk.time += 60
+    published.until(lambda snapshot: snapshot.state is SessionState.DEAD)
+    thread.close()
+    thread.join(5)
+
+
+def test_the_reader_cannot_write(desk: Desk, reader: Reader, published: Published) -> None:
+    published.until(lambda snapshot: snapshot.session is not None)
+    answers: list[object] = []
+    reader.ask(lambda connection: connection.execute("DELETE FROM sessions"), answers.append)
+    deadline = time.monotonic() + 5
+    while not answers and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert isinstance(answers[0], Exception)
+    assert desk.session.connection.execute("SELECT count(*) FROM sessions").fetchone()[0] == 1

@@ -1,0 +1,63 @@
+"""Themes: shipped ones are whole, a user's wins by name, and a broken one is one clear line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from watchkeeper_tui.palette import ROLES, Palette, parse_style
+from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, shipped_folder
+
+
+def test_the_shipped_themes_are_found_and_readable() -> None:
+    themes, problems = load_themes([shipped_folder()])
+    assert problems == []
+    assert {DEFAULT_THEME, TERMINAL_THEME, "day-watch", "high-contrast", "colour-safe", "phosphor"} <= set(themes)
+    assert not themes["day-watch"].theme.dark
+    assert themes[TERMINAL_THEME].theme.ansi
+
+
+def test_without_any_file_the_default_still_works(tmp_path: Path) -> None:
+    themes, problems = load_themes([tmp_path / "none"])
+    assert list(themes) == [DEFAULT_THEME]
+    assert problems == []
+
+
+def test_a_users_theme_replaces_a_shipped_one_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('name = "phosphor"\n[screen]\nprimary = "#123456"\n[roles]\nworking = "bold #abcdef"\n')
+    themes, _ = load_themes([shipped_folder(), tmp_path])
+    assert themes["phosphor"].theme.primary == "#123456"
+    assert themes["phosphor"].palette["working"].bold
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("not toml at all [", "theme bad.toml"),
+        ('[screen]\nprimary = "#000000"\n[roles]\nworkin = "red"\n', "unknown role 'workin'"),
+        ('[screen]\nprimary = "#000000"\n[roles]\nworking = "no-colour"\n', "'no-colour' is neither a colour"),
+        ('[screen]\nmain = "#000000"\n', "unknown key 'main'"),
+        ('title = "x"\n', "needs at least `primary`"),
+    ],
+)
+def test_a_broken_theme_is_left_out_and_said(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "bad.toml").write_text(text)
+    themes, problems = load_themes([shipped_folder(), tmp_path])
+    assert len(problems) == 1
+    assert said in problems[0]
+    assert DEFAULT_THEME in themes
+
+
+def test_without_colour_the_states_still_differ_by_weight_or_reversal() -> None:
+    palette = Palette(plain=True)
+    assert all(palette[role].color is None and palette[role].bgcolor is None for role in ROLES)
+    assert palette["selected"].reverse
+    assert palette["badge_live"].reverse
+
+
+def test_a_style_is_read_from_words() -> None:
+    style = parse_style("bold #112233 on ansi_blue")
+    assert style.bold
+    assert style.color is not None
+    assert style.bgcolor is not None
