@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -69,6 +70,14 @@ def until(happened: Callable[[], object], seconds: float = 60) -> Any:
     return found
 
 
+def finish(wk: Wk) -> str:
+    """`wk resume last` in the foreground; gives how the session ended."""
+    resumed = wk("resume", "last", "--headless", "--json")
+    assert resumed.code == 0, resumed.err
+    status: str = json.loads(resumed.out.splitlines()[-1])["status"]
+    return status
+
+
 @pytest.fixture
 def stage(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> Stage:
     return Stage(ground, monkeypatch)
@@ -95,8 +104,7 @@ def test_while_a_host_lives_others_look_steer_and_pause_but_do_not_drive(stage: 
     assert (shown["session"]["status"], shown["session"]["live"]) == ("paused", False)
     assert {"kind": "tokens", "amount": 1_000_000.0}.items() <= shown["budgets"][0].items()
 
-    done = stage.ground.resume()
-    assert (done.code, done.result["status"]) == (0, "done")
+    assert finish(wk) == "done"
     assert stage.steered.is_set()
     assert stage.notes.asked["one", 1] == 1, "a pause at the step boundary wasted the reply that was on its way"
     stage.ground.assert_sound()
@@ -110,7 +118,7 @@ def test_pause_now_abandons_the_call_without_counting_an_error(stage: Stage, wk:
     assert shown["session"]["errors"] == 0
     assert stage.ground.query("SELECT count(*) FROM model_calls WHERE status = 'abandoned'") == [(1,)]
     stage.go.set()
-    assert stage.ground.resume().code == 0
+    assert finish(wk) == "done"
     stage.ground.assert_sound()
 
 
@@ -125,20 +133,19 @@ def test_cancel_ends_the_session_for_good(stage: Stage, wk: Wk) -> None:
     assert wk("steer", "last", "one", "hello").code == 2
 
 
-def test_ctrl_c_once_finishes_the_step_and_exits_130_and_the_resume_finishes(stage: Stage) -> None:
+def test_ctrl_c_once_finishes_the_step_and_exits_130_and_the_resume_finishes(stage: Stage, wk: Wk) -> None:
     process = stage.start()
     process.send_signal(signal.SIGINT)
     stage.release_once(lambda: True)
     assert stage.ended(process) == 130
     assert stage.ground.query("SELECT status FROM sessions") == [("paused",)]
-    last = stage.ground.resume()
-    assert (last.code, last.result["status"]) == (0, "done")
+    assert finish(wk) == "done"
     assert stage.notes.asked["one", 1] == 1
     assert {found[:2] for found in stage.ground.tasks().values()} == {("done", 1)}
     stage.ground.assert_sound()
 
 
-def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage) -> None:
+def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage, wk: Wk) -> None:
     process = stage.start()
     process.send_signal(signal.SIGINT)
     time.sleep(0.1)  # two signals of one kind that come together are delivered as one
@@ -146,8 +153,7 @@ def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage) -> None
     assert stage.ended(process) == 130, "it waited for the provider"
     assert not stage.go.is_set()
     stage.go.set()
-    last = stage.ground.resume()
-    assert (last.code, last.result["status"]) == (0, "done")
+    assert finish(wk) == "done"
     assert {found[:2] for found in stage.ground.tasks().values()} == {("done", 1)}
     stage.ground.assert_sound()
 
@@ -164,7 +170,7 @@ def test_a_killed_host_leaves_no_stale_lock_and_is_shown_dead(stage: Stage, wk: 
     queued = wk("steer", "last", "one", "turn left", "--json").json
     assert (queued["status"], "applies on resume" in queued["result"]) == ("queued", True)
     stage.go.set()
-    assert stage.ground.resume().code == 0
+    assert finish(wk) == "done"
     assert stage.steered.is_set()
     stage.ground.assert_sound()
 
