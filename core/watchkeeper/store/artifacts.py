@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
 
 SCHEME = "artifact://sha256/"
 _REF = re.compile(r"artifact://sha256/([0-9a-f]{64})\Z")

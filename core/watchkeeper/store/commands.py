@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
-from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import encode
-from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.store.driver import Connection
+    from watchkeeper.store.transaction import Transaction
 
 KINDS = frozenset(
     {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.memory import Content, Elision, Message, Observation, ObservationKind, View
 from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
 
 
 def add_messages(tx: Transaction, agent_id: str, messages: Sequence[Message]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import TASK_MOVES, TaskStatus, check
 from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.states import SessionStatus
-from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import encode, plain
-from watchkeeper.store.transaction import Transaction
-from watchkeeper.store.writer import Group
+
+if TYPE_CHECKING:
+    from watchkeeper.store.driver import Connection
+    from watchkeeper.store.transaction import Transaction
+    from watchkeeper.store.writer import Group
 
 
 def create(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from watchkeeper.records.model import Cost, Usage
 from watchkeeper.store.encoding import encode, plain
-from watchkeeper.store.writer import Fence, Group
+
+if TYPE_CHECKING:
+    from watchkeeper.records.model import Cost, Usage
+    from watchkeeper.store.writer import Fence, Group
 
 
 class Transaction:
