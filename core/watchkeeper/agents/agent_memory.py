@@ -115,14 +115,14 @@ class AgentMemory:
         All messages are read, which undo needs, unless there are more than `WHOLE_UP_TO`: then only those that the
         current view does not cover, and the first. `whole` reads all of them, however many.
         """
-        row = reads.one("SELECT view_version, last_seq FROM agents WHERE id = ?", (agent_id,))
+        row = reads.one("SELECT view_version, last_seq, message_tokens FROM agents WHERE id = ?", (agent_id,))
         whole = whole or row[1] <= WHOLE_UP_TO
         views = memory.load_views(reads, agent_id)
         current = next(view for view in views if view.version == row[0])
         messages = memory.load_messages(reads, agent_id, 1, None if whole else 1)
         if not whole and current.verbatim_from is not None:
             messages += memory.load_messages(reads, agent_id, max(2, current.verbatim_from))
-        state = ContextState.restore(limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0])
+        state = ContextState.restore(limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0], total_tokens=row[2])
         return cls(state, agent_id)
 
     def append(self, role: Role, content: Content, *, at: float) -> Recorded:

@@ -206,7 +206,7 @@ class Compaction:
             view_after=change.view.version if change else None,
             cost_usd=sum(costs) if costs else None,
             seconds=self._environment.clock.monotonic() - flight.began,
-            cache_tokens_invalidated=min(self._cached_tokens, outcome.tokens_before) if outcome and outcome.applied else 0,
+            cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated) if change else 0,
         )
 
     async def _write_outcome(self, compaction_id: int, outcome: Outcome | None, otherwise: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from dataclasses import dataclass
 from functools import partial
@@ -78,7 +79,9 @@ async def assemble(
     pool = WorkerPool(settings.max_parallel, workspace, os.environ, timeout_seconds=config.tool_timeout_seconds)
     servers = parse_servers(config.mcp_servers)
     mcp = McpServers(servers, workspace, os.environ)
-    await mcp.start()
+    counter = default_counter()
+    # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
+    await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
     tools = _tools(roles, pool, mcp, new_id)
     permissions = Permissions(
         defaults={name: tool.permission for name, tool in tools.items()},
@@ -114,7 +117,7 @@ async def assemble(
         model=model_of,
         gate=gates.of,
         price=partial(_price, config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")),
-        counter=default_counter(),
+        counter=counter,
         tools=tools,
         tools_of=partial(tools_of, roles, tuple(tools)),
         permission=permissions.resolve,
