@@ -46,6 +46,7 @@ class Lease:
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
         self._descriptor = descriptor
+        self._released = False
 
     @classmethod
     def acquire(cls, database_path: Path, session_id: str) -> Lease:
@@ -68,7 +69,8 @@ class Lease:
     def release(self) -> None:
         """Give the lease up."""
         with _holding:
-            if _held.get(self._path) == self._descriptor:
+            if not self._released:
+                self._released = True
                 del _held[self._path]
                 os.close(self._descriptor)
 

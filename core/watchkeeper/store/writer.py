@@ -134,7 +134,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._put(_Item(batch, done, loop))
-        return await asyncio.shield(done)
+        return await done
 
     def close(self) -> None:
         """Commit what is queued, then close the connection."""

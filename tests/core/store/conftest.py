@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+import sqlite3 as _types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.records.clock import ManualClock
+from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.store import agents, database
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.writer import Writer
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "watchkeeper.db"
+
+
+@pytest.fixture
+def writer(path: Path) -> Iterator[Writer]:
+    made = Writer(path)
+    made.submit(lambda group: group.connection.execute("CREATE TABLE notes (value UNIQUE)") and None).result(10)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def other(path: Path, writer: Writer) -> Iterator[_types.Connection]:
+    """Another connection to the writer's file: what it sees is committed."""
+    connection = database.open_readonly(path, check_same_thread=False)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def start(tmp_path: Path, path: Path) -> Callable[[], str]:
+    return lambda: create_session(path, NewSession("goal", tmp_path, "test/model"))
+
+
+@pytest.fixture
+def store(path: Path, start: Callable[[], str]) -> Iterator[SessionStore]:
+    """A claimed session with the agents `a0` … `a3`."""
+    made = SessionStore.claim(path, start(), ManualClock(), pid=os.getpid(), host_name="here")
+    run(made, make_agents)
+    yield made
+    made.close()
+
+
+def make_agents(tx: Transaction) -> None:
+    for number in range(4):
+        agents.create(tx, agent_id=f"a{number}", name="a", role="r", model="m", system="", goal="", context_limit=1)
+
+
+def run(store: SessionStore, change: Callable[[Transaction], Any]) -> Any:
+    """A fenced transaction from a plain test."""
+    return store.writer.submit(lambda group: change(Transaction(group, store.session_id, store.epoch, 1.0))).result(10)

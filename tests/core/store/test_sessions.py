@@ -1,0 +1,69 @@
+"""How a session's name is understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.store import database, sessions
+from watchkeeper.store.writer import Group
+
+
+@pytest.fixture
+def named(path: Path) -> Any:
+    """Sessions of these ids, created in this order; the clock ran backwards once."""
+    connection = database.open_writable(path)
+    for session_id, created in [("abcd", 1.0), ("abce", 3.0), ("a%c", 2.0), ("a_d", 2.0), ("q\\r", 2.0), ("newest", 3.0)]:
+        sessions.create(
+            Group(connection), session_id=session_id, user_id="u", goal="g", workspace=".", model="m", settings={}, budgets={},
+            now=created,
+        )  # fmt: skip
+    yield connection
+    connection.close()
+
+
+def test_last_names_the_newest_and_of_equals_the_one_written_last(named: Any) -> None:
+    assert sessions.find(named, "last") == "newest"
+
+
+@pytest.mark.parametrize(("name", "meant"), [("abcd", "abcd"), ("new", "newest"), ("a%", "a%c"), ("a_", "a_d"), ("q\\", "q\\r")])
+def test_an_id_or_a_unique_prefix_names_its_session_and_wildcards_mean_themselves(named: Any, name: str, meant: str) -> None:
+    assert sessions.find(named, name) == meant
+
+
+def test_an_ambiguous_prefix_lists_what_it_could_be(named: Any) -> None:
+    with pytest.raises(BadInput, match="'abc' could be abcd, abce; give more characters"):
+        sessions.find(named, "abc")
+
+
+@pytest.mark.parametrize("name", ["", "%", "_", "zzz", "abcd%", "'; DROP TABLE sessions; --", "last ", "x" * 10_000, "\x00"])
+def test_a_name_that_means_nothing_is_not_found(named: Any, name: str) -> None:
+    with pytest.raises(NotFound, match="wk sessions"):
+        sessions.find(named, name)
+
+
+def test_last_in_an_empty_database_says_how_to_start(path: Path) -> None:
+    connection = database.open_writable(path)
+    with pytest.raises(NotFound, match="wk demo"):
+        sessions.find(connection, "last")
+    connection.close()
+
+
+def test_a_goal_with_a_lone_surrogate_is_kept_without_it(path: Path) -> None:
+    connection = database.open_writable(path)
+    sessions.create(
+        Group(connection),
+        session_id="s",
+        user_id="u",
+        goal="caf\udce9",
+        workspace=".",
+        model="m",
+        settings={},
+        budgets={},
+        now=1.0,
+    )
+    assert connection.execute("SELECT goal FROM sessions").fetchone() == ("caf\ufffd",)
+    connection.close()
