@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -156,6 +157,29 @@ def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage, wk: Wk)
     assert finish(wk) == "done"
     assert {found[:2] for found in stage.ground.tasks().values()} == {("done", 1)}
     stage.ground.assert_sound()
+
+
+def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing(wk: Wk, tmp_path: Path) -> None:
+    """A terminal signals the whole group of processes: the run's workers must not die of it, nor say anything."""
+    workspace = tmp_path / "workspace"
+    for part in ("a", "b"):
+        (workspace / part).mkdir(parents=True)
+        (workspace / part / "main.py").write_text("print(1)\n" * 50)
+    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--speed", "20", "--workspace", str(workspace)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "explorer-1" in line and "turn 1 " in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    assert "wk resume" in out.splitlines()[-1]
+    assert wk("show", "last", "--json").json["session"]["status"] == "paused"
+    assert finish(wk) == "done"
+    shown = wk("show", "last", "--json").json
+    assert {(one["status"], one["attempt"], one["errors"]) for one in shown["plan"]["tasks"]} == {("done", 1, 0)}
+    assert shown["tool_calls"].keys() == {"done"}
 
 
 def test_a_killed_host_leaves_no_stale_lock_and_is_shown_dead(stage: Stage, wk: Wk) -> None:

@@ -128,3 +128,22 @@ async def test_a_bad_request_fails_the_task_at_once_and_is_not_asked_again(groun
     assert (await ground.drive()).status == "done"
     assert notes.asked["one", 1] == 2, "once refused, once after the planner resumed it"
     assert ground.query("SELECT status, retries FROM model_calls WHERE status = 'error'") == [("error", 0)]
+
+
+async def test_a_server_with_a_smaller_window_than_anybody_said_is_worked_with_for_a_long_task(ground: Ground) -> None:
+    """A local server refuses prompts above its own window, again and again: each time the agent makes room and goes on."""
+
+    def work(name: str, turn: int, body: Body) -> Any:
+        done = len(ground.query("SELECT 1 FROM outputs WHERE name LIKE 'n%'"))
+        if done < 30:
+            return [uses("save_artifact", name=f"n{done}", content=f"part {done} " + "words " * 500)]
+        return [says("done")]
+
+    notes = Notes([task("long")], work=work)
+    server = ground.serve(notes, context_tokens=9_000)
+    result = await ground.drive()
+    assert (result.status, server.script_errors, server.refused) == ("done", [], [])
+    assert ground.query("SELECT count(*) FROM outputs WHERE name LIKE 'n%'") == [(30,)]
+    assert ground.query("SELECT count(*) > 1 FROM compactions WHERE status = 'applied' AND trigger = 'overflow'") == [(1,)]
+    assert ground.tasks()["long"][:2] == ("done", 1)
+    ground.assert_sound()
