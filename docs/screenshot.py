@@ -15,7 +15,6 @@ from pathlib import Path
 from watchkeeper.store import database, sessions
 from watchkeeper_tui.app import WatchkeeperApp
 
-
 FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 BLANK = "&#160;"
 _TEXT = re.compile(r'<text class="([^"]*)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"([^>]*)>([^<]*)</text>')
@@ -42,8 +41,8 @@ def portable(picture: str) -> str:
     return _TEXT.sub(without_blanks, picture)
 
 
-async def take(path: Path, session: str, out: Path, width: int, height: int, keys: list[str]) -> None:
-    """Open the dashboard on a session, press the keys, and save what is on the screen."""
+async def take(path: Path, session: str, width: int, height: int, keys: list[str]) -> str:
+    """Open the dashboard on a session, press the keys, and return what is on the screen as SVG."""
     connection = database.open_readonly(path)
     try:
         session_id = sessions.find(connection, session)
@@ -59,7 +58,7 @@ async def take(path: Path, session: str, out: Path, width: int, height: int, key
             await pilot.press(key)
             await pilot.pause(0.3)
         await pilot.pause(0.5)
-        out.write_text(portable(app.export_screenshot(title="watchkeeper")), encoding="utf-8")
+        return portable(app.export_screenshot(title="watchkeeper"))
 
 
 def main() -> None:
@@ -72,7 +71,8 @@ def main() -> None:
     chosen = parser.parse_args()
     width, _, height = chosen.size.partition("x")
     keys = [key for key in chosen.keys.split(",") if key]
-    asyncio.run(take(chosen.database.absolute(), chosen.session, chosen.out, int(width), int(height), keys))
+    picture = asyncio.run(take(chosen.database.absolute(), chosen.session, int(width), int(height), keys))
+    chosen.out.write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":
