@@ -160,9 +160,9 @@ def test_the_keys_and_commands_of_the_dashboard_are_those_of_the_guide() -> None
     from watchkeeper_tui.slash import SLASHES
 
     actions = [f"| `{one.key}` | {one.label} | {one.help[0].upper()}{one.help[1:]} |\n" for one in ACTIONS if one.key]
-    agrees("dashboard.md", "actions", "".join(actions))
+    agrees("dashboard.md", "actions", "\n| Key | Action | What it does |\n|---|---|---|\n" + "".join(actions) + "\n")
     slashes = [f"| `/{one.name}{' ' + one.argument if one.argument else ''}` | {one.help} |\n" for one in SLASHES]
-    agrees("dashboard.md", "slashes", "".join(slashes))
+    agrees("dashboard.md", "slashes", "\n| Command | What it does |\n|---|---|\n" + "".join(slashes) + "\n")
 
 
 def test_keys_for_looking_around_are_bound() -> None:
@@ -188,7 +188,7 @@ def test_the_definitions_of_the_survey_are_those_of_the_guide() -> None:
     from watchkeeper.models.surveyor.report import DEFINITIONS
 
     lines = [textwrap.fill(f"- **{name}**: {text}", 118, subsequent_indent="  ") + "\n" for name, text in DEFINITIONS.items()]
-    agrees("surveyor.md", "definitions", "".join(lines))
+    agrees("surveyor.md", "definitions", "\n" + "".join(lines) + "\n")
 
 
 def examples() -> dict[str, str]:
