@@ -39,19 +39,12 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
     """
     with _clear_errors(path):
         _prepare_file(path)
-        connection = sqlite3.connect(str(path), isolation_level=None, timeout=5.0, check_same_thread=check_same_thread)
+        connection = sqlite3.connect(str(path), isolation_level=None, timeout=0.0, check_same_thread=check_same_thread)
         try:
-            connection.execute("PRAGMA busy_timeout=5000")
             version, _ = _versions(connection, path)
-            if _retrying(lambda: connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]) != "wal":
-                raise StoreUnusable(f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db")
-            connection.execute("PRAGMA synchronous=FULL")
-            connection.execute("PRAGMA wal_autocheckpoint=1000")
-            connection.execute("PRAGMA journal_size_limit=16777216")
-            connection.execute("PRAGMA temp_store=MEMORY")
+            _retrying(lambda: _configure(connection, path))
             if version < SCHEMA_VERSION:
                 migrate(connection)
-            connection.execute("PRAGMA busy_timeout=0")
         except BaseException:
             connection.close()
             raise
@@ -80,6 +73,15 @@ def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
         return connection
 
 
+def _configure(connection: Connection, path: Path) -> None:
+    if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
+        raise StoreUnusable(f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db")
+    connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA wal_autocheckpoint=1000")
+    connection.execute("PRAGMA journal_size_limit=16777216")
+    connection.execute("PRAGMA temp_store=MEMORY")
+
+
 def migrate(connection: Connection) -> None:
     """Bring the schema up to date inside one `BEGIN IMMEDIATE`: several processes may do so at once."""
     from sqlite_utils import Database
@@ -102,17 +104,17 @@ def migrate(connection: Connection) -> None:
         raise
 
 
-def begin_immediate(connection: Connection, *, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> None:
+def begin_immediate(connection: Connection, *, timeout_seconds: float | None = None) -> None:
     """Take the write lock, asking often: SQLite's own back-off sleeps up to 100 ms and loses to a busy host.
 
     Raises:
-        sqlite3.OperationalError: still locked after `timeout_seconds`.
+        sqlite3.OperationalError: still locked after `timeout_seconds` (by default `LOCK_TIMEOUT_SECONDS`).
     """
     _retrying(lambda: connection.execute("BEGIN IMMEDIATE"), timeout_seconds)
 
 
-def _retrying(attempt: Any, timeout_seconds: float = LOCK_TIMEOUT_SECONDS) -> Any:
-    deadline = time.monotonic() + timeout_seconds
+def _retrying(attempt: Any, timeout_seconds: float | None = None) -> Any:
+    deadline = time.monotonic() + (LOCK_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds)
     while True:
         try:
             return attempt()
