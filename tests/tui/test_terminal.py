@@ -57,8 +57,19 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self.descriptor, keys.encode())
 
-    def ended(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+    def ended(self, seconds: float = 10.0) -> int:
+        """Its exit code, once it has ended; what it still writes is read, for a full terminal would hold it up."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if select.select([self.descriptor], [], [], 0.02)[0]:
+                try:
+                    self.written += os.read(self.descriptor, 65536)
+                except OSError:
+                    pass
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+        raise AssertionError(f"still running after {seconds} s; written: {self.text[-1500:]}")
 
 
 @pytest.fixture

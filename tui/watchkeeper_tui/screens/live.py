@@ -287,6 +287,11 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
         else:
             super().run_slash(parsed)
 
+    def act(self, name: str, text: str = "") -> None:
+        # From here on the selection is the user's: it must not move on to another agent under a preview.
+        self._chosen_by_user = True
+        super().act(name, text)
+
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         return [
             (
