@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from tests.support.messages_server import MessagesServer
-from tests.support.model_calls import IMPATIENT
 
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.models.retries import RetryPolicy
@@ -116,7 +115,6 @@ class Ground:
         """A runtime whose model talks to the server, and waits hardly at all before it asks again."""
         settings: dict[str, Any] = {
             "retries": RetryPolicy(base_seconds=0.001),
-            "timeouts": IMPATIENT,
             "rng": random.Random(7),
             **options,
         }

@@ -49,7 +49,6 @@ async def test_a_call_whose_input_arrives_broken_never_runs_and_its_neighbour_do
     assert ground.query("SELECT status FROM tool_calls WHERE name = 'remember' ORDER BY id") == [("error",), ("done",)]
 
 
-@pytest.mark.xfail(strict=True, reason="the loop renames ids that repeat within one reply only, and loses which input was broken")
 async def test_a_broken_call_that_shares_its_id_with_a_whole_one_never_runs_either(ground: Ground) -> None:
     twins = Reply([tool("remember", {}, "same"), tool("compact", {}, "same")], raw_inputs={"same": '{"text": '})
     await in_one_task(ground, twins)
@@ -62,7 +61,6 @@ async def test_calls_of_one_reply_with_the_same_id_each_get_their_own_result(gro
     assert ground.query("SELECT text FROM facts ORDER BY id") == [("a",), ("b",)]
 
 
-@pytest.mark.xfail(strict=True, reason="the loop renames ids that repeat within one reply only, and loses which input was broken")
 async def test_an_id_that_comes_again_in_a_later_turn_does_not_spoil_the_history(ground: Ground) -> None:
     """Small servers number their calls from `call_0` in every reply; the Messages API refuses ids that repeat."""
     await in_one_task(ground, *(Reply([tool("remember", {"text": f"fact {n}"}, "call_0")]) for n in range(3)))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.core.messages_api.ground import Ground
 from tests.core.models.test_peer_servers import aimock, aimock_cli
+from tests.support.model_calls import IMPATIENT
 from tests.support.scripted import task
 
 from watchkeeper.models.retries import RetryPolicy
@@ -98,7 +99,7 @@ class TestLLMock:
         llmock.call_tool("finish_session", {"summary": "seen by llmock", "status": "done"})
 
     async def drive(self, ground: Ground, llmock: Any) -> None:
-        result = await ground.drive(ground.runtime(llmock.base_url("anthropic")))
+        result = await ground.drive(ground.runtime(llmock.base_url("anthropic"), timeouts=IMPATIENT))
         assert (result.status, result.reason) == ("done", "seen by llmock")
         assert ground.query("SELECT name, status FROM tool_calls ORDER BY id") == [
             ("remember", "done"), ("recall", "done"), ("finish_session", "done"),
