@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.faults.kill_trials import Outcome, killed_at, undisturbed
 
 SAMPLE = [

@@ -52,7 +52,12 @@ def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, tur
     if agent.task_id is None:
         sessions.set_status(tx, SessionStatus.FAILED, reason)
         return
-    tx.execute("UPDATE tasks SET error = ?, resume_token = ? WHERE id = ?", (reason, f"{agent.id}:{turn}:{seq}", agent.task_id))
+    # Failures are counted for as long as no turn comes between them: what a planner may resume is bounded by that.
+    tx.execute(
+        "UPDATE tasks SET error = ?1, failures = CASE WHEN resume_token LIKE ?2 THEN failures + 1 ELSE 1 END, resume_token = ?3"
+        " WHERE id = ?4",
+        (reason, f"{agent.id}:{turn}:%", f"{agent.id}:{turn}:{seq}", agent.task_id),
+    )
     plans.move(tx, agent.task_id, TaskStatus.FAILED, reason, agent=agent.id)
     task = plans.load_task(tx, agent.task_id)
     assert task is not None

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import db_option, is_terminal, json_option, print_json, session_argument
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, WatchkeeperError
 
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
 
@@ -179,9 +179,13 @@ def _drive(path: Path, session_id: str, headless: bool, as_json: bool, *, resume
         from watchkeeper.cli.headless import drive_headless
 
         return drive_headless(path, session_id, resume=resume, as_json=as_json)
-    from watchkeeper.runtime.control import start_host
+    from watchkeeper.runtime.control import await_host, start_host
 
     pid = start_host(path, session_id, resume=resume)
+    if detach and pid is not None:
+        trouble = await_host(path, session_id, pid)
+        if trouble is not None:
+            raise WatchkeeperError(f"the background host did not start: {trouble.removeprefix('wk: ')}")
     if detach and as_json:
         print_json({"session": session_id, "status": "running", "host": {"pid": pid}})
         return 0

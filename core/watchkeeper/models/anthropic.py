@@ -107,6 +107,11 @@ class AnthropicModel:
         chosen = self._base_url or os.environ.get("ANTHROPIC_BASE_URL") or ""
         return chosen.strip().rstrip("/").removesuffix("/v1") or None
 
+    @staticmethod
+    def _default_url() -> str | None:
+        """None leaves the choice to the SDK, which takes an `ANTHROPIC_BASE_URL` that is set but empty for a server."""
+        return f"https://{ANTHROPIC_HOST}" if "ANTHROPIC_BASE_URL" in os.environ else None
+
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
         """See `Model.stream`. The last event is the `Reply`; everything before it is for display."""
         started = self._clock.monotonic()
@@ -242,7 +247,7 @@ class AnthropicModel:
             client = anthropic.AsyncAnthropic(
                 api_key=self._api_key,
                 auth_token=self._auth_token,
-                base_url=self.base_url,
+                base_url=self.base_url or self._default_url(),
                 max_retries=0,
                 timeout=httpx2.Timeout(
                     self._timeouts.first_event, connect=self._timeouts.connect, pool=None

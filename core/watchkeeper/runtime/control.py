@@ -126,6 +126,27 @@ def start_host(database_path: Path, session_id: str, *, resume: bool = True, onc
     return process.pid
 
 
+def await_host(database_path: Path, session_id: str, pid: int, *, timeout_seconds: float = 20.0) -> str | None:
+    """Wait until the host that `start_host` started drives the session; None then, else the last line that it left.
+
+    Only the process that started it can tell that it ended.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        if probe(database_path, session_id) is not None:
+            return None
+        try:
+            ended, _ = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            ended = pid
+        if ended:
+            log = host_log_path(database_path, session_id)
+            lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+            return lines[-1] if lines else "the host ended at once"
+        time.sleep(0.02)
+    return f"the host (pid {pid}) has not taken the session in {timeout_seconds:g} s"
+
+
 def host_log_path(database_path: Path, session_id: str) -> Path:
     """Where a detached host writes what no one reads unless it dies."""
     from watchkeeper.store.lease import lock_path

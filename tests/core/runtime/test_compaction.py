@@ -7,7 +7,8 @@ import contextlib
 from typing import Any
 
 from tests.core.runtime.conftest import Bench
-from tests.support.scripted import PlannedRun, call, said, task, turns
+from tests.support.scripted import PlannedRun, call, said, task
+
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
 
 

@@ -250,3 +250,12 @@ async def test_secrets_of_the_environment_reach_neither_model_nor_store(bench: B
     for suffix in ("", "-wal"):
         file = bench.path.with_name(bench.path.name + suffix)
         assert not file.exists() or b"hunter2-hunter2" not in file.read_bytes()
+
+
+async def test_a_task_that_can_only_fail_is_not_resumed_for_ever(bench: Bench) -> None:
+    """A planner that resumes whatever fails, and a task that fails at once each time: bounded, and paused for a person."""
+    bench.start(PlannedRun([task("hopeless")], lambda name, request: ModelError("bad request", kind=ErrorKind.FAIL)))
+    result = await bench.run()
+    assert result.exit_code == 5
+    assert bench.tasks()["hopeless"]["errors"] == 5
+    assert "failed 5 times" in bench.query("SELECT content FROM messages WHERE content LIKE '%failed 5 times%'")[0][0]
