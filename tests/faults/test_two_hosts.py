@@ -132,7 +132,8 @@ def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(tmp_p
     hosts = [wk("resume", session, "--headless", "--db", str(path)) for session in sessions]
     planners = {
         session: until(
-            path, lambda c, s=session: (c.execute("SELECT planner_agent_id FROM sessions WHERE id = ?", (s,)).fetchone() or [None])[0]
+            path,
+            lambda c, s=session: (c.execute("SELECT planner_agent_id FROM sessions WHERE id = ?", (s,)).fetchone() or [None])[0],
         )
         for session in sessions
     }
