@@ -26,7 +26,13 @@ def create(
     budgets: dict[str, float],
     now: float,
 ) -> None:
-    """A new session that no host drives yet, with its budgets (kind → amount)."""
+    """A new session that no host drives yet, with its budgets (kind → amount).
+
+    Raises:
+        BadInput: the workspace's name is not UTF-8: no row could lead back to it.
+    """
+    if plain(workspace) != workspace:
+        raise BadInput(f"the name of the workspace {plain(workspace)} is not UTF-8; rename it or choose another with --workspace")
     connection = group.connection
     connection.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at, last_active)"

@@ -67,3 +67,20 @@ def test_a_goal_with_a_lone_surrogate_is_kept_without_it(path: Path) -> None:
     )
     assert connection.execute("SELECT goal FROM sessions").fetchone() == ("caf\ufffd",)
     connection.close()
+
+
+def test_a_workspace_whose_name_cannot_be_kept_is_refused(path: Path) -> None:
+    connection = database.open_writable(path)
+    with pytest.raises(BadInput, match="not UTF-8; rename it"):
+        sessions.create(
+            Group(connection),
+            session_id="s",
+            user_id="u",
+            goal="g",
+            workspace="/caf\udce9",
+            model="m",
+            settings={},
+            budgets={},
+            now=1.0,
+        )
+    connection.close()
