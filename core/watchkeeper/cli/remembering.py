@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 
 from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json
-from watchkeeper.store import memory as memory_store
 from watchkeeper.store import state
 
 
@@ -72,13 +71,17 @@ def sync(session: str, db: Path | None, as_json: bool) -> int:
 @db_option
 @json_option
 def search(query: str, session: str | None, limit: int, db: Path | None, as_json: bool) -> int:
-    """Search what agents have remembered, best first."""
+    """Search what agents have remembered, best first; in one session, what was said in it too."""
+    from watchkeeper.memory.recall import recall
+
     opened = Opened(db, session)
-    rows = memory_store.search_facts(opened, opened.session_id or None, query, limit)
-    found = [
-        {"id": row["id"], "kind": row["kind"], "text": row["text"], "sources": json.loads(row["sources"]), "agent_id": row["agent_id"]}
-        for row in rows
-    ]
+    found: list[dict[str, Any]] = [
+        {
+            "id": one.fact_id, "kind": one.kind, "text": one.text, "sources": list(one.sources), "agent_id": one.agent_id,
+            "why": one.why,
+        }
+        for one in recall(opened, opened.session_id or None, query, limit=limit)
+    ]  # fmt: skip
     if as_json:
         print_json(found)
         return 0

@@ -1,9 +1,7 @@
-"""Rows of `messages`, `observations`, `views`, `compactions`, `memory_snapshots` and `facts`."""
+"""Rows of `messages`, `observations`, `views`, `compactions` and `memory_snapshots`."""
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -225,44 +223,3 @@ def save_snapshot(tx: Transaction, agent_id: str, ref: str, *, version: int, las
         " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens = excluded.tokens",
         (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens),
     )
-
-
-def add_fact(
-    tx: Transaction,
-    *,
-    agent_id: str | None,
-    workspace: str,
-    scope: str,
-    kind: str,
-    text: str,
-    sources: Sequence[str],
-    confidence: float = 1.0,
-    pinned: bool = False,
-) -> tuple[int, bool]:
-    """Remember a fact, unless the session knows it already in the same words; returns its id, and whether it is new."""
-    normal = re.sub(r"\s+", " ", text).strip()
-    digest = hashlib.sha256(normal.casefold().encode("utf-8", "replace")).hexdigest()[:32]
-    known = tx.one("SELECT id FROM facts WHERE session_id = ? AND digest = ? AND superseded_by IS NULL", (tx.session_id, digest))
-    if known is not None:
-        return int(known[0]), False
-    fact_id = tx.insert(
-        "INSERT INTO facts (session_id, agent_id, workspace, scope, kind, text, digest, sources, confidence, pinned, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (tx.session_id, agent_id, workspace, scope, kind, normal, digest, encode(list(sources)), confidence, int(pinned), tx.now),
-    )
-    return fact_id, True
-
-
-def search_facts(reads: Any, session_id: str | None, query: str, limit: int = 10) -> list[Any]:
-    """Facts that match any word of `query`, best first (BM25): `(id, kind, text, sources, agent_id, created_at)`."""
-    words = re.findall(r"\w+", query)
-    if not words:
-        return []
-    match = " OR ".join(f'"{word}"' for word in words[:32])
-    found: list[Any] = reads.all(
-        "SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at FROM facts_fts JOIN facts f ON f.id = facts_fts.rowid"
-        " WHERE facts_fts MATCH ? AND (? IS NULL OR f.session_id = ?) AND f.superseded_by IS NULL"
-        " ORDER BY bm25(facts_fts) LIMIT ?",
-        (match, session_id, session_id, limit),
-    )
-    return found

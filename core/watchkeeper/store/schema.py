@@ -445,7 +445,7 @@ def migrations() -> Migrations:
     def first(db: Database) -> None:
         for statement in statements(FIRST):
             db.execute(statement)
-        db.table("facts").enable_fts(["text"], create_triggers=True, tokenize="unicode61 remove_diacritics 2")
+        db.table("facts").enable_fts(["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2")
 
     return steps
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from watchkeeper.agents.storetools.base import FunctionTool, text_of, tool
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
-from watchkeeper.store import artifacts, memory
+from watchkeeper.memory.recall import Scope
+from watchkeeper.memory.recall import recall as recall_from
+from watchkeeper.store import artifacts, facts, memory
 from watchkeeper.store.transaction import Transaction
 
-FACT_KINDS = ("fact", "decision", "artifact", "outcome", "instruction")
 PAGE_CHARACTERS = 6_000
 _POINTER = re.compile(r"message://([A-Za-z0-9_-]+)/(\d+)(?:-(\d+))?\Z")
 
@@ -20,15 +21,26 @@ def memory_tools() -> list[FunctionTool]:
     return [
         tool(
             "remember",
-            "Keep one fact, decision, outcome or instruction for the whole session, in one sentence.",
-            {"text": {"type": "string"}, "kind": {"type": "string", "enum": list(FACT_KINDS)}},
+            "Keep one fact, decision, outcome or instruction, in one sentence. Every agent of the session can recall it; with scope"
+            " `workspace`, later sessions here too. Where it corrects an earlier fact, name that one's id in `replaces`.",
+            {
+                "text": {"type": "string"},
+                "kind": {"type": "string", "enum": list(facts.KINDS)},
+                "scope": {"type": "string", "enum": ["session", "workspace"]},
+                "replaces": {"type": "integer", "minimum": 1, "description": "the id of the fact that this one corrects"},
+            },
             ["text"],
             remember,
         ),
         tool(
             "recall",
-            "Search what you and the other agents of this session have remembered.",
-            {"query": {"type": "string"}, "limit": {"type": "integer", "minimum": 1, "maximum": 30}},
+            "Search what was remembered and said, by you and the other agents: facts with their ids, then messages by pointer for"
+            " `read_back`. Name exact words, paths, numbers or error codes.",
+            {
+                "query": {"type": "string"},
+                "limit": {"type": "integer", "minimum": 1, "maximum": 30},
+                "scope": {"type": "string", "enum": list(Scope), "description": "agent: only your own; default: all you may see"},
+            },
             ["query"],
             recall,
         ),
@@ -51,29 +63,45 @@ def memory_tools() -> list[FunctionTool]:
 
 def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     kind = arguments.get("kind") or "fact"
-    if kind not in FACT_KINDS:
-        raise ValueError(f"`kind` must be one of {', '.join(FACT_KINDS)}")
+    if kind not in facts.KINDS:
+        raise ValueError(f"`kind` must be one of {', '.join(facts.KINDS)}")
+    scope = arguments.get("scope") or "session"
+    if scope not in ("session", "workspace"):
+        raise ValueError("`scope` must be `session` or `workspace`")
+    replaces = arguments.get("replaces")
+    if replaces is not None and (not isinstance(replaces, int) or isinstance(replaces, bool)):
+        raise ValueError("`replaces` must be the id of a fact, a whole number")
     row = tx.one("SELECT last_seq FROM agents WHERE id = ?", (context.agent_id,))
-    fact_id, new = memory.add_fact(
+    fact_id, new = facts.add_fact(
         tx,
         agent_id=context.agent_id,
         workspace=str(context.workspace),
-        scope="session",
+        scope=scope,
         kind=kind,
         text=text_of(arguments, "text", limit=2_000),
         sources=[f"message://{context.agent_id}/{row[0]}"],
+        replaces=replaces,
     )
     if new:
         tx.event("memory.remembered", agent_id=context.agent_id, task_id=context.task_id, fact=fact_id, fact_kind=kind)
-    return ToolResult(f"remembered as fact {fact_id}" if new else f"known already, as fact {fact_id}")
+    said = f"remembered as fact {fact_id}" if new else f"known already, as fact {fact_id}"
+    return ToolResult(said + (f"; it replaces fact {replaces}" if replaces not in (None, fact_id) else ""))
 
 
 def recall(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     limit = arguments.get("limit") or 8
-    rows = memory.search_facts(tx, tx.session_id, text_of(arguments, "query", limit=1_000), min(int(limit), 30))
-    if not rows:
+    scope = arguments.get("scope") or Scope.WORKSPACE
+    if scope not in list(Scope):
+        raise ValueError(f"`scope` must be one of {', '.join(Scope)}")
+    query = text_of(arguments, "query", limit=1_000)
+    found = recall_from(tx, tx.session_id, query, scope, min(int(limit), 30), reader=context.agent_id)
+    if not found:
         return ToolResult("nothing remembered matches")
-    return ToolResult("\n".join(f"- [{row[1]}] {row[2]} ({', '.join(json.loads(row[3]))})" for row in rows))
+    lines = []
+    for one in found:
+        name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
+        lines.append(f"- [{name}] {one.text} ({', '.join(one.sources)})")
+    return ToolResult("\n".join(lines))
 
 
 def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:

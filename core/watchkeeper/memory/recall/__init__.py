@@ -1,0 +1,23 @@
+"""Recall: finding again what was said and learned, and keeping standing instructions in sight.
+
+Promises: works with no network and no model; the same query on the same documents gives the same answer; every hit
+says why it was found and carries pointers that `read_back` resolves; any text is a valid query.
+"""
+
+from watchkeeper.memory.recall.instructions import lift, standing_instructions
+from watchkeeper.memory.recall.pinned import pinned_lines
+from watchkeeper.memory.recall.ranking import Document, Hit, RankedIndex, rank
+from watchkeeper.memory.recall.session import Recalled, Scope, recall
+
+__all__ = [
+    "Document",
+    "Hit",
+    "RankedIndex",
+    "Recalled",
+    "Scope",
+    "lift",
+    "pinned_lines",
+    "rank",
+    "recall",
+    "standing_instructions",
+]

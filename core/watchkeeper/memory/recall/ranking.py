@@ -1,0 +1,153 @@
+"""Ranking documents by a query: BM25 over stems, lifted by neighbours, coverage and exact identifiers.
+
+What each part gains was measured on recorded chats (docs/memory.md); what gained nothing is not here (proximity of the
+query's words, a lift for replies to questions, fusion of ranks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watchkeeper.memory.recall.index import TermIndex
+from watchkeeper.memory.recall.words import asks_for_time, literals_of, tells_time, words_of
+
+SATURATION = 0.5
+"""BM25's k1. Saying a word twice in one turn is hardly more evidence than saying it once."""
+LENGTH = 0.3
+"""BM25's b. Long turns say more; they are not padded."""
+NEIGHBOUR = 0.4
+"""What a term in the turn before or after counts, of what it would count in the turn itself …"""
+BOTH = 0.5
+"""… and how much of that where the turn holds the term as well."""
+COVERAGE = 0.5
+"""How much a document gains that holds all of the query's terms, over one that holds one."""
+TIMES = 0.3
+"""How much a document that names a time gains where the question asks for one."""
+LITERAL = 2.0
+"""A named identifier that stands in a document counts this many times a term that is as rare."""
+LEAST_IDF = 0.05
+READ_CHARACTERS = 16_000
+"""Of each document this much is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One thing that can be found."""
+
+    id: str
+    text: str
+    at: float | None = None
+    """When it came to be, in seconds since 1970: of two that are as good, the newer one is better."""
+    thread: str | None = None
+    """Documents of one thread that follow each other in the sequence are neighbours, as turns of a conversation are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A document that was found."""
+
+    id: str
+    score: float
+    """Above 0; comparable within one answer only."""
+    why: str
+    """For people: the terms and identifiers that it holds, and what its neighbours hold."""
+
+
+class RankedIndex:
+    """An index to ask many times. `close` it, or use `rank` for one question.
+
+    `corpus_size`: how many documents there are in all, where these are only those that hold a term.
+    """
+
+    def __init__(self, documents: Sequence[Document], *, corpus_size: int | None = None) -> None:
+        self._documents = list(documents)
+        texts = [document.text[:READ_CHARACTERS] for document in self._documents]
+        self._folded = [text.casefold() for text in texts]
+        self._terms = TermIndex(texts)
+        self._size = max(len(texts), corpus_size or 0)
+        lengths = self._terms.lengths
+        self._mean_length = sum(lengths) / len(lengths) if lengths and sum(lengths) else 1.0
+
+    def rank(self, query: str, limit: int = 10) -> list[Hit]:
+        """The documents that have to do with `query`, best first; at most `limit`."""
+        if limit <= 0 or not self._documents:
+            return []
+        terms = self._terms.terms(words_of(query))
+        scores: dict[int, float] = defaultdict(float)
+        held: dict[int, list[str]] = defaultdict(list)
+        near: dict[int, list[str]] = defaultdict(list)
+        for term in terms:
+            self._add_term(term, scores, held, near)
+        for position, names in held.items():
+            scores[position] *= 1 + COVERAGE * (len(names) - 1) / len(terms)
+        for literal in literals_of(query):
+            self._add_literal(literal, scores, held)
+        if asks_for_time(query):
+            for position in scores:
+                if tells_time(self._documents[position].text[:READ_CHARACTERS]):
+                    scores[position] *= 1 + TIMES
+        best = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))[:limit]
+        return [Hit(self._documents[at].id, scores[at], _why(held.get(at, []), near.get(at, []))) for at in best]
+
+    def close(self) -> None:
+        self._terms.close()
+
+    def _add_term(self, term: str, scores: dict[int, float], held: dict[int, list[str]], near: dict[int, list[str]]) -> None:
+        postings = self._terms.postings(term)
+        idf = self._idf(len(postings))
+        own: dict[int, float] = {}
+        for position, times in postings.items():
+            length = 1 - LENGTH + LENGTH * self._terms.lengths[position] / self._mean_length
+            own[position] = idf * times * (SATURATION + 1) / (times + SATURATION * length)
+            scores[position] += own[position]
+            held[position].append(term)
+        lifts: dict[int, float] = {}
+        for position, worth in own.items():
+            for beside in self._neighbours(position):
+                lifts[beside] = max(lifts.get(beside, 0.0), NEIGHBOUR * worth)
+        for position, lift in lifts.items():
+            scores[position] += lift * BOTH if position in own else lift
+            if position not in own:
+                near[position].append(term)
+
+    def _add_literal(self, literal: str, scores: dict[int, float], held: dict[int, list[str]]) -> None:
+        found = [position for position, text in enumerate(self._folded) if literal in text]
+        worth = LITERAL * max(self._idf(len(found)), 1.0)
+        for position in found:
+            scores[position] += worth
+            held[position].append(repr(literal))
+
+    def _idf(self, holding: int) -> float:
+        return max(LEAST_IDF, math.log((self._size - holding + 0.5) / (holding + 0.5)))
+
+    def _neighbours(self, position: int) -> list[int]:
+        thread = self._documents[position].thread
+        return [
+            beside
+            for beside in (position - 1, position + 1)
+            if 0 <= beside < len(self._documents) and self._documents[beside].thread == thread
+        ]
+
+
+def rank(documents: Sequence[Document], query: str, limit: int = 10, *, corpus_size: int | None = None) -> list[Hit]:
+    """The documents that have to do with `query`, best first; at most `limit`. Pure: nothing is kept.
+
+    Documents come in the order in which they arose. Costs an index of them, some 10 MB of text a second.
+    """
+    index = RankedIndex(documents, corpus_size=corpus_size)
+    try:
+        return index.rank(query, limit)
+    finally:
+        index.close()
+
+
+def _why(held: Sequence[str], near: Sequence[str]) -> str:
+    parts = []
+    if held:
+        parts.append("holds " + ", ".join(held[:8]))
+    if near:
+        parts.append("beside " + ", ".join(near[:8]))
+    return "; ".join(parts)

@@ -1,0 +1,202 @@
+"""Recall on the store: the facts that a reader may see, and what was said in the session's messages."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from watchkeeper.memory.content import blocks_of, leaves, result_text
+from watchkeeper.memory.recall.ranking import Document, rank
+from watchkeeper.memory.recall.words import literals_of, words_of
+from watchkeeper.records.memory import Content
+from watchkeeper.store import facts, recollection
+
+Hidden = Callable[[str, int], bool]
+
+CANDIDATE_FACTS = 200
+CANDIDATE_MESSAGES = 150
+DOCUMENT_CHARACTERS = 4_000
+EXCERPT_CHARACTERS = 300
+OWN_TOOLS = ("remember", "recall", "read_back", "compact")
+"""Calls of these, and their results, are about memory: finding them would find the search itself."""
+
+
+class Scope(StrEnum):
+    """How far recall looks. Each includes those before it."""
+
+    AGENT = "agent"
+    """What the reader itself wrote and said."""
+    SESSION = "session"
+    """What all agents of the session wrote and said."""
+    WORKSPACE = "workspace"
+    """Also facts that earlier sessions kept for the workspace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A fact or a message that was found."""
+
+    kind: str
+    """A kind of fact, or `message`."""
+    text: str
+    """The fact; of a message the part that matches."""
+    sources: tuple[str, ...]
+    """Pointers that `read_back` resolves: `message://agent/12`, `artifact://sha256/…`."""
+    score: float
+    why: str
+    agent_id: str | None
+    at: float
+    fact_id: int | None = None
+
+
+def recall(
+    reads: Any,
+    session_id: str | None,
+    query: str,
+    scope: Scope | str = Scope.WORKSPACE,
+    limit: int = 10,
+    *,
+    reader: str | None = None,
+    messages: bool = True,
+) -> list[Recalled]:
+    """What the session knows about `query`, best first; at most `limit`, half of them facts where so many match.
+
+    Args:
+        reads: has `one` and `all` (a transaction, a host's reads, a viewer's).
+        session_id: None: the facts of all sessions, and no messages.
+        reader: the agent that asks. What stands in its context now is not found again; its own facts of scope `agent`
+            are. None: a person asks, and sees the facts of every agent.
+        messages: whether to search them too.
+
+    Raises:
+        ValueError: no such scope, or scope `agent` without a reader.
+    """
+    scope = Scope(scope)
+    if scope is Scope.AGENT and reader is None:
+        raise ValueError("scope `agent` needs the agent that asks")
+    known = _facts(reads, session_id, query, scope, limit, reader)
+    said: list[Recalled] = []
+    if messages and session_id is not None:
+        said = _messages(reads, session_id, query, limit, reader, only=reader if scope is Scope.AGENT else None)
+    kept_facts = known[: max(limit - len(said), (limit + 1) // 2)]
+    return sorted([*kept_facts, *said[: limit - len(kept_facts)]], key=lambda one: one.fact_id is None)
+
+
+def _facts(reads: Any, session_id: str | None, query: str, scope: Scope, limit: int, reader: str | None) -> list[Recalled]:
+    workspace = None
+    if session_id is not None and scope is Scope.WORKSPACE:
+        row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
+        workspace = row[0] if row else None
+    rows = facts.find_facts(
+        reads, session_id, words_of(query), literals_of(query),
+        workspace=workspace, reader=reader, everyone=reader is None, limit=CANDIDATE_FACTS,
+    )  # fmt: skip
+    if scope is Scope.AGENT:
+        rows = [row for row in rows if row[4] == reader]
+    rows = sorted(rows, key=lambda row: row[0])
+    by_id = {str(row[0]): row for row in rows}
+    # Each in a thread of its own: facts stand for themselves.
+    documents = [Document(str(row[0]), row[2], row[5], thread=str(row[0])) for row in rows]
+    size = facts.count_facts(reads, session_id, workspace=workspace, reader=reader, everyone=reader is None)
+    found = []
+    for hit in rank(documents, query, limit, corpus_size=size):
+        row = by_id[hit.id]
+        found.append(Recalled(row[1], row[2], tuple(json.loads(row[3])), hit.score, hit.why, row[4], row[5], row[0]))
+    return found
+
+
+def _messages(reads: Any, session_id: str, query: str, limit: int, reader: str | None, *, only: str | None) -> list[Recalled]:
+    pieces = _pieces(query)
+    if not pieces:
+        return []
+    masks = recollection.term_masks(reads, session_id, pieces, agent_id=only)
+    hidden = _in_sight(reads, reader)
+    places = _candidates(masks, len(pieces), hidden)
+    around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
+    contents = recollection.messages_at(reads, around)
+    skipped = recollection.calls_of(reads, session_id, OWN_TOOLS)
+    documents: list[Document] = []
+    texts: dict[str, tuple[str, str, float]] = {}
+    run, before = 0, ("", 0)
+    for agent, seq in around:
+        if (agent, seq) not in contents:
+            continue
+        if before != (agent, seq - 1):
+            run += 1
+        before = (agent, seq)
+        content, at = contents[agent, seq]
+        pointer = f"message://{agent}/{seq}"
+        text = said_in(content, skipped)[:DOCUMENT_CHARACTERS]
+        documents.append(Document(pointer, text, at, thread=f"{agent} {run}"))
+        texts[pointer] = (text, agent, at)
+    found = []
+    for hit in rank(documents, query, limit * 3, corpus_size=len(masks)):
+        text, agent, at = texts[hit.id]
+        if text and not hidden(agent, int(hit.id.rpartition("/")[2])):
+            found.append(Recalled("message", excerpt(text, pieces), (hit.id,), hit.score, hit.why, agent, at))
+    return found[:limit]
+
+
+def _pieces(query: str) -> list[str]:
+    """What messages are scanned for: the beginnings of words that all their forms share, and literals."""
+    found: dict[str, None] = {}
+    for word in words_of(query):
+        # "studies" and "study" share "stud"; cutting more of a short word would find everything.
+        cut = word if word.isdigit() or len(word) < 5 else word[: max(4, len(word) - 3)]
+        found[cut] = None
+    for literal in literals_of(query):
+        found[json.dumps(literal, ensure_ascii=False)[1:-1]] = None
+    return list(found)[:60]
+
+
+def _candidates(masks: Sequence[tuple[str, int, int]], count: int, hidden: Hidden) -> list[tuple[str, int]]:
+    """The messages with the rarest pieces, as many as are read whole."""
+    holding = [sum(1 for _, _, mask in masks if mask >> bit & 1) for bit in range(count)]
+    worth = [math.log(1 + len(masks) / (1 + held)) for held in holding]
+    scored = [
+        (sum(worth[bit] for bit in range(count) if mask >> bit & 1), agent, seq)
+        for agent, seq, mask in masks
+        if mask and not hidden(agent, seq)
+    ]
+    scored.sort(key=lambda one: -one[0])
+    return [(agent, seq) for _, agent, seq in scored[:CANDIDATE_MESSAGES]]
+
+
+def _in_sight(reads: Any, reader: str | None) -> Hidden:
+    """Whether the reader has a message whole in its context."""
+    shown = recollection.shown_verbatim(reads, reader) if reader is not None else None
+    if shown is None:
+        return lambda agent, seq: False
+    first, shortened = shown
+    return lambda agent, seq: agent == reader and seq >= first and seq not in shortened
+
+
+def said_in(content: Content, skipped: frozenset[str] = frozenset()) -> str:
+    """A message's text to search: what was said, what tools were given and what they brought, but for `skipped` calls."""
+    parts: list[str] = []
+    for block in blocks_of(content):
+        kind = block.get("type")
+        if kind == "text":
+            parts.append(str(block.get("text", "")))
+        elif kind == "tool_use" and block.get("id") not in skipped and block.get("name") not in OWN_TOOLS:
+            parts.append(" ".join([str(block.get("name", "")), *leaves(block.get("input"))]))
+        elif kind == "tool_result" and block.get("tool_use_id") not in skipped:
+            parts.append(result_text(block))
+    return "\n".join(part for part in parts if part)
+
+
+def excerpt(text: str, pieces: Sequence[str], size: int = EXCERPT_CHARACTERS) -> str:
+    """At most `size` characters of a text, on one line, around the first of the pieces that it holds."""
+    line = re.sub(r"\s+", " ", text).strip()
+    if len(line) <= size:
+        return line
+    folded = line.lower()
+    places = [place for place in (folded.find(piece) for piece in pieces) if place >= 0]
+    start = max(0, min(min(places, default=0) - size // 4, len(line) - size + 2))
+    cut = line[start : start + size - 2].strip()
+    return ("…" if start else "") + cut + ("…" if start + size - 2 < len(line) else "")

@@ -1,0 +1,63 @@
+"""Messages of a session as recall reads them: which hold the words that are sought, and their texts.
+
+There is no full-text index over messages: it would cost every step of every agent (a third more database, a slower
+append) for what a few searches an hour need. A search reads the newest messages once, inside SQLite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from watchkeeper.store.encoding import decode, encode
+
+NEWEST_MESSAGES = 20_000
+HEAD_CHARACTERS = 8_000
+"""Of each message's JSON this much is searched: a search of the newest 20,000 stays well under a second."""
+
+_MASKS = (
+    "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0) FROM"
+    " (SELECT m.agent_id, m.seq, lower(substr(m.content, 1, ?4)) AS head FROM messages m"
+    " JOIN agents a ON a.id = m.agent_id WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2)"
+    " ORDER BY m.created_at DESC, m.rowid DESC LIMIT ?5)"
+)
+
+
+def term_masks(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> list[tuple[str, int, int]]:
+    """For each of the session's newest messages `(agent_id, seq, mask)`: bit i is set if it holds `pieces[i]`.
+
+    Pieces are lower-case, at most 60. `agent_id`: only this agent's messages.
+    """
+    rows = reads.all(_MASKS, (session_id, agent_id, encode(list(pieces[:60])), HEAD_CHARACTERS, NEWEST_MESSAGES))
+    return [(row[0], row[1], row[2] or 0) for row in rows]
+
+
+def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
+    """Content and time of the messages at `(agent_id, seq)`; places without one are left out."""
+    rows = reads.all(
+        "SELECT m.agent_id, m.seq, m.content, m.created_at FROM json_each(?) AS place JOIN messages m"
+        " ON m.agent_id = place.value ->> 0 AND m.seq = place.value ->> 1",
+        (encode([list(place) for place in places]),),
+    )
+    return {(row[0], row[1]): (decode(row[2]), row[3]) for row in rows}
+
+
+def shown_verbatim(reads: Any, agent_id: str) -> tuple[int, frozenset[int]] | None:
+    """From which `seq` on the agent has its messages in its context, and which of these only shortened; None: none."""
+    row = reads.one(
+        "SELECT v.verbatim_from, v.elided FROM agents a JOIN views v ON v.agent_id = a.id AND v.version = a.view_version"
+        " WHERE a.id = ?",
+        (agent_id,),
+    )
+    if row is None or row[0] is None:
+        return None
+    return int(row[0]), frozenset(int(one[0]) for one in decode(row[1]))
+
+
+def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str]:
+    """Ids of the calls that the session's agents made of these tools."""
+    rows = reads.all(
+        "SELECT tool_use_id FROM tool_calls WHERE session_id = ? AND name IN (SELECT value FROM json_each(?))",
+        (session_id, encode(list(names))),
+    )
+    return frozenset(row[0] for row in rows)

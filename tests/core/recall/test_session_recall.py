@@ -1,0 +1,137 @@
+"""Who recalls what of a session, and of the workspace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from watchkeeper.memory.recall import recall
+
+from .conftest import Session
+
+Start = Callable[..., Session]
+
+
+def texts(session: Session, query: str, scope: str = "workspace", reader: str | None = "bob") -> list[str]:
+    name = session.name(reader) if reader else None
+    return [one.text for one in recall(session.store, session.id, query, scope, reader=name)]
+
+
+def test_siblings_recall_what_others_found(session: Session) -> None:
+    session.use("ann", "remember", text="The queue lives in src/queue.py")
+    said = session.use("bob", "recall", query="where is the queue?")
+    assert re.search(r"^- \[fact \d+\] The queue lives in src/queue.py \(message://ann_\w+/0\)$", said, re.M)
+
+
+def test_what_was_said_in_the_session_is_found_by_pointer_and_read_back_in_one_more_call(session: Session) -> None:
+    session.say("ann", "The retry budget is seven attempts.")
+    pointer = session.say("ann", [{"type": "text", "text": "Timeouts are 30 seconds. " + "filler " * 200}])
+    said = session.use("bob", "recall", query="how long is the timeout?")
+    assert f"({pointer})" in said
+    assert "Timeouts are 30 seconds." in session.use("bob", "read_back", pointer=pointer)
+
+
+def test_tool_results_are_searched_and_calls_of_memory_tools_are_not(session: Session) -> None:
+    session.say("ann", [{"type": "tool_use", "id": "t1", "name": "bash", "input": {"command": "pytest -k zebra"}}])
+    session.say("ann", [{"type": "tool_result", "tool_use_id": "t1", "content": "zebra: 3 failed"}], "user")
+    session.say("ann", [{"type": "tool_use", "id": "t2", "name": "recall", "input": {"query": "zebra failed"}}])
+    assert texts(session, "zebra failed") == ["zebra: 3 failed", "bash pytest -k zebra"]
+
+
+def test_what_the_reader_has_in_its_context_is_not_found_again(session: Session) -> None:
+    session.say("bob", "The gate opens at nine.")
+    session.say("bob", "Which gate, though?")
+    session.show_from("bob", 2)
+    assert texts(session, "gate") == ["The gate opens at nine."]
+    assert set(texts(session, "gate", reader="ann")) == {"The gate opens at nine.", "Which gate, though?"}
+
+
+def test_the_scope_agent_finds_only_what_the_reader_wrote_itself(session: Session) -> None:
+    session.use("ann", "remember", text="Ann knows the harbour")
+    session.use("bob", "remember", text="Bob knows the harbour too")
+    session.say("ann", "harbour, said Ann")
+    assert texts(session, "harbour", "agent") == ["Bob knows the harbour too"]
+
+
+def test_facts_of_the_workspace_reach_later_sessions_there_and_no_others(start: Start) -> None:
+    first = start()
+    first.use("ann", "remember", text="The release branch is called stable", scope="workspace")
+    first.use("ann", "remember", text="The release was rehearsed today")
+    later, elsewhere = start(), start("elsewhere")
+    assert texts(later, "release") == ["The release branch is called stable"]
+    assert texts(later, "release", "session") == []
+    assert texts(elsewhere, "release") == []
+
+
+def test_messages_of_other_sessions_are_never_found(start: Start) -> None:
+    start().say("ann", "a secret of the first session")
+    assert texts(start(), "secret") == []
+
+
+def test_a_fact_in_the_same_words_is_kept_once_and_the_wider_scope_holds(start: Start) -> None:
+    first = start()
+    one = first.use("ann", "remember", text="Tabs, not spaces.")
+    again = first.use("bob", "remember", text="tabs,  not spaces", scope="workspace")
+    assert again == one.replace("remembered as", "known already, as")
+    later = start()
+    assert texts(later, "tabs") == ["Tabs, not spaces."]
+    assert "known already" in later.use("ann", "remember", text="Tabs, not spaces.")
+
+
+def test_a_fact_that_was_replaced_is_recalled_no_more(session: Session) -> None:
+    old = session.use("ann", "remember", text="The limit is 10 requests")
+    number = int(old.split()[-1])
+    said = session.use("bob", "remember", text="The limit is 20 requests", replaces=number)
+    assert said.endswith(f"it replaces fact {number}")
+    assert texts(session, "limit requests") == ["The limit is 20 requests"]
+
+
+def test_only_a_fact_that_the_session_sees_can_be_replaced_and_only_once(start: Start) -> None:
+    other = int(start("elsewhere").use("ann", "remember", text="Theirs", scope="workspace").split()[-1])
+    session = start()
+    mine = int(session.use("ann", "remember", text="One").split()[-1])
+    session.use("ann", "remember", text="Two", replaces=mine)
+    for wrong in (other, mine, 999):
+        with pytest.raises(ValueError, match="replaces"):
+            session.use("ann", "remember", text="Three", replaces=wrong)
+    assert texts(session, "three") == []
+
+
+def test_an_identifier_is_found_inside_a_longer_word_in_facts_and_in_messages(session: Session) -> None:
+    session.use("ann", "remember", text="See https://ci.example/job/88142-linux for it")
+    pointer = session.say("ann", "digest sha256:9f86d081884c7d659a2f")
+    assert texts(session, "job 88142")
+    found = recall(session.store, session.id, "what is 9f86d0818?", reader=session.name("bob"))
+    assert [one.sources for one in found] == [(pointer,)]
+
+
+def test_a_person_sees_everybodys_facts_and_may_search_all_sessions(start: Start) -> None:
+    for word in ("alpha", "beta"):
+        start().use("ann", "remember", text=f"The {word} lighthouse is lit")
+    assert len(recall(start().store, None, "lighthouse")) == 2
+
+
+def test_facts_come_first_and_leave_room_for_messages(session: Session) -> None:
+    for number in range(6):
+        session.use("ann", "remember", text=f"whale sighting {number}")
+        session.say("ann", f"I saw a whale, number {number}")
+    kinds = [one.kind for one in recall(session.store, session.id, "whale", limit=6, reader=session.name("bob"))]
+    assert kinds == ["fact"] * 3 + ["message"] * 3
+
+
+def test_an_answer_beside_the_message_that_holds_the_words_is_found(session: Session) -> None:
+    session.say("ann", "Which colour has the buoy?", "user")
+    answer = session.say("ann", "Green.")
+    for number in range(20):
+        session.say("ann", f"something else {number}")
+    found = recall(session.store, session.id, "colour of the buoy", limit=4, reader=session.name("bob"))
+    assert (answer,) in [one.sources for one in found]
+
+
+@pytest.mark.parametrize("query", ['"', "*", "\ud800 x", "' OR 1=1 --", "🙂", "a\x00b", "the"])
+def test_any_text_is_a_valid_query_of_the_store(session: Session, query: str) -> None:
+    session.say("ann", "hello 🙂")
+    session.use("ann", "remember", text="hello 🙂")
+    texts(session, query)
