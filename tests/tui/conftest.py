@@ -109,10 +109,15 @@ def large_desk(database: Path) -> Iterator[Desk]:
 
 
 @pytest.fixture(autouse=True)
-def fixed_timezone(monkeypatch: pytest.MonkeyPatch) -> None:
-
+def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing of the terminal, the locale or the user who runs the tests reaches a screen."""
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "UNICODE_VERSION", "WATCHKEEPER_THEME", "WATCHKEEPER_AGENT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("TZ", "UTC")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config" / "watchkeeper"))
     time.tzset()
 
 

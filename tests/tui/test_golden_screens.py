@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from textual.pilot import Pilot
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -29,9 +31,18 @@ async def test_a_screen_looks_as_it_was_agreed(desk: Desk, name: str, size: tupl
         await pilot.press(*keys)
         if size == (120, 40):
             await until(pilot, lambda: words in text_of(pilot))
-        await pilot.pause(0.3)
-        shown = text_of(pilot) + "\n"
-    path = GOLDEN / f"{name}-{size[0]}x{size[1]}.txt"
-    if os.environ.get("WATCHKEEPER_GOLDEN"):
-        path.write_text(shown, encoding="utf-8")
-    assert shown == path.read_text(encoding="utf-8")
+        path = GOLDEN / f"{name}-{size[0]}x{size[1]}.txt"
+        if os.environ.get("WATCHKEEPER_GOLDEN"):
+            await pilot.pause(0.5)
+            path.write_text(text_of(pilot) + "\n", encoding="utf-8")
+        agreed = path.read_text(encoding="utf-8")
+        shown = await settled(pilot, agreed)
+    assert shown == agreed
+
+
+async def settled(pilot: Pilot[int], wanted: str) -> str:
+    """What stands on the screen once it is `wanted`, or after as long as a busy machine may need to paint it."""
+    deadline = time.monotonic() + 8
+    while (shown := text_of(pilot) + "\n") != wanted and time.monotonic() < deadline:
+        await pilot.pause(0.05)
+    return shown

@@ -6,64 +6,17 @@ Lower-case keys are safe and act at once. Capitals cost money or data: they say 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.store.dashboard import AgentFacts, ApprovalFacts, TaskFacts
-from watchkeeper_tui import figures
 from watchkeeper_tui.pages.memory import context_used
+from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.targets import Request, Target, budget_of, cancellable
 
 _ENDED = ("done", "failed", "cancelled")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Who an action is about: the selected row, or the marked ones."""
-
-    snapshot: Snapshot
-    agents: tuple[AgentFacts, ...] = ()
-    tasks: tuple[TaskFacts, ...] = ()
-    """The tasks of the rows, also those that no agent has yet."""
-
-    @property
-    def agent(self) -> AgentFacts | None:
-        return self.agents[0] if self.agents else None
-
-    @property
-    def hosted(self) -> bool:
-        """A process drives the session now."""
-        return self.snapshot.host_pid is not None
-
-    @property
-    def names(self) -> str:
-        """The agents' names, or the tasks' titles, for a sentence."""
-        if len(self.agents) > 3:
-            return figures.plural(len(self.agents), "agent")
-        if self.agents:
-            return ", ".join(sanitize(agent.name or agent.role) for agent in self.agents)
-        return ", ".join(f"“{clip(sanitize(task.title), 40)}”" for task in self.tasks) or "nothing"
-
-    @property
-    def approvals(self) -> tuple[ApprovalFacts, ...]:
-        """The questions of these agents; else those of the session."""
-        mine = {agent.id for agent in self.agents}
-        questions = self.snapshot.approvals
-        return tuple(each for each in questions if each.agent_id in mine) or questions
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One command to write."""
-
-    kind: str
-    agent_id: str | None = None
-    task_id: str | None = None
-    payload: dict[str, Any] = field(default_factory=dict)
-    about: str = ""
-    """For the status line: `pause coder-17`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,26 +99,13 @@ def _whole_run(kind: str) -> Callable[[Target, str], list[Request]]:
 def _why_not_cancel(target: Target) -> str:
     if not target.tasks:
         return "select a task first"
-    if all(task.status in ("done", "failed", "cancelled", "dropped") for task in target.tasks):
-        return "it has ended"
-    return ""
+    return "" if cancellable(target) else "it has ended"
 
 
 def _cancel(target: Target, text: str) -> list[Request]:
     return [
-        Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”")
-        for task in target.tasks
-        if task.status not in ("done", "failed", "cancelled", "dropped")
+        Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”") for task in cancellable(target)
     ]
-
-
-def _preview_cancel(target: Target, text: str) -> list[str]:
-    lines = [
-        f"Cancel {figures.plural(len(_cancel(target, '')), 'task')}: "
-        + ", ".join(clip(sanitize(t.title), 40) for t in target.tasks)
-    ]
-    lines.append("Its agent stops at once; what it did is kept, and the planner is told. r resumes it later.")
-    return lines
 
 
 def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
@@ -178,51 +118,12 @@ def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
     return requests
 
 
-def _preview_rerun(fresh: bool) -> Callable[[Target, str], list[str]]:
-    def preview(target: Target, text: str) -> list[str]:
-        lines = []
-        for task in target.tasks[:4]:
-            agent = target.snapshot.agent(task.assigned_agent)
-            spent = (
-                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok, {figures.cost(agent.cost_usd, agent.unpriced_calls)}"
-                if agent
-                else ""
-            )
-            lines.append(f"Re-run “{clip(sanitize(task.title), 50)}” as attempt {task.attempt + 1}{spent}")
-        names = {task.id: task for task in target.snapshot.tasks}
-        ids = {task.id for task in target.tasks}
-        later = [each for each in names.values() if ids & set(each.depends_on) and each.status not in ("pending", "dropped")]
-        memory = "The new agent starts with an empty memory." if fresh else "The new agent keeps what the old one remembers."
-        lines.append(memory + (f" {figures.plural(len(later), 'dependent task')} may run again too." if later else ""))
-        if any(task.status in ("running", "paused") for task in target.tasks):
-            lines.append("The attempt that is under way is cancelled first.")
-        return lines
-
-    return preview
-
-
 def _why_not_compact(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
     if all(context_used(agent) == 0 for agent in target.agents):
         return "its context is empty"
     return ""
-
-
-def _preview_compact(target: Target, text: str) -> list[str]:
-    lines = []
-    for agent in target.agents[:4]:
-        used = context_used(agent)
-        parts = dict(agent.composition)
-        messages = parts.get("messages", used)
-        lines.append(
-            f"Compact {sanitize(agent.name)}: {figures.tokens(used)} of {figures.tokens(agent.context_limit)} tok in context,"
-            f" {figures.tokens(messages)} of it messages, most of which become a digest with citations"
-        )
-    lines.append("Nothing is lost: messages stay in the store, and u goes back to the view before.")
-    if text.strip():
-        lines.append(f"Instructions: {clip(sanitize(text), 160)}")
-    return lines
 
 
 def _why_not_undo(target: Target) -> str:
@@ -247,39 +148,10 @@ def _decide(kind: str) -> Callable[[Target, str], list[Request]]:
     return requests
 
 
-def question_lines(target: Target) -> list[str]:
-    """The question that waits, as lines."""
-    if not target.approvals:
-        return []
-    each = target.approvals[0]
-    agent = target.snapshot.agent(each.agent_id)
-    lines = [f"{sanitize(agent.name) if agent else 'An agent'} asks: may it run {sanitize(each.tool)}?"]
-    for line in each.question.splitlines()[:8]:
-        lines.append("  " + clip(sanitize(line), 300))
-    if len(target.approvals) > 1:
-        lines.append(f"  ({len(target.approvals) - 1} more after this one)")
-    return lines
-
-
 def _set_budget(target: Target, text: str) -> list[Request]:
-    kind, _, amount = text.strip().partition(" ")
-    value: float | None = None if amount.strip() in ("none", "off", "") else float(amount.strip().lstrip("$").replace(",", ""))
-    return [Request("set_budget", None, None, {"kind": kind, "amount": value}, f"budget {kind} {amount or 'none'}")]
-
-
-def _preview_budget(target: Target, text: str) -> list[str]:
-    now = (
-        ", ".join(f"{sanitize(each.kind)} {each.amount:g}" for each in target.snapshot.budgets if each.task_id is None) or "none"
-    )
-    try:
-        payload = _set_budget(target, text)[0].payload
-    except ValueError:
-        return ["A budget is a kind and an amount: usd 5, tokens 2000000, turns 200, seconds 3600; `usd none` lifts it"]
-    wanted = "no limit" if payload["amount"] is None else f"{payload['amount']:g}"
-    return [
-        f"Set the run's budget: {sanitize(str(payload['kind']))} {wanted} (now: {now})",
-        "Reaching it pauses the run; everything done is kept.",
-    ]
+    kind, amount = budget_of(text)
+    about = f"budget {kind} {'none' if amount is None else f'{amount:g}'}"
+    return [Request("set_budget", None, None, {"kind": kind, "amount": amount}, sanitize(about))]
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -323,7 +195,7 @@ ACTIONS: tuple[Action, ...] = (
         "run the task again, with its memory",
         _rerun(False),
         lambda target: "" if target.tasks else "select a task first",
-        _preview_rerun(False),
+        rerun_lines(False),
         once=True,
     ),
     Action(
@@ -333,7 +205,7 @@ ACTIONS: tuple[Action, ...] = (
         "run the task again, with an empty memory",
         _rerun(True),
         lambda target: "" if target.tasks else "select a task first",
-        _preview_rerun(True),
+        rerun_lines(True),
         once=True,
     ),
     Action(
@@ -343,10 +215,10 @@ ACTIONS: tuple[Action, ...] = (
         "compact the agent's context now",
         _each_agent("compact", lambda text: {"instructions": text.strip()} if text.strip() else {}),
         _why_not_compact,
-        _preview_compact,
+        compact_lines,
         once=True,
     ),
-    Action("cancel", "X", "Cancel", "cancel the task; what was done is kept", _cancel, _why_not_cancel, _preview_cancel),
+    Action("cancel", "X", "Cancel", "cancel the task; what was done is kept", _cancel, _why_not_cancel, cancel_lines),
     Action(
         "pause_run",
         "P",
@@ -371,7 +243,7 @@ ACTIONS: tuple[Action, ...] = (
         "Budget",
         "set or lift the run's budget",
         _set_budget,
-        preview=_preview_budget,
+        preview=budget_lines,
         asks="Budget (usd 5, tokens 2000000, turns 200, seconds 3600)",
     ),
     Action(
@@ -400,17 +272,3 @@ ACTIONS: tuple[Action, ...] = (
 )
 
 BY_ID = {action.id: action for action in ACTIONS}
-
-
-def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]]) -> Target:
-    """The target that rows of the plan stand for, each agent and task once and as it is now."""
-    agents: dict[str, AgentFacts] = {}
-    tasks: dict[str, TaskFacts] = {}
-    for agent, task in rows:
-        if agent is not None:
-            agents.setdefault(agent.id, snapshot.agent(agent.id) or agent)
-        if task is None and agent is not None:
-            task = snapshot.task(agent.task_id)
-        if task is not None:
-            tasks.setdefault(task.id, snapshot.task(task.id) or task)
-    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()))

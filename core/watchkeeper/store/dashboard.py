@@ -251,7 +251,7 @@ def tasks(connection: Connection, session_id: str) -> tuple[TaskFacts, ...]:
         " FROM tasks WHERE session_id = ? ORDER BY position, rowid",
         (session_id,),
     )
-    return tuple(TaskFacts(*row, tuple(needs.get(row[0], ()))) for row in rows)
+    return tuple(TaskFacts(*(*row, tuple(needs.get(row[0], ())))) for row in rows)
 
 
 def agents(connection: Connection, session_id: str) -> tuple[AgentFacts, ...]:
@@ -267,7 +267,9 @@ def agents(connection: Connection, session_id: str) -> tuple[AgentFacts, ...]:
         (session_id,),
     )
     return tuple(
-        AgentFacts(*row[:16], composition_of(row[16]), *row[17:32], LiveFacts(*row[32:38]) if row[32] is not None else None)
+        AgentFacts(
+            *(*row[:16], composition_of(row[16]), *row[17:32], LiveFacts(*row[32:38]) if row[32] is not None else None)
+        )
         for row in rows
     )
 

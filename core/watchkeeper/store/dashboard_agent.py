@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from watchkeeper.store.driver import Connection
 
@@ -176,7 +177,7 @@ def model_calls(connection: Connection, agent_id: str, limit: int) -> tuple[Call
         " waited_seconds, retries, substr(error, 1, 2000) FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT ?",
         (agent_id, limit),
     )
-    return tuple(CallFacts(*row[:10], bool(row[10]), *row[11:]) for row in rows)
+    return tuple(CallFacts(*(*row[:10], bool(row[10]), *row[11:])) for row in rows)
 
 
 def facts(connection: Connection, session_id: str, agent_id: str, limit: int) -> tuple[FactFacts, ...]:
@@ -187,7 +188,7 @@ def facts(connection: Connection, session_id: str, agent_id: str, limit: int) ->
         " ORDER BY pinned DESC, id DESC LIMIT ?",
         (agent_id, session_id, limit),
     )
-    return tuple(FactFacts(*row[:5], bool(row[5]), *row[6:]) for row in rows)
+    return tuple(FactFacts(*(*row[:5], bool(row[5]), *row[6:])) for row in rows)
 
 
 def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
@@ -204,8 +205,12 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
         " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY first_seq, id",
         (agent_id, row[6]),
     )
-    observations = tuple(ObservationFacts(*each[:7], tuple(json.loads(each[7])), bool(each[8]), each[9]) for each in found)
-    return ViewFacts(*row[:6], observations, tuple(int(each[0]) for each in json.loads(row[7])))
+    observations = tuple(_observation(each) for each in found)
+    return ViewFacts(*(*row[:6], observations, tuple(int(each[0]) for each in json.loads(row[7]))))
+
+
+def _observation(row: Any) -> ObservationFacts:
+    return ObservationFacts(*(*row[:7], tuple(json.loads(row[7])), bool(row[8]), row[9]))
 
 
 def views(connection: Connection, agent_id: str, limit: int = 100) -> tuple[ViewFacts, ...]:

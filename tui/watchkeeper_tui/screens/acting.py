@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from watchkeeper_tui import figures
-from watchkeeper_tui.actions import BY_ID, Action, Request, Target, question_lines
+from watchkeeper_tui.actions import BY_ID, Action
+from watchkeeper_tui.previews import question_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.targets import Request, Target
 from watchkeeper_tui.widgets.cells import Piece
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ class Sent:
     at: float
     said: str = ""
     """What came of it where no command tells."""
+    compacts: str | None = None
+    """The agent whose context it compacts: its pass is followed after the command was applied."""
 
 
 class Acting(_Base):
@@ -139,7 +143,8 @@ class Acting(_Base):
                     command_id = control.submit(
                         session_id, request.kind, agent_id=request.agent_id, task_id=request.task_id, payload=request.payload
                     )
-                    told.append(Sent(command_id, request.about, self.watch_app.now()))
+                    compacts = request.agent_id if request.kind == "compact" else None
+                    told.append(Sent(command_id, request.about, self.watch_app.now(), compacts=compacts))
                     if action.once and not hosted:
                         control.start_host(session_id, resume=False, once=command_id)
         except Exception as error:

@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from watchkeeper_tui.actions import ACTIONS, BY_ID, Target, target_of
+from watchkeeper_tui.actions import ACTIONS, BY_ID
 from watchkeeper_tui.plan_tree import PlanRow, plan_rows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.acting import Acting
@@ -18,6 +18,7 @@ from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.slash import Parsed
 from watchkeeper_tui.snapshot import EventLine, SessionState, Snapshot
+from watchkeeper_tui.targets import Target, target_of
 from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.compaction import CompactionView
 from watchkeeper_tui.widgets.events import EventsView

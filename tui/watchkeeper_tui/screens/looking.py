@@ -13,7 +13,7 @@ from watchkeeper_tui.widgets.events import EventsView
 from watchkeeper_tui.widgets.plan import PlanView
 
 if TYPE_CHECKING:
-    from watchkeeper_tui.actions import Target
+    from watchkeeper_tui.targets import Target
 
     _Base = WatchScreen
 else:

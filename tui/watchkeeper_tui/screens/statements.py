@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from watchkeeper.store.dashboard import CommandFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.actions import Target
 from watchkeeper_tui.conditions import agent_condition, task_condition
+from watchkeeper_tui.pages.compactions import compaction_pieces
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.targets import Target
 from watchkeeper_tui.widgets.cells import Piece
 
 if TYPE_CHECKING:
@@ -54,7 +55,25 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     command = next((each for each in snapshot.commands if each.id == newest.command_id), None)
     if command is None or command.status == "queued":
         return _queued(snapshot, newest, now)
+    if newest.compacts and command.status == "applied":
+        return _pass(snapshot, newest, now) or _settled(command, newest, now)
     return _settled(command, newest, now)
+
+
+def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
+    """How the pass that was asked for goes, until a while after its end."""
+    mine = [each for each in snapshot.compactions if each.agent_id == sent.compacts and each.trigger == "manual"]
+    newest = next((each for each in mine if each.requested_at >= sent.at - 1), None)
+    if newest is None or (newest.ended_at is not None and now - newest.ended_at > SETTLED_SECONDS):
+        return []
+    pieces = [(f"{sent.about}  ", "text"), *compaction_pieces(newest, now)]
+    if newest.status == "running":
+        pieces.append(("; the agent goes on working", "muted"))
+    elif newest.status == "prepared":
+        pieces.append(("; published at the agent's next step", "muted"))
+    elif newest.status == "applied":
+        pieces += [("   u", "key"), (" undoes it", "muted")]
+    return pieces
 
 
 def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:

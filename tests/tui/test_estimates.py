@@ -1,0 +1,71 @@
+"""What a compaction is said to bring before it is done."""
+
+from __future__ import annotations
+
+import json
+
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
+
+from watchkeeper.store import dashboard
+from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
+from watchkeeper_tui.estimates import estimate_compaction
+
+WIDE = (120, 40)
+
+
+def read(desk: Desk, name: str) -> tuple[AgentFacts, tuple[CompactionFacts, ...]]:
+    connection, session = desk.session.connection, desk.session.id
+    agent = next(each for each in dashboard.agents(connection, session) if each.id == name)
+    return agent, dashboard.compactions(connection, session)
+
+
+def test_an_estimate_follows_the_agents_own_earlier_passes(desk: Desk) -> None:
+    desk.session.connection.execute("UPDATE compactions SET cost_usd = 0.024, tokens_before = 24000, tokens_after = 6000")
+    guess = estimate_compaction(*read(desk, "explorer1"))
+    assert guess.tokens_now == 14_000
+    assert guess.tokens_left == 3_500
+    assert guess.cost_usd is not None
+    assert abs(guess.cost_usd - 0.014) < 1e-9
+    assert "earlier pass" in guess.basis
+
+
+def test_without_a_pass_it_keeps_a_fifth_of_the_window_and_never_grows(desk: Desk) -> None:
+    desk.session.connection.execute("DELETE FROM compactions")
+    agent, passes = read(desk, "explorer1")
+    guess = estimate_compaction(agent, passes)
+    assert 6_400 < guess.tokens_left < guess.tokens_now
+    desk.session.set_agent("explorer1", composition=json.dumps({"messages": 300}), context_tokens=300)
+    assert estimate_compaction(*read(desk, "explorer1")).tokens_left <= 300
+
+
+def test_what_has_no_price_is_said_to_be_unpriced(desk: Desk) -> None:
+    desk.session.set_agent("explorer1", cost_usd=None)
+    assert estimate_compaction(*read(desk, "explorer1")).cost_usd is None
+
+
+async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> None:
+    session = desk.session
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await pilot.press("C")
+        await until(pilot, lambda: "14k of 32k tok now → about" in text_of(pilot))
+        await pilot.press("y")
+        await until(pilot, lambda: len(session.commands()) == 1)
+        desk.feed.wake()
+        await until(pilot, lambda: "accepted, queued" in text_of(pilot))
+        insert(
+            session.connection, "compactions", id=77, session_id=session.id, agent_id="explorer1", trigger="manual",
+            status="running", high_water=41, tokens_before=14_000, requested_at=desk.time,
+        )  # fmt: skip
+        session.connection.execute("UPDATE commands SET status = 'applied', result = 'begun', applied_at = ?", (desk.time,))
+        desk.feed.wake()
+        await until(pilot, lambda: "observing up to #41" in text_of(pilot) and "the agent goes on working" in text_of(pilot))
+        session.connection.execute("UPDATE compactions SET status = 'prepared' WHERE id = 77")
+        desk.feed.wake()
+        await until(pilot, lambda: "published at the agent's next step" in text_of(pilot))
+        session.connection.execute(
+            "UPDATE compactions SET status = 'applied', tokens_after = 5000, ended_at = ? WHERE id = 77", (desk.time,)
+        )
+        desk.feed.wake()
+        await until(pilot, lambda: "14k → 5.0k -64%" in text_of(pilot) and "u undoes it" in text_of(pilot))

@@ -1,0 +1,95 @@
+"""What an action would do, in words, before it is done. Pure functions from a target to sanitised lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from watchkeeper_tui import figures
+from watchkeeper_tui.estimates import estimate_compaction
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.targets import Target, budget_of, cancellable
+
+
+def cancel_lines(target: Target, text: str) -> list[str]:
+    """Which tasks would end."""
+    lines = [
+        f"Cancel {figures.plural(len(cancellable(target)), 'task')}: "
+        + ", ".join(clip(sanitize(t.title), 40) for t in target.tasks)
+    ]
+    lines.append("Its agent stops at once; what it did is kept, and the planner is told. r resumes it later.")
+    return lines
+
+
+def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
+    """Which tasks would run again, what their last attempt took, and what comes after them."""
+
+    def preview(target: Target, text: str) -> list[str]:
+        lines = []
+        for task in target.tasks[:4]:
+            agent = target.snapshot.agent(task.assigned_agent)
+            spent = (
+                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok, {figures.cost(agent.cost_usd, agent.unpriced_calls)}"
+                if agent
+                else ""
+            )
+            lines.append(f"Re-run “{clip(sanitize(task.title), 50)}” as attempt {task.attempt + 1}{spent}")
+        names = {task.id: task for task in target.snapshot.tasks}
+        ids = {task.id for task in target.tasks}
+        later = [each for each in names.values() if ids & set(each.depends_on) and each.status not in ("pending", "dropped")]
+        memory = "The new agent starts with an empty memory." if fresh else "The new agent keeps what the old one remembers."
+        lines.append(memory + (f" {figures.plural(len(later), 'dependent task')} may run again too." if later else ""))
+        if any(task.status in ("running", "paused") for task in target.tasks):
+            lines.append("The attempt that is under way is cancelled first.")
+        return lines
+
+    return preview
+
+
+def compact_lines(target: Target, text: str) -> list[str]:
+    """What a pass over each agent's context would let go, and what it would cost, as far as that can be told before."""
+    lines = []
+    for agent in target.agents[:4]:
+        guess = estimate_compaction(agent, target.snapshot.compactions)
+        price = "unpriced" if guess.cost_usd is None else f"about {figures.money(guess.cost_usd)}"
+        lines.append(
+            f"Compact {sanitize(agent.name)}: {figures.tokens(guess.tokens_now)} of {figures.tokens(agent.context_limit)} tok"
+            f" now → about {figures.tokens(guess.tokens_left)} ({figures.change(guess.tokens_now, guess.tokens_left)})"
+            f" by {sanitize(figures.model_name(guess.model))}, {price}"
+        )
+        lines.append(f"  estimated from {guess.basis}; the agent goes on working meanwhile")
+    if len(target.agents) > 4:
+        lines.append(f"  and {len(target.agents) - 4} more")
+    lines.append("Nothing is lost: messages stay in the store, and u goes back to the view before.")
+    if text.strip():
+        lines.append(f"Instructions: {clip(sanitize(text), 160)}")
+    return lines
+
+
+def question_lines(target: Target) -> list[str]:
+    """The question that waits, as lines."""
+    if not target.approvals:
+        return []
+    each = target.approvals[0]
+    agent = target.snapshot.agent(each.agent_id)
+    lines = [f"{sanitize(agent.name) if agent else 'An agent'} asks: may it run {sanitize(each.tool)}?"]
+    for line in each.question.splitlines()[:8]:
+        lines.append("  " + clip(sanitize(line), 300))
+    if len(target.approvals) > 1:
+        lines.append(f"  ({len(target.approvals) - 1} more after this one)")
+    return lines
+
+
+def budget_lines(target: Target, text: str) -> list[str]:
+    """The limit wanted beside the one that holds; or what a budget is, where the text is none."""
+    now = (
+        ", ".join(f"{sanitize(each.kind)} {each.amount:g}" for each in target.snapshot.budgets if each.task_id is None) or "none"
+    )
+    try:
+        kind, amount = budget_of(text)
+    except ValueError:
+        return ["A budget is a kind and an amount: usd 5, tokens 2000000, turns 200, seconds 3600; `usd none` lifts it"]
+    wanted = "no limit" if amount is None else f"{amount:g}"
+    return [
+        f"Set the run's budget: {sanitize(kind)} {wanted} (now: {now})",
+        "Reaching it pauses the run; everything done is kept.",
+    ]

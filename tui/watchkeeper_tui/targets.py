@@ -1,0 +1,89 @@
+"""Who an action is about, and the commands that it would write."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchkeeper.store.dashboard import AgentFacts, ApprovalFacts, TaskFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who an action is about: the selected row, or the marked ones."""
+
+    snapshot: Snapshot
+    agents: tuple[AgentFacts, ...] = ()
+    tasks: tuple[TaskFacts, ...] = ()
+    """The tasks of the rows, also those that no agent has yet."""
+
+    @property
+    def agent(self) -> AgentFacts | None:
+        return self.agents[0] if self.agents else None
+
+    @property
+    def hosted(self) -> bool:
+        """A process drives the session now."""
+        return self.snapshot.host_pid is not None
+
+    @property
+    def names(self) -> str:
+        """The agents' names, or the tasks' titles, for a sentence."""
+        if len(self.agents) > 3:
+            return figures.plural(len(self.agents), "agent")
+        if self.agents:
+            return ", ".join(sanitize(agent.name or agent.role) for agent in self.agents)
+        return ", ".join(f"“{clip(sanitize(task.title), 40)}”" for task in self.tasks) or "nothing"
+
+    @property
+    def approvals(self) -> tuple[ApprovalFacts, ...]:
+        """The questions of these agents; else those of the session."""
+        mine = {agent.id for agent in self.agents}
+        questions = self.snapshot.approvals
+        return tuple(each for each in questions if each.agent_id in mine) or questions
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One command to write."""
+
+    kind: str
+    agent_id: str | None = None
+    task_id: str | None = None
+    payload: dict[str, Any] = field(default_factory=dict)
+    about: str = ""
+    """For the status line: `pause coder-17`."""
+
+
+def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]]) -> Target:
+    """The target that rows of the plan stand for, each agent and task once and as it is now."""
+    agents: dict[str, AgentFacts] = {}
+    tasks: dict[str, TaskFacts] = {}
+    for agent, task in rows:
+        if agent is not None:
+            agents.setdefault(agent.id, snapshot.agent(agent.id) or agent)
+        if task is None and agent is not None:
+            task = snapshot.task(agent.task_id)
+        if task is not None:
+            tasks.setdefault(task.id, snapshot.task(task.id) or task)
+    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()))
+
+
+def cancellable(target: Target) -> list[TaskFacts]:
+    """The tasks that have not ended."""
+    return [task for task in target.tasks if task.status not in ("done", "failed", "cancelled", "dropped")]
+
+
+def budget_of(text: str) -> tuple[str, float | None]:
+    """A budget's kind and amount as typed; None lifts it.
+
+    Raises:
+        ValueError: the amount is no number.
+    """
+    kind, _, amount = text.strip().partition(" ")
+    wanted = amount.strip()
+    return kind, None if wanted in ("none", "off", "") else float(wanted.lstrip("$").replace(",", ""))
