@@ -185,19 +185,7 @@ async def assert_resumable(path: Path) -> None:
     soundness(path)
 
 
-@pytest.mark.parametrize(
-    "pages_left",
-    [
-        pytest.param(
-            0,
-            marks=pytest.mark.xfail(
-                reason="a disk that is full as a task is dispatched fails the task, and the host waits for ever"
-            ),
-        ),
-        3,
-        20,
-    ],
-)
+@pytest.mark.parametrize("pages_left", [0, 3, 20])
 async def test_a_full_disk_stops_a_run_with_one_line_and_it_carries_on_from_there(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch, pages_left: int
 ) -> None:

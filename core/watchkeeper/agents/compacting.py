@@ -29,6 +29,9 @@ from watchkeeper.store.transaction import Transaction
 SUMMARY_TOKENS = 2_048
 """The longest summary that is asked for."""
 
+ROOM_SHARE = 0.75
+"""Of the threshold: how full a context may be after a summary has replaced a digest that is smaller than it."""
+
 
 @dataclass(slots=True)
 class _Flight:
@@ -175,7 +178,7 @@ class Compaction:
                 raise error
             outcome = Outcome(applied=False, reason=str(error or "abandoned"))
         else:
-            outcome = self._compactor.publish(flight.task.result(), at=self._environment.clock.now())
+            outcome = self._publish(flight.task.result())
         self._pacer.ended(state, gained=outcome.applied)
         recorded = self._memory.record(outcome.change) if outcome.change is not None else None
 
@@ -187,6 +190,19 @@ class Compaction:
 
         await self._environment.store.commit(write)
         return outcome
+
+    def _publish(self, prepared: Prepared) -> Outcome:
+        """Put the pass in its place, unless a digest that stands in already leaves more room than it would."""
+        state = self._memory.state
+        last = prepared.covers[1]
+        standing = sum(one.tokens for one in state.view.observations if one.covers[1] <= last)
+        standing += sum(message.tokens for message in state.verbatim if message.seq <= last)
+        after = state.tokens - standing + prepared.tokens
+        if prepared.tokens > standing and after > state.threshold * ROOM_SHARE:
+            self._compactor.end()
+            reason = f"a digest stands in with {standing} tokens; the summary takes {prepared.tokens}, and room is short"
+            return Outcome(applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens)
+        return self._compactor.publish(prepared, at=self._environment.clock.now())
 
     def _write_end(self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None) -> None:
         for called in flight.calls:

@@ -15,7 +15,12 @@ from watchkeeper.store import state
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.encoding import decode
 
-QUIET = frozenset({"tool.started", "agent.created", "agent.idle", "agent.working", "inbox.delivered", "host.started", "tool.done"})
+QUIET = frozenset(
+    {
+        "tool.started", "tool.done", "agent.created", "agent.idle", "agent.working", "inbox.delivered", "host.started",
+        "compaction.prepared",
+    }
+)  # fmt: skip
 """Events that the readable form leaves out."""
 
 GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "running": "●"}
@@ -57,10 +62,17 @@ def follow(path: Path, session_id: str) -> int:
 def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
     """The last line, or the summary."""
     opened = Opened(path, session_id)
-    result = state.result(opened, session_id)
-    if as_json:
-        say(json.dumps(result, ensure_ascii=False))
-        return
+    try:
+        result = state.result(opened, session_id)
+        if as_json:
+            say(json.dumps(result, ensure_ascii=False))
+        else:
+            _print_summary(opened, session_id, result)
+    finally:
+        opened.connection.close()
+
+
+def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> None:
     row = opened.one("SELECT goal, hosted_seconds, unpriced_calls FROM sessions WHERE id = ?", (session_id,))
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
     cost = "unpriced" if result["cost_usd"] is None else f"${result['cost_usd']:.4f}"
@@ -119,6 +131,7 @@ class EventPrinter:
             print(f"wk: the progress is shown no further: {error}", file=sys.stderr)
         finally:
             feed.close()
+            opened.connection.close()
 
     def _print_new(self, opened: Opened) -> None:
         rows = opened.all(
@@ -150,11 +163,16 @@ def describe(kind: str, data: dict[str, Any]) -> str:
     """What an event says, on one line."""
     match kind:
         case "model.replied":
-            tools = ", ".join(data.get("tools") or [])
-            said = clean(data.get("preview") or "", 90)
+            called = data.get("tools") or []
+            tools = ", ".join(called[:4]) + (f" and {len(called) - 4} more" if len(called) > 4 else "")
+            said = clean(str(data.get("preview") or "").partition("cursor: {")[0], 90)
             return f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
         case "compaction.applied":
             return f"{data.get('tokens_before', 0):,} → {data.get('tokens_after', 0):,} tokens, {data.get('messages_removed')} messages folded"
+        case "compaction.started":
+            return f"up to message {data.get('high_water')}, beside the agent's work"
+        case "memory.remembered":
+            return f"{data.get('fact_kind')} {data.get('fact')}: {clean(data.get('text') or '', 100)}".rstrip(": ")
         case "plan.revised":
             return f"revision {data.get('revision')}: {clean(data.get('reason') or '', 80)} ({data.get('tasks')} tasks)"
         case "artifact.saved":

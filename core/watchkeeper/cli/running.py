@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from watchkeeper.cli.options import db_option, is_terminal, json_option, print_json, session_argument
+from watchkeeper.cli.options import Opened, db_option, is_terminal, json_option, print_json, session_argument
 from watchkeeper.records.errors import BadInput, WatchkeeperError
+
+if TYPE_CHECKING:
+    from watchkeeper.store.lease import LeaseHolder
 
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
 
@@ -73,7 +76,21 @@ def run(goal: str, model: str | None, **options: Any) -> int:
     With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it running.
     With --headless, or without a terminal, it runs in the foreground.
     """
+    if model is None:
+        _warn_of_surveyor()
     return _start(goal, model, options)
+
+
+def _warn_of_surveyor() -> None:
+    """Say what a run without a model is: nobody should take a survey for an answer."""
+    from watchkeeper.runtime.config import load_config
+
+    if load_config().model == "offline/surveyor":
+        click.echo(
+            "wk: no model is configured, so offline/surveyor (a program, not an LLM) surveys the folder and ignores the goal;"
+            " choose one with --model anthropic/<model>, or `model` in config.toml",
+            err=True,
+        )
 
 
 @click.command()
@@ -88,7 +105,6 @@ def resume(
     ctx: click.Context, session: str, agent: str | None, db: Path | None, as_json: bool, headless: bool, detach: bool
 ) -> int:
     """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause."""
-    from watchkeeper.cli.options import Opened
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.store.lease import probe
 
@@ -100,6 +116,9 @@ def resume(
         return command(opened, "resume", as_json, agent_id=opened.agent(agent))
     status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
     holder = probe(opened.path, opened.session_id)
+    if holder is not None and _is_pausing(opened):
+        holder = _await_end(opened)
+        status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
     if holder is not None:
         from watchkeeper.records.errors import DrivenElsewhere
 
@@ -115,6 +134,28 @@ def resume(
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
     return _drive(opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach)
+
+
+def _is_pausing(opened: Opened) -> bool:
+    """Whether the live host was told to pause the whole session, and so is about to end."""
+    row = opened.one(
+        "SELECT 1 FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status = 'applied'"
+        " AND event_seq > (SELECT max(seq) FROM events WHERE session_id = commands.session_id AND kind = 'host.started')",
+        (opened.session_id,),
+    )
+    return row is not None
+
+
+def _await_end(opened: Opened, seconds: float = 30.0) -> LeaseHolder | None:
+    """Wait for a pausing host to finish its steps; who still drives after that, if anybody."""
+    import time
+
+    from watchkeeper.store.lease import probe
+
+    deadline = time.monotonic() + seconds
+    while (holder := probe(opened.path, opened.session_id)) is not None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return holder
 
 
 def _start(goal: str, model: str | None, options: dict[str, Any]) -> int:

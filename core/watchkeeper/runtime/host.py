@@ -21,7 +21,7 @@ from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.roles import Roles
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.records.errors import LeaseLost, WatchkeeperError
+from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.command_queue import CommandQueue
@@ -245,10 +245,11 @@ class SessionHost:
                 agent_id = await dispatch(
                     self.environment, task, role, model=model, planner_id=planner.id, agents_md=self._agents_md
                 )
-            except LeaseLost:
+            except (LeaseLost, StoreUnusable):
                 raise
             except WatchkeeperError as error:
                 await self.store.commit(partial(_cannot_start, task_id=task.id, reason=str(error)))
+                self.kick()
                 continue
             agent = agents.load(self.store, agent_id)
             if agent is not None and agent.id not in self._loops:
@@ -275,6 +276,7 @@ class SessionHost:
         if self._once is not None:
             return self._only is None or not self._anything_ready()
         if self._anything_ready():
+            self.kick()
             return False
         tasks = unfinished(plans.load_tasks(self.store, self.store.session_id))
         stuck = [task for task in tasks if task.status is TaskStatus.PAUSED]

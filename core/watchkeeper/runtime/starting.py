@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.store import database, sessions
+from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
 from watchkeeper.store.writer import Group
 
@@ -80,6 +81,8 @@ def create_session(database_path: Path, wanted: NewSession, *, new_id: IdSource 
             now=now if now is not None else time.time(),
         )
         connection.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(database_path, error)) from error
     finally:
         connection.close()
     return session_id

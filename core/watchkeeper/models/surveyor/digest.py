@@ -13,9 +13,9 @@ _ENTRY = re.compile(r"^\s*(?:[-*>]\s*)?[\[(<]?#(\d+)\b[^\n]*", re.MULTILINE)
 _HEAD = re.compile(r"^[^\S\n]*(?:user|assistant|result|tool_result)\b\s*[\])>:]*")
 """What stands between an entry's number and its text; `calls list_folder` stays, it says what was done."""
 _WIDTH = 160
-_SHARE = 0.3
+_SHARE = 0.15
 """Of the length of what is digested."""
-_LEAST, _MOST = 400, 6_000
+_LEAST, _MOST = 400, 3_000
 
 
 def digest(texts: list[str]) -> str:
