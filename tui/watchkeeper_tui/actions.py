@@ -103,9 +103,7 @@ def _why_not_cancel(target: Target) -> str:
 
 
 def _cancel(target: Target, text: str) -> list[Request]:
-    return [
-        Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”") for task in cancellable(target)
-    ]
+    return [Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”") for task in cancellable(target)]
 
 
 def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:

@@ -168,6 +168,12 @@ class WatchkeeperApp(App[int]):
         else:
             self.push_screen(SessionsScreen(words))
 
+    def open_compaction(self, compaction_id: int) -> None:
+        """One pass in full, before and after."""
+        from watchkeeper_tui.screens.compaction import CompactionScreen
+
+        self.push_screen(CompactionScreen(compaction_id))
+
     def open_session(self, session_id: str) -> None:
         """Show a session on the live screen."""
         self.reader.open_session(session_id)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Piece
+
+PASS_KEY = "pass."
+"""Begins the key of a line that stands for a pass; its id follows."""
 
 STATES = {
     "running": ("◌", "working", "running"),
@@ -48,23 +51,14 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
 def compactions_page(view: PageContext) -> list[PageLine]:
     """The agent's passes, newest first, then the versions of its view."""
     mine = [each for each in view.snapshot.compactions if each.agent_id == view.agent.id]
-    lines = [heading("passes", "Compactions", figures.plural(len(mine), "pass", "passes"))]
+    lines = [
+        heading("passes", "Compactions", figures.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""))
+    ]
     if not mine:
         lines.append(PageLine("none", (("none yet; C compacts by hand, and says first what it would do", "faint"),)))
     for each in mine:
-        key = f"pass.{each.id}"
+        key = f"{PASS_KEY}{each.id}"
         lines.append(PageLine(key, tuple(compaction_pieces(each, view.now)), key))
-        if key in view.expanded:
-            detail = (
-                f"{figures.plural(each.messages_removed, 'message')} replaced up to #{each.high_water or '-'} · view"
-                f" {each.view_before or '-'} → {each.view_after or '-'} · {sanitize(each.model or 'no model')} · cache"
-                f" invalidated {figures.tokens(each.cache_tokens_invalidated)}"
-            )
-            lines += paragraph(f"{key}.detail", detail, view.width, role="muted", indent=2)
-            if each.instructions:
-                lines += paragraph(f"{key}.told", f"instructions: {each.instructions}", view.width, indent=2)
-            if each.reason:
-                lines += paragraph(f"{key}.why", f"reason: {each.reason}", view.width, indent=2)
     if view.detail.views:
         lines += [blank("gap"), heading("views", "Views", "u undoes the last compaction, U redoes it")]
     for each_view in view.detail.views:

@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
+from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID
 from watchkeeper_tui.plan_tree import PlanRow, plan_rows
 from watchkeeper_tui.sanitize import sanitize
@@ -238,9 +239,10 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
                 self._show_agent(row.agent_id)
         else:
             chosen = self.query_one(CompactionView).selected
-            if chosen is not None:
-                self._show_agent(chosen.agent_id if hasattr(chosen, "agent_id") else chosen.id)
-                self.agent_pane.open_tab(4)
+            if isinstance(chosen, CompactionFacts):
+                self.watch_app.open_compaction(chosen.id)
+            elif chosen is not None:
+                self._show_agent(chosen.id)
 
     def _show_agent(self, agent_id: str | None) -> None:
         row = next((row for row in self.shown_rows if row.agent is not None and row.agent.id == agent_id), None)
@@ -304,7 +306,7 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
                 [
                     ("j k, arrows, g G, PgUp PgDn", "move"),
                     ("1 2 3 4, tab", "plan, events, agent, compaction"),
-                    ("enter", "open the agent; fold and unfold in its pane"),
+                    ("enter", "open the agent, or a compaction; fold and unfold in its pane"),
                     ("[ ]", "previous, next agent"),
                     ("e", "next row that needs you"),
                     ("left right", "fold the tree; the tabs of the agent pane"),

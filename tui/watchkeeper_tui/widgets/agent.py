@@ -14,6 +14,7 @@ from textual.widget import Widget
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages import PAGES, PageContext
+from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
 from watchkeeper_tui.pages.memory import THRESHOLD, context_used
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -198,7 +199,9 @@ class AgentPane(Vertical):
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         event.stop()
         line = self.page.selected
-        if line is not None:
+        if line is not None and line.key.startswith(PASS_KEY):
+            cast("WatchkeeperApp", self.app).open_compaction(int(line.key.removeprefix(PASS_KEY)))
+        elif line is not None:
             self.toggle(line.key)
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:

@@ -1,0 +1,161 @@
+"""One compaction in full: both sides, what was lost, undo and compacting again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import HOSTILE, FakeSession, insert
+from textual.pilot import Pilot
+
+from watchkeeper.store.dashboard_compaction import compaction_detail
+from watchkeeper_tui.identifiers import not_carried_over
+from watchkeeper_tui.screens.compaction import CompactionScreen
+
+WIDE = (120, 40)
+
+
+def compacted(session: FakeSession, summary: str = "thirty files; see core/file1.py", **values: Any) -> None:
+    """`explorer1` as after a pass that replaced its first three messages."""
+    session.connection.execute("DELETE FROM compactions")
+    session.message("explorer1", "user", "the retry budget = 3, see docs/limits.md")
+    session.message("explorer1", "assistant", "understood")
+    insert(
+        session.connection, "observations", agent_id="explorer1", id=1, kind="summary", text=summary, tokens=300, first_seq=1,
+        last_seq=5, citations="[1, 3]", created_at=session.now,
+    )  # fmt: skip
+    insert(
+        session.connection, "views", agent_id="explorer1", version=2, parent=1, observations="[1]", verbatim_from=6,
+        reason="summary", tokens=6100, created_at=session.now,
+    )  # fmt: skip
+    session.set_agent("explorer1", view_version=2)
+    row = {"cost_usd": 0.07, "cache_tokens_invalidated": 3800, "seconds": 9.1, "model": "offline/surveyor", "reason": "summary"}
+    session.compaction("explorer1", id=5, high_water=5, **row | values)
+
+
+async def opened(pilot: Pilot[int]) -> None:
+    await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "Compactions(" in text_of(pilot) or "Comp" in text_of(pilot))
+    await pilot.press("4", "enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and "Before" in text_of(pilot))
+    await until(pilot, lambda: "replaced" in text_of(pilot))
+
+
+async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        shown = text_of(pilot)
+        for words in ("24k → 6.1k (-75%)", "$0.07", "9.1s beside the loop", "stall 0 ms", "cache −3.8k", "surveyor"):
+            assert words in shown
+        assert "#1–#5 replaced: 5 messages" in shown
+        assert "- #1 user" in shown
+        assert "+ summary 1" in shown
+        assert "cites #1 #3" in shown
+        assert "from #6 on, verbatim" in shown
+        await pilot.press("escape")
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+
+
+async def test_a_pass_opens_from_the_agents_tab_too(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await pilot.press("3", "right", "right", "right", "right")
+        await until(pilot, lambda: "Enter opens one" in text_of(pilot))
+        await pilot.press("g", "j", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, CompactionScreen))
+
+
+async def test_what_the_summary_lost_is_listed_and_marked_where_it_stood(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        shown = text_of(pilot)
+        assert "not carried over" in shown
+        assert "docs/limits.md" in shown
+        assert "budget = 3" in shown
+        await pilot.press("exclamation_mark")
+        await until(pilot, lambda: "only what was lost" in text_of(pilot))
+        assert "- #1 user" not in text_of(pilot)
+        assert "! #5" in text_of(pilot) or "! #" in text_of(pilot)
+
+
+def test_an_identifier_is_lost_only_if_no_observation_has_it() -> None:
+    texts = [(3, ["see src/app/main.py and PROJ-12"]), (9, ["again src/app/main.py"])]
+    assert not_carried_over(texts, "PROJ-12 is done") == [("src/app/main.py", 9)]
+    assert not_carried_over(texts, "proj-12, src/app/main.py") == []
+
+
+async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        desk.session.set_agent("explorer1", view_version=1)
+        desk.feed.wake()
+        await until(pilot, lambda: "view 1 is current" in text_of(pilot))
+        await pilot.press("u")
+        await until(pilot, lambda: "Undo: view 1 is current" in text_of(pilot))
+        desk.session.set_agent("explorer1", view_version=2)
+        desk.feed.wake()
+        await until(pilot, lambda: "its view is the current one" in text_of(pilot))
+        await pilot.press("u")
+        await until(pilot, lambda: len(desk.session.commands()) == 1)
+        assert desk.session.commands()[0][:2] == ("undo", "explorer1")
+
+
+async def test_compact_again_takes_typed_instructions_and_a_yes(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        await pilot.press("R", *"keep the budget", "enter")
+        await until(pilot, lambda: "Instructions: keep the budget" in text_of(pilot) and "y do it" in text_of(pilot))
+        assert desk.session.commands() == []
+        await pilot.press("y")
+        await until(pilot, lambda: len(desk.session.commands()) == 1)
+        kind, agent, _, payload = desk.session.commands()[0]
+        assert (kind, agent, json.loads(payload)) == ("compact", "explorer1", {"instructions": "keep the budget"})
+
+
+async def test_a_pass_in_flight_says_so_and_fills_in_when_it_lands(desk: Desk) -> None:
+    compacted(desk.session)
+    desk.session.set_agent("explorer1", view_version=1)
+    connection = desk.session.connection
+    connection.execute("UPDATE compactions SET status = 'running', ended_at = NULL, tokens_after = NULL, view_after = NULL")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "observing up to #5" in text_of(pilot))
+        await pilot.press("4", "enter")
+        await until(pilot, lambda: "to be replaced" in text_of(pilot) and "not yet" in text_of(pilot))
+        connection.execute("UPDATE compactions SET status = 'applied', ended_at = ?, tokens_after = 6100, view_after = 2", (desk.time,))
+        desk.feed.wake()
+        await until(pilot, lambda: "+ summary 1" in text_of(pilot))
+
+
+async def test_on_a_narrow_terminal_one_side_is_shown_and_tab_shows_the_other(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot)
+        assert "After" not in text_of(pilot)
+        await pilot.press("tab")
+        await until(pilot, lambda: "+ summary 1" in text_of(pilot) and "Before" not in text_of(pilot))
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (38, 10)])
+async def test_hostile_text_on_both_sides_stays_text(desk: Desk, size: tuple[int, int]) -> None:
+    compacted(desk.session, HOSTILE, reason=HOSTILE, instructions=HOSTILE, trigger=HOSTILE[:30], model=HOSTILE)
+    desk.session.message("explorer1", "user", HOSTILE)
+    desk.session.connection.execute("UPDATE views SET verbatim_from = 7 WHERE version = 2")
+    app = desk.app()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.snapshot.session is not None)
+        app.open_compaction(5)
+        await until(pilot, lambda: isinstance(app.screen, CompactionScreen) and app.screen.sides is not None)
+        await pilot.press("enter", "j", "enter", "tab", "enter", "tab", "exclamation_mark")
+        await pilot.pause()
+        assert not any(ord(character) < 32 and character != "\n" for character in text_of(pilot))
+        assert app.is_running
+
+
+def test_a_pass_that_is_not_there_is_none(desk: Desk) -> None:
+    assert compaction_detail(desk.session.connection, 12345) is None

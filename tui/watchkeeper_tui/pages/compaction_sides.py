@@ -1,0 +1,176 @@
+"""One compaction as two columns of lines: what stood in the context before it, and what stands there after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.dashboard_agent import ObservationFacts
+from watchkeeper.store.dashboard_compaction import CompactionDetail
+from watchkeeper_tui import figures
+from watchkeeper_tui.identifiers import not_carried_over
+from watchkeeper_tui.pages.compactions import STATES
+from watchkeeper_tui.pages.context import PageLine, blank, paragraph
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import TranscriptBlock
+from watchkeeper_tui.transcript import fold_message
+from watchkeeper_tui.widgets.cells import Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A pass, read and folded once; the columns are made from it at any width."""
+
+    detail: CompactionDetail
+    blocks: tuple[TranscriptBlock, ...]
+    lost: tuple[tuple[str, int], ...]
+    """Identifiers that no observation holds, with the last message that does; empty while nothing was applied."""
+
+    @property
+    def losing(self) -> frozenset[int]:
+        """The messages that hold them."""
+        return frozenset(seq for _, seq in self.lost)
+
+
+def fold_sides(detail: CompactionDetail) -> Sides:
+    """Parse the replaced messages, and find what the observations lost of them."""
+    names: dict[str, str] = {}
+    blocks = tuple(block for message in detail.messages for block in fold_message(message, names))
+    lost: list[tuple[str, int]] = []
+    if detail.after is not None:
+        kept = "\n".join(sanitize(each.text) for each in detail.after.observations)
+        lost = not_carried_over(((block.seq, block.lines) for block in blocks), kept)
+    return Sides(detail, blocks, tuple(lost))
+
+
+def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float) -> list[list[Piece]]:
+    """Two lines of figures: what it did, then what it cost and why."""
+    facts = detail.facts
+    glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
+    first: list[Piece] = [
+        (f" Compaction {facts.id}  ", "strong"),
+        (f"{clip(sanitize(agent.name or agent.role), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
+        (f"{glyph} {word}  ", role),
+        (f"{sanitize(facts.trigger)}  ", "muted"),
+    ]
+    if facts.tokens_before is not None and facts.tokens_after is not None:
+        change = figures.change(facts.tokens_before, facts.tokens_after)
+        first.append((f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ", "strong"))
+    elif facts.tokens_before is not None:
+        first.append((f"{figures.tokens(facts.tokens_before)} → …  ", "strong"))
+    first.append((f"{figures.money(facts.cost_usd)}  " if facts.cost_usd is not None else "unpriced  ", "money"))
+    running = facts.ended_at is None
+    took = detail.seconds if detail.seconds is not None else (now if running else facts.ended_at or now) - facts.requested_at
+    first.append((f"{figures.duration(took)} beside the loop  stall {facts.stall_seconds * 1000:.0f} ms", "muted"))
+    second: list[Piece] = [(f" {sanitize(facts.model or 'no model')}  ", "text")]
+    if facts.cache_tokens_invalidated:
+        second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
+    if agent is not None and facts.view_after is not None:
+        current = agent.view_version == facts.view_after
+        second.append(
+            ("its view is the current one  ", "accent") if current else (f"view {agent.view_version} is current  ", "muted")
+        )
+    if facts.instructions:
+        second.append((f"told: {clip(sanitize(facts.instructions), 160)}  ", "user"))
+    if facts.reason:
+        second.append((clip(sanitize(facts.reason), 200), "muted" if facts.status == "applied" else "failed"))
+    return [first, second]
+
+
+def before_lines(sides: Sides, width: int, expanded: frozenset[str], *, only_lost: bool = False) -> list[PageLine]:
+    """What the pass took out of the context. Enter unfolds a block; `!` marks one of which something was lost."""
+    detail = sides.detail
+    after = {each.id for each in detail.after.observations} if detail.after else set()
+    lines: list[PageLine] = []
+    for each in detail.before.observations if detail.before and not only_lost else ():
+        gone = detail.after is not None and each.id not in after
+        lines += _observation(each, "-" if gone else " ", width, f"before.{each.id}", expanded, short=True)
+    verb = "replaced" if detail.after is not None else "to be replaced" if detail.facts.ended_at is None else "not replaced"
+    if detail.count:
+        span = f"#{detail.first}–#{detail.last}"
+        note = f"{span} {verb}: {figures.plural(detail.count, 'message')}, {figures.tokens(detail.tokens)} tok"
+        lines.append(PageLine("span", ((f"  {note}", "strong"),)))
+        if detail.messages and detail.messages[0].seq > detail.first:
+            lines.append(PageLine("unread", ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not read here", "faint"),)))
+    else:
+        lines.append(PageLine("span", (("  no message", "faint"),)))
+    losing = sides.losing
+    for block in sides.blocks:
+        if not only_lost or block.seq in losing:
+            lines += _block(block, width, expanded, lost=block.seq in losing)
+    if detail.count:
+        lines.append(PageLine("verbatim", ((f"  from #{detail.last + 1} on, verbatim as before", "faint"),)))
+    return lines
+
+
+def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[PageLine]:
+    """What stands there now: the observations with what they cite, then what they do not carry."""
+    detail = sides.detail
+    if detail.after is None:
+        waiting = detail.facts.ended_at is None
+        text = "not yet: the agent goes on working meanwhile" if waiting else "nothing changed: the pass was not applied"
+        return [PageLine("none", ((text, "working" if waiting else "muted"),))]
+    known = {each.id for each in detail.before.observations} if detail.before else set()
+    lines: list[PageLine] = []
+    for each in detail.after.observations:
+        new = each.id not in known
+        lines += _observation(each, "+" if new else " ", width, f"after.{each.id}", expanded, short=not new)
+    if not detail.after.observations:
+        lines.append(PageLine("empty", (("no observation", "faint"),)))
+    lines.append(blank("gap"))
+    if sides.lost:
+        count = figures.plural(len(sides.lost), "identifier")
+        lines.append(PageLine("lost", ((f"! not carried over: {count}", "failed"), ("  each stays in its message", "muted"))))
+        for place, (identifier, seq) in enumerate(sides.lost):
+            text = clip(identifier, max(8, width - 12))
+            lines.append(PageLine(f"lost.{place}", ((f"! {text}", "text"), (f"  #{seq}", "muted")), copy=identifier))
+    else:
+        lines.append(PageLine("lost", (("✓ every path, id and setting found is carried over", "done"),)))
+    start = detail.after.verbatim_from
+    note = f"  from #{start} on, verbatim" if start is not None else "  no message is verbatim"
+    lines.append(PageLine("verbatim", ((note, "faint"),)))
+    if detail.after.elided:
+        shown = ", ".join(f"#{seq}" for seq in detail.after.elided[:12])
+        lines.append(PageLine("elided", ((f"  shown in part: {shown}", "retrying"),)))
+    return lines
+
+
+def _observation(
+    each: ObservationFacts, sign: str, width: int, key: str, expanded: frozenset[str], *, short: bool
+) -> list[PageLine]:
+    role = {"+": "done", "-": "failed"}.get(sign, "muted")
+    span = f"#{each.first_seq}–#{each.last_seq}"
+    pieces: list[Piece] = [
+        (f"{sign} {sanitize(each.kind)} {each.id} ", role),
+        (f"({figures.tokens(each.tokens)} tok, {span})", "muted"),
+    ]
+    if each.provisional:
+        pieces.append((" provisional", "retrying"))
+    lines = [PageLine(key, tuple(pieces), key, each.text)]
+    if each.citations:
+        lines += paragraph(f"{key}.cites", "cites " + _cited(each.citations), width, role="accent", indent=2, most=3)
+    most = 400 if (key in expanded) != (not short) else 2
+    body = paragraph(key, each.text, width, indent=2, most=most)
+    return [*lines, *(PageLine(line.id, line.pieces, key, line.copy) for line in body)]
+
+
+def _cited(citations: Sequence[int]) -> str:
+    shown = " ".join(f"#{seq}" for seq in citations[:40])
+    return shown + (f" and {len(citations) - 40} more" if len(citations) > 40 else "")
+
+
+def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost: bool) -> list[PageLine]:
+    first = next((line for line in block.lines if line.strip()), "")
+    pieces: tuple[Piece, ...] = (
+        ("! " if lost else "- ", "failed"),
+        (f"#{block.seq} ", "muted"),
+        (f"{block.title}  ", "strong"),
+        (clip(first, max(8, width - len(block.title) - 10)), "text"),
+    )
+    text = "\n".join(block.lines)
+    lines = [PageLine(block.key, pieces, block.key, text)]
+    if block.key in expanded:
+        body = paragraph(block.key, text, width, indent=4, most=400)
+        lines += [PageLine(f"{line.id}.open", line.pieces, block.key, text) for line in body]
+    return lines
