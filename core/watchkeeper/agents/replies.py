@@ -23,7 +23,7 @@ def usable(reply: Reply, redact: Callable[[Any], Any], taken: set[str], turn: in
             continue
         if block.get("type") == "tool_use":
             given = str(block.get("id") or "")
-            use_id = given if given and given not in taken else f"toolu_wk_{turn}_{len(kept)}"
+            use_id = given if given and given not in taken else _fresh_id(taken, turn)
             taken.add(use_id)
             block = block | {"id": use_id}
             if given in reply.invalid_inputs:
@@ -32,6 +32,14 @@ def usable(reply: Reply, redact: Callable[[Any], Any], taken: set[str], turn: in
                 block = block | {"input": {}}
         kept.append(block)
     return kept or [{"type": "text", "text": "(an empty reply)"}], invalid
+
+
+def _fresh_id(taken: set[str], turn: int) -> str:
+    """An id that no call of this history has; a re-run's copied history may hold ids made in the same way."""
+    number = 0
+    while (use_id := f"toolu_wk_{turn}_{number}") in taken:
+        number += 1
+    return use_id
 
 
 def succeeded(calls: list[Call], name: str) -> dict[str, Any] | None:

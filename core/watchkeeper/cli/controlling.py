@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
 from watchkeeper.cli.options import Opened, db_option, json_option, print_json, session_argument
-from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.runtime import control
 from watchkeeper.store.lease import probe
 
@@ -95,9 +96,10 @@ def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json:
     if agent is None and probe(opened.path, opened.session_id) is None:
         from watchkeeper.runtime.driving import cancel_without_host
 
-        said = cancel_without_host(opened.path, opened.session_id)
-        print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
-        return 0
+        with suppress(DrivenElsewhere):
+            said = cancel_without_host(opened.path, opened.session_id)
+            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
+            return 0
     task_id = opened.task(agent) if agent else None
     return command(
         opened, "cancel", as_json, task_id=task_id, agent_id=None if task_id else _who(opened, agent), payload={"now": now}
@@ -232,11 +234,15 @@ def budget(
     code = 0
     for kind, amount in wanted:
         payload = {"kind": kind, "amount": amount}
+        said = None
         if probe(opened.path, opened.session_id) is None:
             from watchkeeper.runtime.driving import set_budget_without_host
 
-            said = set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount)
-            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
-        else:
+            # A host may start in this very moment; the command is for it then.
+            with suppress(DrivenElsewhere):
+                said = set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount)
+        if said is None:
             code = max(code, command(opened, "set_budget", as_json, task_id=task_id, payload=payload))
+        else:
+            print_json({"status": "applied", "result": said}) if as_json else click.echo(said)
     return code

@@ -76,21 +76,14 @@ def run(goal: str, model: str | None, **options: Any) -> int:
     With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it running.
     With --headless, or without a terminal, it runs in the foreground.
     """
-    if model is None:
-        _warn_of_surveyor()
     return _start(goal, model, options)
 
 
-def _warn_of_surveyor() -> None:
-    """Say what a run without a model is: nobody should take a survey for an answer."""
-    from watchkeeper.runtime.config import load_config
-
-    if load_config().model == "offline/surveyor":
-        click.echo(
-            "wk: no model is configured, so offline/surveyor (a program, not an LLM) surveys the folder and ignores the goal;"
-            " choose one with --model anthropic/<model>, or `model` in config.toml",
-            err=True,
-        )
+NO_MODEL = (
+    "wk: no model is configured, so offline/surveyor (a program, not an LLM) surveys the folder and ignores the goal;"
+    " choose one with --model anthropic/<model>, or `model` in config.toml"
+)
+"""Nobody should take a survey for an answer."""
 
 
 @click.command()
@@ -197,6 +190,8 @@ def _start(goal: str, model: str | None, options: dict[str, Any]) -> int:
         budgets=budgets,
     )
     session_id = create_session(path, wanted)
+    if model is None and ref == "offline/surveyor":
+        click.echo(NO_MODEL, err=True)
     return _drive(path, session_id, headless, as_json, resume=False, detach=False)
 
 

@@ -259,3 +259,22 @@ async def test_a_task_that_can_only_fail_is_not_resumed_for_ever(bench: Bench) -
     assert result.exit_code == 5
     assert bench.tasks()["hopeless"]["errors"] == 5
     assert "failed 5 times" in bench.query("SELECT content FROM messages WHERE content LIKE '%failed 5 times%'")[0][0]
+
+
+async def test_a_server_that_repeats_its_ids_harms_neither_a_history_nor_a_rerun_that_copies_it(bench: Bench) -> None:
+    failures = [ModelError("no", kind=ErrorKind.FAIL)]
+
+    def work(name: str, request: ModelRequest) -> Any:
+        ids = [block["id"] for message in request.messages for block in blocks(message) if block["type"] == "tool_use"]
+        assert len(ids) == len(set(ids))
+        if len(ids) == 3 and failures:
+            return failures.pop()
+        return [call("remember", {"text": f"{len(ids)}"}, "call_0")] if len(ids) < 6 else [said("done")]
+
+    bench.start(PlannedRun([task("a")], work, on_failure=lambda name: [call("rerun_task", {"task": name})]))
+    assert (await bench.run()).exit_code == 0
+    assert bench.tasks()["a"]["attempt"] == 2
+
+
+def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return message["content"] if isinstance(message["content"], list) else []
