@@ -36,7 +36,7 @@ def compacted(session: FakeSession, summary: str = "thirty files; see core/file1
 
 
 async def opened(pilot: Pilot[int]) -> None:
-    await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "Compactions(" in text_of(pilot) or "Comp" in text_of(pilot))
+    await until(pilot, lambda: "24k → 6.1k" in text_of(pilot) or "Comp" in text_of(pilot))
     await pilot.press("4", "enter")
     await until(pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and "Before" in text_of(pilot))
     await until(pilot, lambda: "replaced" in text_of(pilot))

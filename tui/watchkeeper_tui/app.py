@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App, SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
@@ -16,12 +17,15 @@ from textual.theme import Theme
 
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, StoreControl
+from watchkeeper_tui.keymap import shown_key, usable_keys
 from watchkeeper_tui.line_filter import HostileTextFilter
+from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
 from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.settings import Settings, load_settings
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes
 
@@ -57,13 +61,15 @@ class WatchkeeperApp(App[int]):
         now: Callable[[], float] = time.time,
         probe: Callable[[Path, str], int | None] = lease_pid,
         theme_folders: list[Path] | None = None,
+        settings: Settings | None = None,
     ) -> None:
+        self.settings = settings if settings is not None else load_settings()
         plain = "NO_COLOR" in os.environ
         self.themes, self.theme_problems = load_themes(theme_folders, plain=plain)
         super().__init__(ansi_color=True if plain else None)
         for each in self.themes.values():
             self.register_theme(each.theme)
-        chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or DEFAULT_THEME
+        chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or self.settings.theme or DEFAULT_THEME
         self.theme = chosen if chosen in self.themes else DEFAULT_THEME
         self.database_path = database_path
         self.control: Control = control if control is not None else StoreControl(database_path)
@@ -78,6 +84,11 @@ class WatchkeeperApp(App[int]):
         self._announced = False
         self._barrier = HostileTextFilter()
         self._live = LiveScreen()
+        self._compared = Snapshot()
+        self._focused: bool | None = None
+        """Whether the terminal has the focus; None until it tells."""
+        self._last_input = now()
+        self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
     # Colours.
@@ -122,8 +133,9 @@ class WatchkeeperApp(App[int]):
             self.open_sessions("")
         self.reader.start()
         self.set_interval(1.0, self._tick)
-        if self.theme_problems:
-            self.call_after_refresh(self._live.say, sanitize("; ".join(self.theme_problems)), "failed")
+        problems = [*self.settings.problems, *self.theme_problems, *self.key_problems]
+        if problems:
+            self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12)
 
     def on_unmount(self) -> None:
         self.reader.close()
@@ -137,6 +149,8 @@ class WatchkeeperApp(App[int]):
 
     def on_snapshot_ready(self) -> None:
         self._announced = False
+        compared, self._compared = self._compared, self.snapshot
+        self._tell(news(compared, self.snapshot, self.settings.notifications))
         self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
 
     def _tick(self) -> None:
@@ -148,6 +162,49 @@ class WatchkeeperApp(App[int]):
             # A screen that closes loses its widgets one by one before it ends itself.
             if isinstance(screen, WatchScreen) and screen.is_mounted and not screen._closing:
                 do(screen)
+
+    # Telling whoever looks elsewhere.
+
+    def _tell(self, notices: list[Notice]) -> None:
+        wanted = self.settings.notifications
+        if not notices or not (wanted.when_focused or is_unattended(self._focused, self._last_input, self.now())):
+            return
+        for notice in notices[:5]:
+            # Long enough to be found on coming back.
+            self.notify(notice.text, title=notice.title, severity=notice.severity, timeout=60, markup=False)
+        signal = terminal_signal(notices[0], wanted.terminal)
+        if signal and self._driver is not None:
+            self._driver.write(signal)
+
+    def on_app_focus(self) -> None:
+        self._focused, self._last_input = True, self.now()
+
+    def on_app_blur(self) -> None:
+        self._focused = False
+
+    async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.InputEvent):
+            self._last_input = self.now()
+        await super().on_event(event)
+
+    # Keys.
+
+    def _usable_keys(self) -> dict[str, str]:
+        self.key_problems: list[str] = []
+        if not self.settings.keys:
+            return {}
+        from watchkeeper_tui.screens.compaction import CompactionScreen
+        from watchkeeper_tui.screens.sessions import SessionsScreen
+        from watchkeeper_tui.widgets.rows import RowView
+
+        common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
+        groups = [[*each.BINDINGS, *common] for each in (LiveScreen, SessionsScreen, CompactionScreen)]
+        used, self.key_problems = usable_keys(self.settings.keys, groups)
+        return used
+
+    def key_for(self, binding_id: str, default: str) -> str:
+        """The key that the user has for something, as the footer shows it."""
+        return shown_key(self.settings.keys[binding_id]) if binding_id in self._keymap else default
 
     def look_at(self, agent_id: str | None) -> None:
         """Have the reader read this agent too."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from textual.theme import Theme
 
 from watchkeeper_tui.palette import ROLES, Palette, parse_style
+from watchkeeper_tui.settings import config_folder
 
 DEFAULT_THEME = "night-watch"
 TERMINAL_THEME = "terminal"
@@ -40,9 +41,7 @@ def shipped_folder() -> Path:
 
 def user_folder() -> Path:
     """Where a user's own themes are read from."""
-    from platformdirs import user_config_path
-
-    return user_config_path("watchkeeper", appauthor=False) / "themes"
+    return config_folder() / "themes"
 
 
 def load_themes(folders: list[Path] | None = None, *, plain: bool = False) -> tuple[dict[str, ThemeFile], list[str]]:

@@ -33,6 +33,20 @@ class AnthropicSettings(_Strict):
     prompt_cache: bool = True
 
 
+class NotificationSettings(_Strict):
+    """How the dashboard tells what happens while nobody looks (it reads this table by itself, without this module)."""
+
+    needs_input: bool = True
+    task_failed: bool = True
+    budget: bool = True
+    """80 % of a budget is spent, and all of it."""
+    run_finished: bool = True
+    when_focused: bool = False
+    """Also while the terminal has the focus."""
+    terminal: Literal["bell", "osc9", "osc777", "off"] = "bell"
+    """What the terminal is sent: a bell, or a desktop notification."""
+
+
 class Config(_Strict):
     """Every setting, documented where it stands."""
 
@@ -54,7 +68,8 @@ class Config(_Strict):
     """By tool: whether it may run, must be asked for, or is denied."""
     theme: str | None = None
     keys: dict[str, str] = {}
-    """The dashboard's keys by action."""
+    """The dashboard's keys by the id of what they do, as in `"act.pause" = "p"`."""
+    notifications: NotificationSettings = NotificationSettings()
 
 
 class WorkspaceConfig(_Strict):

@@ -193,9 +193,10 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
         )
 
     def _hints(self) -> list[KeyHint]:
-        target = self.target
+        target, key_for = self.target, self.watch_app.key_for
         hints = [
-            KeyHint(BY_ID[name].key, BY_ID[name].label, f"act('{name}')", BY_ID[name].why_not(target)) for name in _SHOWN_KEYS
+            KeyHint(key_for(f"act.{name}", BY_ID[name].key), BY_ID[name].label, f"act('{name}')", BY_ID[name].why_not(target))
+            for name in _SHOWN_KEYS
         ]
         if self.newest.approvals:
             hints.insert(0, hints.pop(_SHOWN_KEYS.index("answer")))
@@ -299,7 +300,7 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
         return [
             (
                 "Act on the selected agent, or on those marked with space",
-                [(a.key or f"/{a.id}", a.help) for a in ACTIONS if a.key],
+                [(self.watch_app.key_for(f"act.{a.id}", a.key), a.help) for a in ACTIONS if a.key],
             ),
             (
                 "Look around",

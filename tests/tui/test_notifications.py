@@ -1,0 +1,141 @@
+"""What is told to whoever looks elsewhere, and that it cannot act on their terminal; and the user's own settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import HOSTILE, insert
+from textual import events
+
+from watchkeeper_tui.app import WatchkeeperApp
+from watchkeeper_tui.notifications import Notice, is_unattended, terminal_signal
+from watchkeeper_tui.settings import Notifications, Settings, load_settings
+
+WIDE = (120, 40)
+
+
+def written(app: WatchkeeperApp, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """All that is written past the painter from now on."""
+    found: list[str] = []
+    monkeypatch.setattr(app._driver, "write", found.append)
+    return found
+
+
+def ask(desk: Desk) -> None:
+    desk.session.approval("explorer1")
+
+
+def fail(desk: Desk) -> None:
+    desk.session.connection.execute("UPDATE tasks SET status = 'failed', error = 'no credit' WHERE id = 't-core'")
+
+
+def spend(desk: Desk) -> None:
+    desk.session.set(cost_usd=4.3)
+
+
+def overspend(desk: Desk) -> None:
+    desk.session.set(cost_usd=5.2)
+
+
+def finish(desk: Desk) -> None:
+    desk.session.set(status="done")
+    desk.host_pid = None
+
+
+@pytest.mark.parametrize(
+    ("happens", "said"),
+    [(ask, "explorer-1 needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"), (overspend, "budget reached"), (finish, "run finished")],
+)
+async def test_what_happens_while_nobody_looks_is_told(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, happens: Any, said: str
+) -> None:
+    desk.session.set(cost_usd=1.0)
+    insert(desk.session.connection, "budgets", session_id=desk.session.id, kind="usd", amount=5.0, created_at=desk.time)
+    app = desk.app(settings=Settings(notifications=Notifications(terminal="osc9")))
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        app.post_message(events.AppBlur())
+        await pilot.pause()
+        bytes_out = written(app, monkeypatch)
+        happens(desk)
+        desk.feed.wake()
+        await until(pilot, lambda: said in text_of(pilot))
+        assert len(bytes_out) == 1
+        assert bytes_out[0].startswith("\x1b]9;watchkeeper: ")
+        assert bytes_out[0].count("\x07") == 1
+
+
+async def test_nothing_is_told_to_whoever_looks(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        bytes_out = written(app, monkeypatch)
+        ask(desk)
+        desk.feed.wake()
+        await until(pilot, lambda: "explorer-1 asks" in text_of(pilot))
+        assert bytes_out == []
+        assert "needs you " not in text_of(pilot)
+
+
+async def test_what_is_switched_off_is_not_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = desk.app(settings=Settings(notifications=Notifications(needs_input=False, when_focused=True)))
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        bytes_out = written(app, monkeypatch)
+        ask(desk)
+        desk.feed.wake()
+        await until(pilot, lambda: "explorer-1 asks" in text_of(pilot))
+        assert bytes_out == []
+
+
+@pytest.mark.parametrize("how", ["osc9", "osc777", "bell", "off"])
+def test_a_signal_carries_nothing_that_acts(how: str) -> None:
+    signal = terminal_signal(Notice(HOSTILE, HOSTILE + "\x07\x1b]52;c;x\x07;;", "error"), how)
+    body = signal.removeprefix("\x1b]").removesuffix("\x07")
+    assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in body)
+    if how == "osc777":
+        assert body.count(";") == 3
+
+
+def test_a_terminal_that_never_tells_of_its_focus_counts_by_its_keys() -> None:
+    assert not is_unattended(None, 100.0, 130.0)
+    assert is_unattended(None, 100.0, 161.0)
+    assert is_unattended(False, 100.0, 101.0)
+    assert not is_unattended(True, 0.0, 1000.0)
+
+
+def test_settings_that_cannot_be_used_are_said_and_the_rest_stands(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        'theme = "phosphor"\nmodel = "x/y"\n[notifications]\nbudget = false\nterminal = "horn"\nloud = true\nneeds_input = 3\n'
+    )
+    settings = load_settings(tmp_path)
+    assert settings.theme == "phosphor"
+    assert not settings.notifications.budget
+    assert settings.notifications.terminal == "bell"
+    assert [name for name in ("terminal", "loud", "needs_input") if any(name in each for each in settings.problems)] == [
+        "terminal", "loud", "needs_input",
+    ]  # fmt: skip
+    (tmp_path / "config.toml").write_text("no toml [")
+    assert len(load_settings(tmp_path).problems) == 1
+
+
+async def test_a_key_of_the_users_own_acts_and_the_old_one_does_not(desk: Desk) -> None:
+    app = desk.app(settings=Settings(keys={"act.pause": "ctrl+t"}))
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda: "ctrl+t Pause" in text_of(pilot))
+        await pilot.press("p")
+        await pilot.pause()
+        assert desk.session.commands() == []
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: len(desk.session.commands()) == 1)
+
+
+async def test_a_key_that_is_taken_is_refused_in_one_line(desk: Desk) -> None:
+    app = desk.app(settings=Settings(keys={"act.pause": "f", "act.fly": "x"}))
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda: "'f' is freeze's key" in text_of(pilot) and "keys.act.fly is no action" in text_of(pilot))
+        await pilot.press("p")
+        await until(pilot, lambda: len(desk.session.commands()) == 1)

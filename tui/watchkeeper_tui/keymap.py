@@ -1,0 +1,49 @@
+"""The user's keys: which may be changed, whether they clash, and what a key is called on screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from textual.binding import Binding, BindingType
+from textual.keys import _character_to_key
+
+_SHOWN = {"left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=", "slash": "/", "colon": ":",
+          "question_mark": "?", "exclamation_mark": "!", "escape": "esc"}  # fmt: skip
+
+
+def normal(keys: str) -> frozenset[str]:
+    """Keys as the toolkit names them: `?` is `question_mark`."""
+    parts = [part.strip() for part in keys.split(",") if part.strip()] or [keys.strip()]
+    return frozenset(_character_to_key(part) if len(part) == 1 else part for part in parts)
+
+
+def usable_keys(wanted: Mapping[str, str], groups: Iterable[Iterable[BindingType]]) -> tuple[dict[str, str], list[str]]:
+    """The part of `wanted` that can be used, and one line for each that cannot.
+
+    `groups` are the bindings that may be active together: within one, a key may do one thing only.
+    """
+    scopes = [{each.id: normal(each.key) for each in group if isinstance(each, Binding) and each.id} for group in groups]
+    known = {name for scope in scopes for name in scope}
+    problems = [f"keys.{name} is no action; see docs/dashboard.md" for name in wanted if name not in known]
+    used = {name: keys for name, keys in wanted.items() if name in known}
+    for name in list(used):
+        if not used[name].strip():
+            problems.append(f"keys.{name}: no key is given")
+            del used[name]
+            continue
+        for scope in scopes:
+            if name not in scope:
+                continue
+            others = {other: normal(used[other]) if other in used else keys for other, keys in scope.items() if other != name}
+            clash = next((other for other, keys in others.items() if keys & normal(used[name])), None)
+            if clash is not None:
+                problems.append(f"keys.{name}: {used[name]!r} is {clash}'s key; the one before stays")
+                del used[name]
+                break
+    return used, problems
+
+
+def shown_key(keys: str) -> str:
+    """The first of `keys` as it stands in a footer."""
+    first = keys.split(",")[0].strip()
+    return _SHOWN.get(first, first)

@@ -1,0 +1,94 @@
+"""The dashboard's part of the user's `config.toml`: theme, keys, notifications.
+
+Read with the standard library alone: a viewer must paint before a validation library is even loaded. The command line
+checks the same file in full (`watchkeeper.runtime.config`); here, what cannot be used is said and its default stands.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+SIGNALS = ("bell", "osc9", "osc777", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Notifications:
+    """What is told to whom looks elsewhere, and how. The table `[notifications]`."""
+
+    needs_input: bool = True
+    """An agent asks."""
+    task_failed: bool = True
+    budget: bool = True
+    """80 % of a budget is spent, and all of it."""
+    run_finished: bool = True
+    when_focused: bool = False
+    """Also while the terminal has the focus."""
+    terminal: str = "bell"
+    """How the terminal is told: `bell`, `osc9` or `osc777` (desktop notifications), or `off`: in the dashboard alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the user wants of the dashboard."""
+
+    theme: str | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    """Keys by the id of what they do, as in `act.pause = "p"`; several keys with commas."""
+    notifications: Notifications = Notifications()
+    problems: tuple[str, ...] = ()
+    """One line for each setting that could not be used."""
+
+
+def config_folder() -> Path:
+    """`WATCHKEEPER_CONFIG_DIR`, else the user's configuration folder."""
+    chosen = os.environ.get("WATCHKEEPER_CONFIG_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("watchkeeper", appauthor=False)
+
+
+def load_settings(folder: Path | None = None) -> Settings:
+    """The settings of `config.toml`; a damaged file is a problem, not an error: the dashboard opens all the same."""
+    path = (folder or config_folder()) / "config.toml"
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return Settings()
+    except (OSError, ValueError) as error:
+        return Settings(problems=(f"{path.name} is not used: {error}",))
+    problems: list[str] = []
+    theme = content.get("theme")
+    if theme is not None and not isinstance(theme, str):
+        problems.append("theme must be a name")
+        theme = None
+    keys = content.get("keys", {})
+    if not isinstance(keys, dict) or not all(isinstance(key, str) for key in keys.values()):
+        problems.append('[keys] must hold keys by action, as in "act.pause" = "p"')
+        keys = {}
+    notifications = _notifications(content.get("notifications", {}), problems)
+    return Settings(theme, keys, notifications, tuple(f"{path.name}: {each}" for each in problems))
+
+
+def _notifications(table: Any, problems: list[str]) -> Notifications:
+    if not isinstance(table, dict):
+        problems.append("[notifications] must be a table")
+        return Notifications()
+    known = {each.name for each in fields(Notifications)}
+    wanted: dict[str, Any] = {}
+    for name, value in table.items():
+        if name not in known:
+            problems.append(f"notifications.{name} is no setting; there are {', '.join(sorted(known))}")
+        elif name == "terminal" and value not in SIGNALS:
+            problems.append(f"notifications.terminal must be one of {', '.join(SIGNALS)}")
+        elif name != "terminal" and not isinstance(value, bool):
+            problems.append(f"notifications.{name} must be true or false")
+        else:
+            wanted[name] = value
+    return Notifications(**wanted)
