@@ -13,13 +13,14 @@ from watchkeeper.store.encoding import decode, encode
 
 NEWEST_MESSAGES = 20_000
 HEAD_CHARACTERS = 4_000
-"""Of each message's JSON this much is searched: a search of 20,000 takes a tenth of a second."""
+"""Of each message's JSON this much is searched: a search of 20,000 takes some 0.15 s of CPU, of 2,000 some 0.02 s."""
 
+# The newest rowids come from the primary key's index alone; only then are contents read.
 _MASKS = (
     "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0) FROM"
-    " (SELECT m.agent_id, m.seq, lower(substr(m.content, 1, ?4)) AS head FROM messages m"
-    " JOIN agents a ON a.id = m.agent_id WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2)"
-    " ORDER BY m.created_at DESC, m.rowid DESC LIMIT ?5)"
+    " (SELECT m.agent_id, m.seq, lower(substr(m.content, 1, ?4)) AS head FROM (SELECT n.rowid AS place FROM agents a"
+    " CROSS JOIN messages n ON n.agent_id = a.id WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2)"
+    " ORDER BY n.rowid DESC LIMIT ?5) CROSS JOIN messages m ON m.rowid = place)"
 )
 
 
