@@ -29,6 +29,9 @@ from watchkeeper.store.transaction import Transaction
 SUMMARY_TOKENS = 2_048
 """The longest summary that is asked for."""
 
+HEADING_TOKENS = 160
+"""What the context's own words around observations may take."""
+
 ROOM_SHARE = 0.75
 """Of the threshold: how full a context may be after a summary has replaced a digest that is smaller than it."""
 
@@ -198,6 +201,11 @@ class Compaction:
         standing = sum(one.tokens for one in state.view.observations if one.covers[1] <= last)
         standing += sum(message.tokens for message in state.verbatim if message.seq <= last)
         after = state.tokens - standing + prepared.tokens
+        stands_in = any(one.provisional and one.covers[1] <= last for one in state.view.observations)
+        if not stands_in and prepared.tokens + HEADING_TOKENS >= standing:
+            self._compactor.end()
+            reason = f"the summary would take as much room ({prepared.tokens} tokens) as what it replaces ({standing})"
+            return Outcome(applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens)
         if prepared.tokens > standing and after > state.threshold * ROOM_SHARE:
             self._compactor.end()
             reason = f"a digest stands in with {standing} tokens; the summary takes {prepared.tokens}, and room is short"

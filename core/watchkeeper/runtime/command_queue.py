@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory
@@ -36,6 +36,8 @@ from watchkeeper.store.transaction import Transaction
 if TYPE_CHECKING:
     from watchkeeper.runtime.host import SessionHost
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -55,7 +57,7 @@ class CommandQueue:
     def __init__(self, host: SessionHost) -> None:
         self._host = host
         self._store = host.store
-        self._appliers: dict[str, Callable[[Command], Awaitable[str]]] = {
+        self._appliers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "cancel": self._cancel,
@@ -95,7 +97,8 @@ class CommandQueue:
                 reason = str(refused)
                 await self._settle(command, CommandStatus.REFUSED, reason)
             else:
-                await self._settle(command, CommandStatus.APPLIED, said)
+                if said is not None:
+                    await self._settle(command, CommandStatus.APPLIED, said)
             self._host.kick()
 
     async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
@@ -105,9 +108,21 @@ class CommandQueue:
             )
         )
 
+    async def _commit(self, command: Command, said: str, change: Callable[[Transaction], T]) -> T:
+        """Change rows and mark the command applied in one transaction: after a crash it is done once, or still queued."""
+
+        def write(tx: Transaction) -> T:
+            changed = change(tx)
+            commands.settle(
+                tx, command.id, command.kind, CommandStatus.APPLIED, said, agent_id=command.agent_id, task_id=command.task_id
+            )
+            return changed
+
+        return await self._store.commit(write)
+
     # --- each kind ---------------------------------------------------------------------------------------------
 
-    async def _pause(self, command: Command) -> str:
+    async def _pause(self, command: Command) -> str | None:
         reason = f"paused by {command.requested_by}"
         now = bool(command.payload.get("now"))
         if command.agent_id is None:
@@ -117,31 +132,34 @@ class CommandQueue:
         control = self._host.control_of(agent.id)
         if control is None:
             if agent.status is AgentStatus.IDLE:
-                await self._store.commit(lambda tx: agents.move(tx, agent.id, AgentStatus.PAUSED, reason))
-                return f"{agent.name} is paused"
+                said = f"{agent.name} is paused"
+                await self._commit(command, said, lambda tx: agents.move(tx, agent.id, AgentStatus.PAUSED, reason))
+                return None
             raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
         control.pause(reason, now=now)
         return f"{agent.name} pauses" + (" at once" if now else " at its next step")
 
-    async def _resume(self, command: Command) -> str:
+    async def _resume(self, command: Command) -> str | None:
         if command.agent_id is None:
-            await self._store.commit(recovery.lift_pauses)
-            return "resumed"
+            await self._commit(command, "resumed", recovery.lift_pauses)
+            return None
         agent = self._agent(command)
         if agent.status is AgentStatus.PAUSED:
-            await self._store.commit(lambda tx: recovery.lift(tx, agent.id, agent.task_id))
-            return f"{agent.name} goes on"
+            await self._commit(command, f"{agent.name} goes on", lambda tx: recovery.lift(tx, agent.id, agent.task_id))
+            return None
         task = self._task_of(agent)
         if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
-            await self._store.commit(lambda tx: plan_tools.resume(tx, task, "A person resumed you. Go on where you stopped."))
-            return f"{agent.name} goes on where it stopped"
+            text = "A person resumed you. Go on where you stopped."
+            said = f"{agent.name} goes on where it stopped"
+            await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
+            return None
         raise ValueError(f"{agent.name} is {agent.status}; only a paused, failed or cancelled agent can be resumed")
 
-    async def _cancel(self, command: Command) -> str:
+    async def _cancel(self, command: Command) -> None:
         reason = f"cancelled by {command.requested_by}"
         if command.agent_id is None and command.task_id is None:
-            await self._store.commit(lambda tx: cancel_session(tx, reason))
-            return "the session is cancelled"
+            await self._commit(command, "the session is cancelled", lambda tx: cancel_session(tx, reason))
+            return
         task = self._task(command) if command.task_id else self._task_of(self._agent(command))
         if task is None:
             raise ValueError("the planner cannot be cancelled alone; cancel the session")
@@ -153,10 +171,9 @@ class CommandQueue:
             plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
             reporting.tell_planner(tx, "task_cancelled", task.id)
 
-        await self._store.commit(change)
-        return f"{task.name} is cancelled"
+        await self._commit(command, f"{task.name} is cancelled", change)
 
-    async def _rerun(self, command: Command) -> str:
+    async def _rerun(self, command: Command) -> None:
         task = self._task(command) if command.task_id else self._task_of(self._agent(command))
         if task is None:
             raise ValueError("the planner cannot be run again; start a new session, or steer it")
@@ -171,11 +188,11 @@ class CommandQueue:
             later = plan_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
             return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
 
-        touched = await self._store.commit(change)
+        kept = "without" if fresh else "with"
+        said = f"{task.name} runs again as attempt {task.attempt + 1}, {kept} its memory"
+        touched = await self._commit(command, said, change)
         if status in SESSION_ENDED or self._host.driving_once:
             self._host.restrict_to(touched)
-        attempt = task.attempt + 1
-        return f"{task.name} runs again as attempt {attempt}" + (", without its memory" if fresh else ", with its memory")
 
     async def _compact(self, command: Command) -> str:
         agent = self._agent(command)
@@ -197,26 +214,27 @@ class CommandQueue:
         said = f"{agent.name}: {outcome.tokens_before} → {outcome.tokens_after} tokens, up to message {outcome.high_water}"
         return said if outcome.reason == "summary" else f"{said} ({outcome.reason})"
 
-    async def _undo(self, command: Command) -> str:
+    async def _undo(self, command: Command) -> None:
         agent = self._agent(command)
         memory = self._memory(agent, whole=True)
         at = self._host.environment.clock.now()
         change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
         recorded = memory.record(change)
-        await self._store.commit(lambda tx: recorded.write(tx, trigger=command.kind))
-        return f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
+        said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
+        await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
 
-    async def _steer(self, command: Command) -> str:
+    async def _steer(self, command: Command) -> None:
         text = str(command.payload.get("text") or "").strip()
         if not text:
             raise ValueError("there is nothing to say; give a text")
         agent = self._agent(command)
         if agent.status in AGENT_ENDED:
             raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
-        await self._store.commit(lambda tx: plans.post(tx, agent.id, "steer", {"text": text, "from": command.requested_by}))
-        return f"{agent.name} reads it before its next turn"
+        message = {"text": text, "from": command.requested_by}
+        said = f"{agent.name} reads it before its next turn"
+        await self._commit(command, said, lambda tx: plans.post(tx, agent.id, "steer", message))
 
-    async def _decide(self, command: Command) -> str:
+    async def _decide(self, command: Command) -> None:
         wanted = str(command.payload.get("approval") or "")
         row = self._store.one(
             "SELECT id, tool, status FROM approvals WHERE session_id = ? AND (id = ? OR (? = '' AND agent_id = ?))"
@@ -228,27 +246,24 @@ class CommandQueue:
         status = ApprovalStatus.APPROVED if command.kind == "approve" else ApprovalStatus.DENIED
         reason = command.payload.get("reason")
 
-        def change(tx: Transaction) -> bool:
-            done = commands.decide_approval(tx, row[0], status, command.requested_by, reason)
-            if done:
-                tx.event(f"approval.{status}", approval=row[0], tool=row[1], by=command.requested_by)
-            return done
+        def change(tx: Transaction) -> None:
+            if not commands.decide_approval(tx, row[0], status, command.requested_by, reason):
+                raise ValueError(f"that question was answered before ({row[2]})")
+            tx.event(f"approval.{status}", approval=row[0], tool=row[1], by=command.requested_by)
 
-        if not await self._store.commit(change):
-            raise ValueError(f"that question was answered before ({row[2]})")
+        await self._commit(command, f"{row[1]}: {status}", change)
         event = self._host.environment.decisions.get(row[0])
         if event is not None:
             event.set()
-        return f"{row[1]}: {status}"
 
-    async def _set_budget(self, command: Command) -> str:
+    async def _set_budget(self, command: Command) -> None:
         kind, amount = str(command.payload.get("kind")), command.payload.get("amount")
         task = self._task(command) if command.task_id else None
         task_id = task.id if task else None
         limit = float(amount) if amount is not None else None
-        await self._store.commit(lambda tx: write_budget(tx, task_id, kind, limit))
         of = f"{task.name}'s" if task else "the session's"
-        return f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
+        said = f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
+        await self._commit(command, said, lambda tx: write_budget(tx, task_id, kind, limit))
 
     async def _sync(self, command: Command) -> str:
         everyone = [agent for agent in agents.load_all(self._store, self._store.session_id) if agent.status not in AGENT_ENDED]

@@ -214,6 +214,8 @@ class SessionHost:
 
     def _ended(self, agent: Agent, task: asyncio.Task[Ending]) -> None:
         self._loops.pop(agent.id, None)
+        if agent.task_id is not None:
+            self._nudges = 0
         self.kick()
         if task.cancelled():
             return

@@ -13,6 +13,9 @@ from watchkeeper.store.driver import sqlite3
 POLL_SECONDS = 0.25
 """How often `data_version` is asked where no file event came (or file events do not work at all)."""
 
+AFTERMATH_SECONDS = 0.3
+"""How long after a file event a commit may take to become visible: as long as a slow fsync."""
+
 
 class ChangeFeed:
     """Tells when another connection has committed. One per viewer or host; used from one thread, closed from any.
@@ -42,11 +45,23 @@ class ChangeFeed:
                 return True
             if self._changed():
                 return True
-            if woken and left > 0:
-                continue
+            if woken and left > 0 and self._soon(min(left, AFTERMATH_SECONDS)):
+                return True
             if left <= self._poll_seconds:
                 return False
         return True
+
+    def _soon(self, seconds: float) -> bool:
+        """Look again and again: a file event comes with the WAL's write, before the commit that it belongs to is visible."""
+        deadline = time.monotonic() + seconds
+        pause = 0.001
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            if self._woken.wait(pause):
+                self._woken.clear()
+            if self._changed():
+                return True
+            pause = min(2 * pause, 0.02)
+        return False
 
     def wake(self) -> None:
         """Make a waiting `wait` look now."""

@@ -352,3 +352,66 @@ async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_n
     assert (await bench.run()).exit_code == 0
     assert len(bench.state["approvals"]) == 1
     assert (bench.workspace / "note.txt").read_text() == "hello"
+
+
+async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(bench: Bench) -> None:
+    """What it changes and that it was applied are one transaction: there is no moment between the two."""
+    bench.start(PlannedRun([task("a")], steps(2)))
+    bench.submit("pause")
+    assert (await bench.run()).exit_code == 5
+    planner = bench.state["agents"][0]["id"] if bench.state["agents"] else None
+    assert planner is not None
+    bench.submit("steer", agent_id=planner, payload={"text": "only once, please"})
+    commits = 0
+    from watchkeeper.store.writer import Writer
+
+    original = Writer._transact
+
+    def counting(self: Writer, items: Any) -> Any:
+        nonlocal commits
+        outcome = original(self, items)
+        posted = bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'")[0][0]
+        applied = bench.query("SELECT count(*) FROM commands WHERE kind = 'steer' AND status = 'applied'")[0][0]
+        assert posted == applied
+        commits += 1
+        return outcome
+
+    Writer._transact = counting  # type: ignore[method-assign]
+    try:
+        assert (await bench.run()).exit_code == 0
+    finally:
+        Writer._transact = original  # type: ignore[method-assign]
+    assert commits > 3
+    assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'") == [(1,)]
+
+
+async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(bench: Bench) -> None:
+    """The WAL is written before its commit is visible: a wake-up that finds nothing yet must look again, and soon."""
+    import threading
+    import time
+
+    from watchkeeper.store import database
+    from watchkeeper.store.changes import ChangeFeed
+
+    bench.start(PlannedRun([task("a")]))
+    feed = ChangeFeed(bench.path, poll_seconds=30.0)
+    writer = database.open_writable(bench.path, check_same_thread=False)
+    try:
+        while feed.wait(0.01):
+            pass
+        committed = [0.0]
+
+        def commit() -> None:
+            feed.wake()
+            time.sleep(0.03)
+            writer.execute("UPDATE sessions SET title = 'seen'")
+            committed[0] = time.monotonic()
+
+        thread = threading.Thread(target=commit)
+        thread.start()
+        assert await asyncio.to_thread(feed.wait, 20.0)
+        assert time.monotonic() - committed[0] < 2.0
+        thread.join()
+    finally:
+        feed.close()
+        writer.close()

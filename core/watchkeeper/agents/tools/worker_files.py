@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.tools.worker_text import read_plainly
+
 MOST_PDF_BYTES = 8 * 1024 * 1024
 
 
@@ -18,15 +20,19 @@ class FileTools:
     async def run(self, request: dict[str, Any]) -> tuple[Any, bool]:
         """Run one call; faults that a model can mend come back as error texts."""
         name, arguments = str(request["tool"]), request["arguments"]
+        if not self._workspace.is_dir():
+            return f"{name}: the workspace {self._workspace} is gone", True
         if name == "list_folder":
             return self._list_folder(arguments)
+        if name == "read":
+            text = read_plainly(self._workspace, arguments)
+            if text is not None:
+                return text, False
         tool = self._sdk_tools().get(name)
         if tool is None:
             return f"there is no tool {name!r}", True
         from anthropic.lib.tools import ToolError
 
-        if not self._workspace.is_dir():
-            return f"{name}: the workspace {self._workspace} is gone", True
         try:
             content = await tool.call(arguments)
         except ToolError as error:
@@ -39,7 +45,7 @@ class FileTools:
         try:
             return scan_page(self._workspace, **arguments_of(arguments)), False
         except ValueError as error:
-            return f"list_folder: {error}", True
+            return f"list_folder: {str(error).removeprefix('list_folder: ')}", True
 
     def _sdk_tools(self) -> dict[str, Any]:
         if not self._tools:
