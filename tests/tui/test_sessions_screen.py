@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import FakeSession
+
+from watchkeeper.store.dashboard_sessions import list_sessions
+from watchkeeper.store.session_search import search_messages
 
 WIDE = (120, 40)
 
@@ -80,3 +84,53 @@ async def test_a_damaged_database_is_one_clear_line(desk: Desk, database: Path, 
     desk.path = broken
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "damaged or no SQLite database" in text_of(pilot))
+
+
+async def test_words_that_only_a_message_holds_are_found_and_shown_in_context(desk: Desk) -> None:
+    other = add_session(desk, "older234", "nightly audit")
+    other.message("older234-p", "user", "the ledger for Zürich is in the blue safe")
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+        await pilot.press("slash", *"zürich", "enter")
+        await until(pilot, lambda: "found in older234-p #1" in text_of(pilot))
+        assert "blue safe" in text_of(pilot)
+        assert "migrate billing" not in text_of(pilot)
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [
+        ("state:paused", ["older234"]),
+        ("cost>10", ["older234"]),
+        ("cost<5 model:survey", ["abcd2345"]),
+        ("compacted", ["abcd2345"]),
+        ("tag:nightly", ["older234"]),
+        ("since:2026-09-21", ["abcd2345"]),
+        ("before:2026-09-21 audit", ["older234"]),
+    ],
+)
+def test_filters_narrow_the_list(desk: Desk, search: str, found: list[str]) -> None:
+    add_session(desk, "older234", "nightly audit", status="paused", cost_usd=22.4, tags='["nightly"]', model="x/opus",
+                last_active=desk.time - 400_000)  # fmt: skip
+    assert [each.id for each in list_sessions(desk.session.connection, search)] == found
+
+
+def test_a_search_of_messages_stops_when_its_time_is_over(desk: Desk) -> None:
+    desk.session.connection.execute(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO messages"
+        " SELECT 'bulk', i, 'user', printf('\"%0200d\"', i), 1, i, 0 FROM n"
+    )
+    ticks = iter(range(10**9))
+    hits, whole = search_messages(desk.session.connection, ("nowhere",), seconds=3, monotonic=lambda: float(next(ticks)))
+    assert hits == {}
+    assert not whole
+    assert search_messages(desk.session.connection, ("nowhere",), seconds=60)[1]
+
+
+async def test_the_list_is_sorted_by_one_key(desk: Desk) -> None:
+    add_session(desk, "older234", "nightly audit", cost_usd=22.4, last_active=desk.time - 90_000)
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "nightly audit" in text_of(pilot))
+        await pilot.press("o", "o")
+        await until(pilot, lambda: "cost ↓" in text_of(pilot))
+        await until(pilot, lambda: text_of(pilot).index("nightly audit") < text_of(pilot).index("migrate billing"))

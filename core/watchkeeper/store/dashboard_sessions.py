@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.session_search import parse_filters
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +45,30 @@ _SELECT = (
 )
 
 
-def list_sessions(connection: Connection, search: str = "", limit: int = 1000) -> tuple[SessionLine, ...]:
-    """The newest `limit` sessions whose goal, title, id, workspace, model, tags or facts hold every word of `search`."""
-    words = search.split()[:16]
-    if not words:
-        rows = connection.execute(f"{_SELECT} ORDER BY s.last_active DESC LIMIT ?", (limit,))
+_NAMED = "s.id IN (SELECT value FROM json_each(?))"
+
+ORDERS = {
+    "last active": " ORDER BY s.last_active DESC LIMIT ?",
+    "created": " ORDER BY s.created_at DESC LIMIT ?",
+    "cost": " ORDER BY s.cost_usd IS NULL, s.cost_usd DESC, s.last_active DESC LIMIT ?",
+    "tokens": " ORDER BY s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens DESC LIMIT ?",
+    "goal": " ORDER BY lower(coalesce(s.title, s.goal)), s.last_active DESC LIMIT ?",
+}
+"""How the list may be sorted, in the order in which one key goes through them."""
+
+
+def list_sessions(
+    connection: Connection, search: str = "", limit: int = 1000, *, order: str = "last active", also: Collection[str] = ()
+) -> tuple[SessionLine, ...]:
+    """At most `limit` sessions that pass the filters of `search` and hold its other words.
+
+    The words are looked for in goal, title, id, workspace, model, tags, state and facts; the sessions `also` named
+    hold them elsewhere. `order` is one of `ORDERS`.
+    """
+    filters = parse_filters(search)
+    words = filters.words
+    if not words and not filters.clauses:
+        rows = connection.execute(f"{_SELECT}{ORDERS[order]}", (limit,))
         return tuple(SessionLine(*row) for row in rows)
     haystack = (
         "(s.goal || ' ' || ifnull(s.title, '') || ' ' || s.id || ' ' || s.workspace || ' ' || s.model || ' ' || s.tags"
@@ -65,9 +87,10 @@ def list_sessions(connection: Connection, search: str = "", limit: int = 1000) -
             )
             values.append(" ".join(f'"{term}"*' for term in terms))
         clauses.append(f"({clause})")
-    where = " AND ".join(clauses)
-    rows = connection.execute(
-        f"{_SELECT} WHERE {where} ORDER BY s.last_active DESC LIMIT ?",
-        (*values, limit),
-    )
+    found = f"({' AND '.join(clauses)})" if clauses else ""
+    if found and also:
+        found = f"({found} OR {_NAMED})"
+        values.append(json.dumps(sorted(also)))
+    where = " AND ".join([*([found] if found else []), *filters.clauses])
+    rows = connection.execute(f"{_SELECT} WHERE {where}{ORDERS[order]}", (*values, *filters.values, limit))
     return tuple(SessionLine(*row) for row in rows)

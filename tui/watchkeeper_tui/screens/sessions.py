@@ -8,10 +8,12 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from watchkeeper.store.dashboard_sessions import SessionLine, list_sessions
+from watchkeeper.store.dashboard_sessions import ORDERS, SessionLine, list_sessions
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.session_search import MessageHit, parse_filters, search_messages
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
-from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
@@ -66,6 +68,9 @@ class SessionsView(RowView[SessionLine]):
         end = f"live (pid {self.hosts[row.id]})" if row.id in self.hosts else sanitize(row.status_reason or state.value.lower())
         duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
         goal: list[Piece] = [(sanitize(row.title or row.goal), "text")]
+        tags = sanitize(row.tags).strip("[]").replace('"', "")
+        if tags:
+            goal.append((f"  [{tags}]", "accent"))
         if row.origin != "run":
             goal.insert(0, (f"{sanitize(row.origin)}: ", "muted"))
         return (
@@ -95,6 +100,7 @@ class SessionsScreen(WatchScreen):
         Binding("slash", "search", "Search", show=False, id="sessions.search"),
         Binding("escape", "back", "Back", show=False, id="sessions.back"),
         Binding("y", "copy", "Copy", show=False, id="sessions.copy"),
+        Binding("o", "sort", "Sort", show=False, id="sessions.sort"),
         Binding("s", "back", "Back", show=False, id="sessions.leave"),
     ]
 
@@ -103,6 +109,8 @@ class SessionsScreen(WatchScreen):
         self._words = words
         self._asked = 0
         self._last_asked = 0.0
+        self._order = next(iter(ORDERS))
+        self._hits: dict[str, MessageHit] = {}
 
     def compose(self) -> ComposeResult:
         yield SessionsView()
@@ -116,6 +124,7 @@ class SessionsScreen(WatchScreen):
             [
                 KeyHint("↵", "Open", "open"),
                 KeyHint("/", "Search", "search"),
+                KeyHint("o", "Sort", "sort"),
                 KeyHint("y", "Copy id", "copy"),
                 KeyHint("esc", "Back", "back"),
                 KeyHint("q", "Quit", "leave"),
@@ -135,36 +144,46 @@ class SessionsScreen(WatchScreen):
             self._words = words
         self._asked += 1
         self._last_asked = self.watch_app.now()
-        asked, search = self._asked, self._words
+        asked, search, order = self._asked, self._words, self._order
 
         def answer(result: object) -> None:
             # In the reader's thread: hand it over to the screen's own.
             self.app.call_later(self._listed, asked, result)
 
-        self.watch_app.reader.ask(lambda connection: list_sessions(connection, search), answer)
+        def question(connection: Connection) -> object:
+            if asked != self._asked:
+                return None  # something else was typed meanwhile
+            words = tuple(word for word in parse_filters(search).words if len(word) > 2)
+            hits, whole = search_messages(connection, words)
+            return list_sessions(connection, search, order=order, also=hits), hits, whole
+
+        self.watch_app.reader.ask(question, answer)
 
     def _listed(self, asked: int, result: object) -> None:
-        if asked != self._asked or not self.is_mounted or self._closing:
+        if result is None or asked != self._asked or not self.is_mounted or self._closing:
             return
         palette = self.watch_app.palette
         if isinstance(result, Exception):
             self.query_one(StatusLine).say([("! ", "failed"), (sanitize(str(result)), "failed")])
             return
         assert isinstance(result, tuple)
+        rows, self._hits, whole = result
         view = self.view
         view.now = self.watch_app.now()
         view.hosts = {}
-        for row in result:
+        for row in rows:
             if row.status == "running":
                 pid = self.watch_app.probe(row.id)
                 if pid is not None:
                     view.hosts[row.id] = pid
-        view.set_rows(result)
+        view.set_rows(rows)
         view.refresh()  # ages and hosts change without a row changing
-        pieces: list[Piece] = [("Sessions", "strong"), (f"  {len(result):,}", "muted")]
+        pieces: list[Piece] = [("Sessions", "strong"), (f"  {len(rows):,}", "muted")]
         if self._words:
             pieces += [("  /", "accent"), (sanitize(self._words), "match")]
-        pieces.append(("  last active ↓", "faint"))
+        if not whole:
+            pieces.append(("  newest messages only", "waiting"))
+        pieces.append((f"  {self._order} {'↑' if self._order == 'goal' else '↓'}", "faint"))
         set_title(view, pieces, palette)
         self._describe()
 
@@ -178,6 +197,10 @@ class SessionsScreen(WatchScreen):
             (sanitize(row.workspace), "muted"),
             (f"  {figures.plural(row.compactions, 'compaction')}", "muted"),
         ]
+        hit = self._hits.get(row.id)
+        if hit is not None:
+            excerpt = clip(sanitize(hit.excerpt), 160)
+            pieces = [("found in ", "muted"), (f"{sanitize(hit.agent_id)} #{hit.seq}: ", "accent"), (excerpt, "text")]
         self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
 
     def show(self, snapshot: Snapshot, now: float) -> None:
@@ -204,13 +227,19 @@ class SessionsScreen(WatchScreen):
             self.watch_app.copy_text(row.id)
             self.say(f"copied {row.id}", "done", seconds=3)
 
+    def action_sort(self) -> None:
+        """The next order."""
+        orders = list(ORDERS)
+        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        self.reload()
+
     def action_search(self) -> None:
         before = self._words
         self.prompt.ask_line(
             [
                 [
                     ("Search", "strong"),
-                    ("   goals, titles, workspaces, models, states, tags and facts; Enter keeps it, Esc takes it back", "muted"),
+                    ("   goals, tags, facts, messages; state:failed model:x tag:x cost>1 since:2026-11-01 compacted", "muted"),
                 ]
             ],
             self.reload,
@@ -232,6 +261,12 @@ class SessionsScreen(WatchScreen):
         return [
             (
                 "Sessions",
-                [("enter", "open"), ("/", "search as you type"), ("y", "copy the id"), ("esc", "back to the open session")],
+                [
+                    ("enter", "open"),
+                    ("/", "search as you type, messages too"),
+                    ("o", "sort: " + ", ".join(ORDERS)),
+                    ("y", "copy the id"),
+                    ("esc", "back to the open session"),
+                ],
             )
         ]
