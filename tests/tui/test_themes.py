@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.tui.conftest import Desk, text_of, until
 
 from watchkeeper_tui.palette import ROLES, Palette, parse_style
 from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, shipped_folder
@@ -61,3 +62,21 @@ def test_a_style_is_read_from_words() -> None:
     assert style.bold
     assert style.color is not None
     assert style.bgcolor is not None
+
+
+async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(desk: Desk, tmp_path: Path) -> None:
+    own = tmp_path / "themes"
+    own.mkdir()
+    file = own / "mine.toml"
+    file.write_text('name = "mine"\n[screen]\nprimary = "#123456"\n[roles]\nworking = "#111111"\n')
+    app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        file.write_text('name = "mine"\n[screen]\nprimary = "#654321"\n[roles]\nworking = "#222222"\n')
+        app.reload_themes()
+        assert app.palette["working"] == parse_style("#222222")
+        assert app.current_theme.primary == "#654321"
+        file.write_text("name = [")
+        app.reload_themes()
+        await until(pilot, lambda: "theme mine.toml" in text_of(pilot))
+        assert app.theme == DEFAULT_THEME

@@ -27,7 +27,8 @@ from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Settings, load_settings
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes
+from watchkeeper_tui.theme_watch import ThemeWatch
+from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, user_folder
 
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
 
@@ -65,7 +66,10 @@ class WatchkeeperApp(App[int]):
     ) -> None:
         self.settings = settings if settings is not None else load_settings()
         plain = "NO_COLOR" in os.environ
+        self._theme_folders = theme_folders
         self.themes, self.theme_problems = load_themes(theme_folders, plain=plain)
+        own = theme_folders[-1] if theme_folders else user_folder()
+        self._theme_watch = ThemeWatch(own, lambda: self.call_from_thread(self.reload_themes))
         super().__init__(ansi_color=True if plain else None)
         for each in self.themes.values():
             self.register_theme(each.theme)
@@ -118,6 +122,20 @@ class WatchkeeperApp(App[int]):
             return f"theme {name}", "done"
         return f"no theme {sanitize(name)!r}; there are {', '.join(sorted(self.themes))}", "failed"
 
+    def reload_themes(self) -> None:
+        """Read every theme file again, and wear the one in use as it is now."""
+        self.themes, self.theme_problems = load_themes(self._theme_folders, plain="NO_COLOR" in os.environ)
+        for each in self.themes.values():
+            self.register_theme(each.theme)
+        if self.theme not in self.themes:
+            self.theme = DEFAULT_THEME
+        self.refresh_css(animate=False)
+        self.watch_theme(self.theme)
+        said = "; ".join(self.theme_problems)
+        front = self.screen
+        if isinstance(front, WatchScreen):
+            front.say(sanitize(said) if said else "themes read again", "failed" if said else "muted")
+
     def watch_theme(self, theme: str) -> None:
         for screen in self.screen_stack if self.is_running else ():
             for widget in screen.query("*"):
@@ -132,12 +150,14 @@ class WatchkeeperApp(App[int]):
         if self._first_screen == "sessions":
             self.open_sessions("")
         self.reader.start()
+        self._theme_watch.start()
         self.set_interval(1.0, self._tick)
         problems = [*self.settings.problems, *self.theme_problems, *self.key_problems]
         if problems:
             self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12)
 
     def on_unmount(self) -> None:
+        self._theme_watch.close()
         self.reader.close()
 
     def _receive(self, snapshot: Snapshot) -> None:
