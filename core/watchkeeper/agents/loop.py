@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from watchkeeper.agents.environment import BudgetReached, Environment
 from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.replies import succeeded, text_of, usable, used_ids
 from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
+from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.memory.state import WindowTooSmall
 from watchkeeper.records.memory import Block, Message
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose, Reply
@@ -52,6 +54,7 @@ class AgentLoop:
         self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
         self.compaction = Compaction(environment, agent, self.memory)
         self._turn = agent.turn
+        self._system = agent.system
         self._used_ids = used_ids(self.memory.state.messages)
         self._continuations = 0
         self._squeezed = False
@@ -151,7 +154,7 @@ class AgentLoop:
         await self._make_room()
         state = self.memory.state
         request = ModelRequest(
-            system=self._agent.system,
+            system=self._system,
             messages=state.render(),
             tools=self._specs,
             max_tokens=self._limits.reserve_tokens,
@@ -167,8 +170,16 @@ class AgentLoop:
             calibration = self._environment.calibrations.of(self._agent.model)
             calibration.observe(estimated_tokens=estimated_tokens, reported_tokens=reply.usage.prompt_tokens)
 
+    def _pin(self) -> None:
+        """Put the session's standing instructions into the system prompt; it changes only when they do."""
+        system = prompts.with_pinned(self._agent.system, pinned_lines(self._environment.store, self._environment.session_id))
+        if system != self._system:
+            self._system = system
+            self._limits = limits_of(self._environment, replace(self._agent, system=system), self._specs)
+
     async def _make_room(self) -> None:
         """Before a call: keep the bound, publish a compaction that is ready, begin one that is due. Waits for no model."""
+        self._pin()
         state, now = self.memory.state, self._environment.clock.now()
         state.set_limits(self._limits, self._environment.calibrations.of(self._agent.model).ratio)
         change = state.fit(at=now)

@@ -23,17 +23,22 @@ class Input:
     """The name of the task that made it."""
 
 
-def system_prompt(role: str, instructions: str, *, workspace: str, agents_md: str | None, pinned: Sequence[str] = ()) -> str:
-    """The system prompt of an agent: role, place, and the workspace's own instructions, pinned.
+def system_prompt(role: str, instructions: str, *, workspace: str, agents_md: str | None) -> str:
+    """The system prompt of an agent: role, place, and the workspace's own instructions.
 
     The first line is `Role: <name>`. It is made once, when the agent is, so that every prompt has the same prefix.
     """
     parts = [f"Role: {role}", instructions.strip(), f"The workspace is the folder {workspace}. Paths are relative to it."]
     if agents_md:
         parts.append(f"Instructions of this workspace (AGENTS.md):\n<agents_md>\n{agents_md.strip()}\n</agents_md>")
-    if pinned:
-        parts.append("Standing instructions:\n" + "\n".join(f"- {line}" for line in pinned))
     return "\n\n".join(parts)
+
+
+def with_pinned(system: str, pinned: Sequence[str]) -> str:
+    """The system prompt with what a person has said for good: in every call, whatever is compacted."""
+    if not pinned:
+        return system
+    return system + "\n\nStanding instructions of the person you work for:\n" + "\n".join(f"- {line}" for line in pinned)
 
 
 def goal_message(goal: str, workspace: str) -> str:

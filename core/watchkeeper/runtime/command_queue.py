@@ -15,6 +15,7 @@ from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection
+from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.states import (
     AGENT_ENDED,
     SESSION_ENDED,
@@ -232,7 +233,13 @@ class CommandQueue:
             raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
         message = {"text": text, "from": command.requested_by}
         said = f"{agent.name} reads it before its next turn"
-        await self._commit(command, said, lambda tx: plans.post(tx, agent.id, "steer", message))
+        workspace = str(self._host.environment.workspace)
+
+        def change(tx: Transaction) -> None:
+            plans.post(tx, agent.id, "steer", message)
+            lift(tx, text, workspace=workspace, agent_id=agent.id)
+
+        await self._commit(command, said, change)
 
     async def _decide(self, command: Command) -> None:
         wanted = str(command.payload.get("approval") or "")

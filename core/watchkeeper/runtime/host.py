@@ -21,6 +21,7 @@ from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.roles import Roles
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import recovery
@@ -362,6 +363,7 @@ class SessionHost:
             )
             memory.start(tx)
             memory.append("user", prompts.goal_message(goal, workspace), at=now).write(tx)
+            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
             tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
 
         await self.store.commit(write)

@@ -415,3 +415,19 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(benc
     finally:
         feed.close()
         writer.close()
+
+
+async def test_a_standing_instruction_stays_in_every_prompt_from_then_on(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a"), task("b", needs=("a",))], steps(4, gate)))
+
+    async def steer() -> None:
+        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
+        command = bench.submit("steer", agent_id=agent["id"], payload={"text": "Never touch the vendor folder."})
+        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        gate.set()
+
+    assert (await bench.run_while(steer)).exit_code == 0
+    later = [one for one in bench.model.requests if "Please do b." in flat(one.messages)]
+    assert later
+    assert all("- Never touch the vendor folder." in one.system for one in later)
