@@ -50,6 +50,10 @@ def command(
     while (once or not alone) and state.status == "queued" and time.monotonic() < deadline:
         time.sleep(0.02)
         state = control.state(opened.path, command_id)
+        if state.status == "queued" and not once and kind in WITHOUT_HOST and probe(opened.path, opened.session_id) is None:
+            # The host that lived a moment ago was about to end, and has not seen the command.
+            once = control.start_host(opened.path, opened.session_id, resume=False, once=command_id) is not None
+            deadline = time.monotonic() + 60.0
     said = state.result or ("applies on resume: no host drives the session now" if alone else "queued; the host has not answered yet")
     if as_json:
         print_json({"command": command_id, "kind": kind, "status": state.status, "result": said})

@@ -191,7 +191,7 @@ async def test_adding_waits_for_a_late_pass_only_as_long_as_it_may() -> None:
     soon = Summariser(open_now=False)
     manager = HierarchicalContextManager(600, 0.5, summarizer=soon, max_wait_seconds=60)
     swaps = recorded(manager)
-    asyncio.get_running_loop().call_later(0.01, soon.open.set)
+    asyncio.get_running_loop().call_later(0.3, soon.open.set)
     while not manager.view.observations:
         await fill_manager(manager, 1)
     assert not manager.view.observations[0].provisional
