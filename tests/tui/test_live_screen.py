@@ -134,6 +134,9 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
 async def test_the_header_says_how_the_session_stands(desk: Desk, status: str, hosted: bool, badge: str) -> None:
     desk.session.set(status=status, ended_at=desk.time if status in ("done", "failed", "cancelled") else None)
     desk.host_pid = 991 if hosted else None
+    if status == "paused":
+        # A session pauses when all of its agents have; one that works for a single command is live.
+        desk.session.connection.execute("UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')")
     async with desk.app().run_test(size=SMALL) as pilot:
         await until(pilot, lambda: badge in text_of(pilot))
 

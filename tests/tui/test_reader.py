@@ -118,3 +118,16 @@ def test_the_reader_cannot_write(desk: Desk, reader: Reader, published: Publishe
         time.sleep(0.01)
     assert isinstance(answers[0], Exception)
     assert desk.session.connection.execute("SELECT count(*) FROM sessions").fetchone()[0] == 1
+
+
+def test_a_host_that_works_for_one_command_on_a_paused_session_is_live_and_no_other(
+    desk: Desk, reader: Reader, published: Published
+) -> None:
+    published.until(lambda snapshot: snapshot.session is not None)
+    desk.session.connection.execute("UPDATE sessions SET status = 'paused'")
+    desk.session.connection.execute("UPDATE agents SET status = 'working' WHERE id = (SELECT max(id) FROM agents)")
+    desk.feed.wake()
+    published.until(lambda snapshot: snapshot.state is SessionState.LIVE)
+    desk.session.connection.execute("UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')")
+    desk.feed.wake()
+    published.until(lambda snapshot: snapshot.state is SessionState.PAUSED)

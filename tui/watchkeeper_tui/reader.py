@@ -195,7 +195,8 @@ class Reader(threading.Thread):
             self._detail = None
         self._tail_events(connection, session_id, facts.event_seq)
         agents = dashboard.agents(connection, session_id)
-        state = session_state(facts.status, host_pid is not None)
+        working = any(agent.status in ("working", "waiting") for agent in agents)
+        state = session_state(facts.status, host_pid is not None, working=working)
         if state is SessionState.DEAD and facts.host_pid is None and now - facts.created_at < STARTING_SECONDS:
             state = SessionState.OPENING
         return Snapshot(

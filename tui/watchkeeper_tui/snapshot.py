@@ -128,8 +128,13 @@ class Snapshot:
         return replace(self, problem=problem, version=self.version + 1, read_at=now)
 
 
-def session_state(status: str, hosted: bool) -> SessionState:
-    """What a session's stored status means, given whether a process drives it now."""
+def session_state(status: str, hosted: bool, *, working: bool = False) -> SessionState:
+    """What a session's stored status means, given whether a process drives it now.
+
+    A host that was started for one command alone (a re-run, say) leaves the status as it was while agents are `working`.
+    """
+    if hosted and working:
+        return SessionState.LIVE
     if status == "running":
         return SessionState.LIVE if hosted else SessionState.DEAD
     return {
