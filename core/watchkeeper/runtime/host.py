@@ -12,22 +12,19 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 
-from watchkeeper.agents import prompts, reporting
-from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents import reporting
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.endings import Ending, Outcome
 from watchkeeper.agents.environment import Environment
-from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.roles import Roles
-from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.command_queue import CommandQueue
 from watchkeeper.runtime.dispatch import dispatch, inputs_of
 from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.scheduling import ready, settled_stale, unfinished
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import agents, plans
@@ -149,7 +146,7 @@ class SessionHost:
         try:
             if self._once is None:
                 await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings))
-                await self._ensure_planner()
+                await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
             background = [
                 asyncio.create_task(self._watch(feed)),
                 asyncio.create_task(self._live.run()),
@@ -331,42 +328,6 @@ class SessionHost:
 
     def _session_model(self) -> str:
         return str(self.store.one("SELECT model FROM sessions WHERE id = ?", (self.store.session_id,))[0])
-
-    async def _ensure_planner(self) -> None:
-        row = self.store.one("SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (self.store.session_id,))
-        if row[0] is not None:
-            return
-        environment, role = self.environment, self._roles["planner"]
-        goal, model = environment.redact(row[1]), role.model_for(row[2])
-        window = environment.settings.context_tokens or environment.model(model).context_window
-        workspace = str(environment.workspace)
-        system = prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=self._agents_md)
-        agent = Agent(
-            id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
-            status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
-            context_limit=window,
-        )  # fmt: skip
-        limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
-        now = environment.clock.now()
-
-        def write(tx: Transaction) -> None:
-            memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
-            agents.create(
-                tx,
-                agent_id=agent.id,
-                name=agent.name,
-                role=agent.role,
-                model=model,
-                system=system,
-                goal=goal,
-                context_limit=window,
-            )
-            memory.start(tx)
-            memory.append("user", prompts.goal_message(goal, workspace), at=now).write(tx)
-            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
-            tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
-
-        await self.store.commit(write)
 
     # --- beside the loops --------------------------------------------------------------------------------------
 

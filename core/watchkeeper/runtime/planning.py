@@ -1,0 +1,54 @@
+"""The planner of a session: made once, when the session is first driven."""
+
+from __future__ import annotations
+
+from watchkeeper.agents import prompts
+from watchkeeper.agents.agent_memory import AgentMemory
+from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.limits import limits_of
+from watchkeeper.agents.roles import Role
+from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.memory.recall.instructions import lift
+from watchkeeper.records.states import AgentStatus
+from watchkeeper.store import agents
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.transaction import Transaction
+
+
+async def ensure_planner(environment: Environment, role: Role, *, agents_md: str | None) -> None:
+    """Give the session its planner, with the goal as its first message, unless it has one. One transaction."""
+    store = environment.store
+    row = store.one("SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (store.session_id,))
+    if row[0] is not None:
+        return
+    goal, model = environment.redact(row[1]), role.model_for(row[2])
+    window = environment.settings.context_tokens or environment.model(model).context_window
+    workspace = str(environment.workspace)
+    system = prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md)
+    agent = Agent(
+        id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
+        status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
+        context_limit=window,
+    )  # fmt: skip
+    limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+    now = environment.clock.now()
+
+    def write(tx: Transaction) -> None:
+        memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
+        agents.create(
+            tx,
+            agent_id=agent.id,
+            name=agent.name,
+            role=agent.role,
+            model=model,
+            system=system,
+            goal=goal,
+            context_limit=window,
+        )
+        memory.start(tx)
+        memory.append("user", prompts.goal_message(goal, workspace), at=now).write(tx)
+        lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
+        tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
+
+    await store.commit(write)
