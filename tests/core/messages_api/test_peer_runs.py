@@ -81,7 +81,7 @@ def test_aimock_plays_it_to_the_command_line(ground: Ground, aimock: Callable[..
 
 @pytest.mark.parametrize("chaos", ["drop", "malformed", "disconnect", "ratelimit"])
 async def test_aimocks_chaos_changes_nothing_of_a_run_but_its_retries(ground: Ground, aimock: Callable[..., str], chaos: str) -> None:
-    url = aimock(scripted_run(), f"--chaos-{chaos}", "0.3")
+    url = aimock(scripted_run(), f"--chaos-{chaos}", "0.6")
     patient = RetryPolicy(max_retries=40, base_seconds=0.001)
     result = await ground.drive(ground.runtime(url, retries=patient))
     assert result.status == "done"
