@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.schema import APPLICATION_ID, FIRST, SCHEMA_VERSION, statements
+from watchkeeper.store.schema import APPLICATION_ID, FIRST, SCHEMA_VERSION, SECOND, statements
 
 NOW = 1_790_000_000.0
 
@@ -23,7 +23,7 @@ def create(path: Path) -> Connection:
     connection = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=OFF")
-    for statement in statements(FIRST):
+    for statement in [*statements(FIRST), *statements(SECOND)]:
         connection.execute(statement)
     connection.execute(
         "CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts', tokenize='unicode61 remove_diacritics 2')"

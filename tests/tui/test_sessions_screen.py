@@ -117,7 +117,7 @@ def test_filters_narrow_the_list(desk: Desk, search: str, found: list[str]) -> N
 
 def test_a_search_of_messages_stops_when_its_time_is_over(desk: Desk) -> None:
     desk.session.connection.execute(
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO messages"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
         " SELECT 'bulk', i, 'user', printf('\"%0200d\"', i), 1, i, 0 FROM n"
     )
     ticks = iter(range(10**9))

@@ -18,7 +18,6 @@ from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers, parse_servers, secrets_of
 from watchkeeper.agents.tools.permissions import Permissions, parse_rules
-from watchkeeper.agents.tools.redact import Redactor
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.models.registry import ModelConfig, resolve
@@ -26,6 +25,7 @@ from watchkeeper.models.slots import Gate, Gates
 from watchkeeper.records.clock import Clock
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.records.model import Cost, Model, Usage
+from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.budgets import Budgets
 from watchkeeper.runtime.config import Config, config_folder, load_config, load_workspace_config
 from watchkeeper.runtime.host import SessionHost

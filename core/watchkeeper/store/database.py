@@ -52,7 +52,7 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
 
 
 def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
-    """A viewer's connection: it can never write, and never checkpoints.
+    """A viewer's connection: it can never write, and never checkpoints. An older file is migrated first.
 
     Raises:
         StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, or damaged.
@@ -67,6 +67,10 @@ def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
             version, _ = _versions(connection, path)
             if version == 0:
                 raise StoreUnusable(f"{path} is no database of Watchkeeper; choose another with --db")
+            if version < SCHEMA_VERSION:
+                connection.close()
+                open_writable(path).close()
+                return open_readonly(path, check_same_thread=check_same_thread)
         except BaseException:
             connection.close()
             raise

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x57_4B_50_52
 """`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""
 
 FIRST = """
@@ -435,6 +435,66 @@ CREATE TABLE rate_limits (
 """
 
 
+SECOND = """
+ALTER TABLE sessions ADD COLUMN deleted_at REAL;
+ALTER TABLE sessions ADD COLUMN source TEXT;
+ALTER TABLE sessions ADD COLUMN forked_from TEXT;
+ALTER TABLE sessions ADD COLUMN forked_at_seq INTEGER;
+
+CREATE TABLE messages_with_ids (
+    id INTEGER PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    content TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    total_tokens INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    UNIQUE (agent_id, seq)
+);
+INSERT INTO messages_with_ids
+    SELECT rowid, agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY rowid;
+DROP TABLE messages;
+ALTER TABLE messages_with_ids RENAME TO messages;
+CREATE TRIGGER messages_are_immutable BEFORE UPDATE ON messages
+BEGIN SELECT RAISE(ABORT, 'messages are immutable'); END;
+
+CREATE TABLE transcript_files (
+    path TEXT PRIMARY KEY,
+    program TEXT NOT NULL,
+    session_id TEXT,
+    size INTEGER NOT NULL,
+    modified_at REAL NOT NULL,
+    read_bytes INTEGER NOT NULL,
+    head_digest TEXT NOT NULL,
+    state TEXT NOT NULL DEFAULT '{}',
+    imported_at REAL NOT NULL
+);
+
+CREATE TABLE raw_records (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT,
+    path TEXT NOT NULL,
+    line INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    data TEXT NOT NULL
+);
+CREATE INDEX raw_records_session ON raw_records (session_id);
+
+CREATE VIRTUAL TABLE messages_fts USING fts5 (
+    text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 2'
+);
+CREATE TABLE message_index (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    indexed_through INTEGER NOT NULL
+);
+INSERT INTO message_index VALUES (1, 0);
+"""
+"""Deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum, an index of words."""
+
+
 def migrations() -> Migrations:
     """Every migration, oldest first. Imports sqlite-utils only when called: viewers never do."""
     from sqlite_utils import Migrations
@@ -446,6 +506,11 @@ def migrations() -> Migrations:
         for statement in statements(FIRST):
             db.execute(statement)
         db.table("facts").enable_fts(["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2")
+
+    @steps()
+    def second(db: Database) -> None:
+        for statement in statements(SECOND):
+            db.execute(statement)
 
     return steps
 

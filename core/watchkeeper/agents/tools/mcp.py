@@ -19,11 +19,11 @@ from typing import Any
 from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import is_content
-from watchkeeper.agents.tools.redact import SECRET_NAMES
 from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import ToolSpec
+from watchkeeper.records.redact import SECRET_NAMES
 
 LIST_TOOLS = "\0list"
 LONGEST_NAME = 64

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.agents.tools.mcp import McpServer, secrets_of
-from watchkeeper.agents.tools.redact import Redactor
+from watchkeeper.records.redact import Redactor
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"
 SHAPED = {

@@ -1,0 +1,62 @@
+"""A file of every earlier schema opens as today's, with nothing lost and every id as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.schema import APPLICATION_ID, FIRST, SCHEMA_VERSION, statements
+
+
+def first_version(path: Path) -> None:
+    """A file as the first schema left it: its migration's row, two agents' messages, one hole among the rowids."""
+    connection = sqlite3.connect(str(path), isolation_level=None)
+    connection.execute("PRAGMA journal_mode=WAL")
+    for statement in statements(FIRST):
+        connection.execute(statement)
+    connection.execute("CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts')")
+    connection.execute("CREATE TABLE _sqlite_migrations (migration_set TEXT, name TEXT, applied_at TEXT)")
+    connection.execute("INSERT INTO _sqlite_migrations VALUES ('watchkeeper', 'first', '2026-11-01')")
+    for rowid, agent, seq in ((1, "a", 1), (2, "b", 1), (5, "a", 2)):
+        connection.execute(
+            "INSERT INTO messages (rowid, agent_id, seq, role, content, tokens, total_tokens, created_at)"
+            " VALUES (?, ?, ?, 'user', ?, 1, ?, 0)",
+            (rowid, agent, seq, f'"{agent}{seq}"', seq),
+        )
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute("PRAGMA user_version=1")
+    connection.close()
+
+
+@pytest.mark.parametrize("opener", [database.open_writable, database.open_readonly])
+def test_a_file_of_the_first_schema_keeps_its_messages_and_their_order(tmp_path: Path, opener: Any) -> None:
+    first_version(tmp_path / "old.db")
+    connection = opener(tmp_path / "old.db")
+    rows = connection.execute("SELECT id, agent_id, seq, content, total_tokens FROM messages ORDER BY rowid").fetchall()
+    assert rows == [(1, "a", 1, '"a1"', 1), (2, "b", 1, '"b1"', 1), (5, "a", 2, '"a2"', 2)]
+    assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    connection.close()
+
+
+def test_messages_stay_immutable_after_a_migration(tmp_path: Path) -> None:
+    first_version(tmp_path / "old.db")
+    connection = database.open_writable(tmp_path / "old.db")
+    with pytest.raises(sqlite3.IntegrityError, match="immutable"):
+        connection.execute("UPDATE messages SET content = ''")
+    connection.close()
+
+
+def test_a_migrated_file_has_the_schema_of_a_new_one(tmp_path: Path) -> None:
+    def shape(path: Path) -> dict[str, list[Any]]:
+        connection = database.open_writable(path)
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        columns = {name: connection.execute(f"PRAGMA table_info('{name}')").fetchall() for name in names}
+        connection.close()
+        return {name: found for name, found in columns.items() if not name.startswith("_sqlite")}
+
+    first_version(tmp_path / "old.db")
+    assert shape(tmp_path / "old.db") == shape(tmp_path / "new.db")
