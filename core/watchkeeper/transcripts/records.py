@@ -1,0 +1,312 @@
+"""What every reader of a foreign log yields, whatever program wrote it; the contract between readers and the importer.
+
+A *program* (`Program`) says which files are its logs and makes a reader for one of them. A *reader* turns what stands
+in the log into records, and touches neither the store nor the clock. There are two kinds:
+
+- A `LineReader` is fed one line after the other, `feed(line, data) -> [Record, …]`, for logs that grow at their end
+  (JSON lines). It reads no file and holds a small state: what it needs of earlier lines to understand later ones (calls
+  that wait for a result, tips of side chains), never messages. `save()` gives that state as a JSON object of at most
+  some tens of kilobytes; a reader made from it (`Program.reader(source, state)`) carries on as if never interrupted.
+- A `PullReader` fetches by itself, `pull() -> (line, data, [Record, …])…`, for logs that are databases or trees of
+  files. It begins after what its state says was fetched, and gives small pieces, so that memory stays bounded. `line`
+  counts its source records from 1; `data` are a source record's bytes, kept if a `Raw` is among its records.
+
+What the importer does with one answer (the list for one line, a *group*):
+
+1. *Nothing is lost.* Every line is counted once: as **raw** where a `Raw` is in its group (its bytes go to
+   `raw_records` with the reason), else as **skipped** where a `Skipped` is (with the reason), else as **read**. An
+   empty group is a fault of the reader, and kept raw. A reader never raises for what a line holds; one that does is
+   caught, and the line kept raw.
+2. *Sessions.* `Session` names the session to which this and all later records of the source belong, until the next
+   one. It must come before any other record but `Raw` and `Skipped`; fields that are None change nothing.
+3. *Agents* are named by keys, unique in their session. `MAIN` is the agent that the person talks to; it exists without
+   being named. `Agent` adds to what is known of an agent and may come in any order: before its parent, after its
+   messages, from another file, several times; None changes nothing. An agent that only occurs as the `agent` of another
+   record is made, under the main one.
+4. *Replays.* A `Message` with a `uid` that this session already has (the same file rewritten, a line twice) is dropped
+   with its whole group, except that a `ModelCall` may still raise its figures. With a `uid` that another session of the
+   program has (a resumed or forked session that repeats its parent's records) the message is kept, since it is in this
+   session's context, but calls of tools and models in its group count for the session that had them first.
+5. *Model calls* with the same `key` are one call: the figures of the one with the most output tokens stand.
+6. *Compactions.* `Compaction` says that everything of that agent before it, or before message `keep_from`, left the
+   context. The `Summary` that follows is what stands in its place (it is not a message as well). Where `tokens_after`
+   is None, the prompt of the agent's next model call is taken.
+7. *Plans.* With `whole`, the items are the whole list, and what is no longer in it is dropped unless it was done;
+   without, they are changes by `key`. Lists of different agents are different plans; `plan` says whose.
+
+Times (`at`) are seconds since 1970, or None where the log has none; clocks may jump, and order is the order of lines.
+Texts are as logged: hostile, and never cut here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from watchkeeper.records.memory import Content, Role
+
+MAIN = ""
+"""The key of a session's main agent."""
+
+# Records are named tuples: a gigabyte of log makes millions of them, and a frozen dataclass takes five times as long.
+
+
+class Session(NamedTuple):
+    """The session to which the following records belong, and what is known of it."""
+
+    key: str
+    """The program's own id of it."""
+    workspace: str | None = None
+    title: str | None = None
+    """A title or summary that the program gave it; the last one stands."""
+    version: str | None = None
+    """Of the program."""
+    forked_from: str | None = None
+    """Key of the session that it carries on."""
+    at: float | None = None
+
+
+class Agent(NamedTuple):
+    """What is known of an agent."""
+
+    key: str
+    parent: str | None = None
+    """Key of the agent that started it."""
+    call_id: str | None = None
+    """Id of the tool call that started it."""
+    name: str | None = None
+    """A few words: what a row of the tree says."""
+    role: str | None = None
+    """The type of agent: `Explore`, `general-purpose`, …"""
+    goal: str | None = None
+    """What it was told to do."""
+    model: str | None = None
+    context_limit: int | None = None
+    at: float | None = None
+    status: Literal["working", "done", "failed", "cancelled"] | None = None
+    reason: str | None = None
+    """Why it failed or was cancelled; for one that is done, nothing."""
+
+
+class Message(NamedTuple):
+    """One message, in Anthropic content blocks. One line of a log is at most one message; blocks are not merged."""
+
+    agent: str
+    uid: str
+    """The program's own id of it, the same wherever it is repeated; empty where it has none (then nothing is known as
+    a replay)."""
+    role: Role
+    content: Content
+    at: float | None = None
+    call_key: str = ""
+    """The `key` of the model call that made it (assistant messages); messages of one call are one turn."""
+
+
+class ToolCall(NamedTuple):
+    """A tool call that stands as a `tool_use` block in this group's message, or has no message of its own."""
+
+    agent: str
+    id: str
+    name: str
+    at: float | None = None
+
+
+class ToolResult(NamedTuple):
+    """How a tool call ended. Its content stands in this group's message, as a `tool_result` block."""
+
+    agent: str
+    id: str
+    status: Literal["done", "error", "denied", "cancelled", "unknown"]
+    at: float | None = None
+
+
+class ModelCall(NamedTuple):
+    """One call to a model with its usage."""
+
+    agent: str
+    key: str
+    """The same for every repetition of its figures; empty: never repeated."""
+    model: str
+    """`provider/model`, as `anthropic/claude-opus-4-6`; without a provider where nobody knows it (then unpriced)."""
+    input_tokens: int
+    """Neither read from nor written to the prompt cache."""
+    output_tokens: int
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    """Of both kinds together."""
+    cache_write_1h_tokens: int = 0
+    """Those of them that are kept for an hour, which cost more."""
+    exact: bool = True
+    """False where the program logged an estimate, or a figure taken before the reply had ended."""
+    stop_reason: str | None = None
+    at: float | None = None
+    latency_seconds: float = 0.0
+    request_id: str | None = None
+
+
+class PlanItem(NamedTuple):
+    """One item of a plan or to-do list."""
+
+    key: str
+    """Tells items of one list apart, and recognises one in later versions of the list."""
+    title: str | None = None
+    status: Literal["pending", "running", "done", "failed", "cancelled", "dropped"] | None = None
+    instructions: str | None = None
+    depends_on: tuple[str, ...] | None = None
+    """Keys of items."""
+
+
+class Plan(NamedTuple):
+    """A new version of a plan."""
+
+    agent: str
+    """Who changed it."""
+    reason: str
+    """How: the tool's name."""
+    items: Sequence[PlanItem]
+    whole: bool = True
+    plan: str = MAIN
+    """Key of the agent whose list it is."""
+    at: float | None = None
+
+
+class Compaction(NamedTuple):
+    """A part of an agent's context was dropped, or shortened."""
+
+    agent: str
+    uid: str
+    """As of a message: a replayed compaction is dropped."""
+    trigger: str
+    """`auto`, `manual`, `micro`, …"""
+    at: float | None = None
+    tokens_before: int | None = None
+    tokens_after: int | None = None
+    keep_from: str | None = None
+    """`uid` of the first message that stayed; None: none did."""
+    elided: tuple[str, ...] | None = None
+    """For a pass that dropped no message but emptied tool results: the ids of those calls."""
+    instructions: str | None = None
+    seconds: float | None = None
+    model: str | None = None
+
+
+class Summary(NamedTuple):
+    """The text that stands for what the agent's last `Compaction` dropped."""
+
+    agent: str
+    uid: str
+    text: str
+    at: float | None = None
+
+
+class Failure(NamedTuple):
+    """An error or an interruption."""
+
+    agent: str
+    kind: Literal["error", "retry", "interrupted", "refused"]
+    """`retry`: it passed by itself."""
+    text: str
+    at: float | None = None
+    uid: str = ""
+    """As of a message; empty where its group holds a message."""
+
+
+class Raw(NamedTuple):
+    """The line is kept as it is: not understood, or of no use to us yet."""
+
+    kind: str
+    """The record's own type as far as it can be told: what is counted and listed."""
+    reason: str
+    """In a few words that name no value, so that equal cases can be counted together."""
+
+
+class Skipped(NamedTuple):
+    """The line holds nothing that is not kept already: an empty line, a repetition."""
+
+    reason: str
+
+
+Record = Session | Agent | Message | ToolCall | ToolResult | ModelCall | Plan | Compaction | Summary | Failure | Raw | Skipped
+
+
+class LineReader(Protocol):
+    """Reads one log, line by line."""
+
+    def feed(self, line: int, data: bytes) -> list[Record]:
+        """What one line says. `line` counts from 1 in its file; `data` has no newline at its end."""
+        ...
+
+    def save(self) -> dict[str, Any]:
+        """The state with which a reader of the same log carries on after the last line fed; JSON."""
+        ...
+
+
+class PullReader(Protocol):
+    """Fetches one log by itself."""
+
+    def pull(self) -> Iterator[tuple[int, bytes, list[Record]]]:
+        """What is new since the state that it was made with, in small pieces."""
+        ...
+
+    def save(self) -> dict[str, Any]:
+        """The state after the last piece that was given; JSON."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One log to be recognised and read."""
+
+    path: Path
+    head: bytes = b""
+    """Its first 64 KiB at most."""
+    companions: Mapping[str, bytes] = field(default_factory=dict)
+    """Small files that belong to it, by name (`Program.companions`); only those that exist."""
+
+
+class Program(Protocol):
+    """An agent program whose logs can be read."""
+
+    @property
+    def name(self) -> str:
+        """What stands in `sessions.origin`: `claude-code`."""
+        ...
+
+    @property
+    def alias(self) -> str:
+        """What `wk import` calls its usual place: `claude`."""
+        ...
+
+    @property
+    def label(self) -> str:
+        """What people call it: `Claude Code`."""
+        ...
+
+    def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
+        """Where its logs usually lie, whether there are any or not."""
+        ...
+
+    def may_be_log(self, path: Path) -> bool:
+        """Whether a file in a folder is worth opening, by its name alone."""
+        ...
+
+    def recognises(self, source: Source) -> bool:
+        """Whether it is one of this program's logs, by its content."""
+        ...
+
+    def companions(self, path: Path) -> list[Path]:
+        """Small files that its reader wants to see as well, whether they exist or not."""
+        ...
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> LineReader | PullReader:
+        """A reader of that log, from its beginning or from a saved state."""
+        ...
+
+    def fingerprint(self, path: Path) -> tuple[int, float] | None:
+        """For a `PullReader`: size in bytes and time of the last change of all that it reads, told without reading it.
+
+        None for a `LineReader`: the file itself tells.
+        """
+        ...
