@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from watchkeeper.memory.recall.index import TermIndex
 from watchkeeper.memory.recall.words import asks_for_time, literals_of, tells_time, words_of
 
-SATURATION = 0.5
-"""BM25's k1. Saying a word twice in one turn is hardly more evidence than saying it once."""
-LENGTH = 0.3
-"""BM25's b. Long turns say more; they are not padded."""
+SATURATION = (0.5, 3.0)
+"""BM25's k1. Saying a word twice in one short turn is hardly more evidence than saying it once; in pages it is."""
+LENGTH = (0.3, 1.0)
+"""BM25's b. Of short turns a longer one says more; of pages a longer one only holds more words."""
+COVERAGE = (0.5, 0.25)
+"""How much a document gains that holds all of the query's terms, over one that holds one."""
+SHORT_WORDS, LONG_WORDS = 50, 250
+"""The mean lengths of documents at which the first and the second of each pair holds; between them, by the logarithm."""
 NEIGHBOUR = 0.4
 """What a term in the turn before or after counts, of what it would count in the turn itself …"""
 BOTH = 0.5
 """… and how much of that where the turn holds the term as well."""
-COVERAGE = 0.5
-"""How much a document gains that holds all of the query's terms, over one that holds one."""
 TIMES = 0.3
 """How much a document that names a time gains where the question asks for one."""
 LITERAL = 2.0
@@ -70,6 +72,10 @@ class RankedIndex:
         self._size = max(len(texts), corpus_size or 0)
         lengths = self._terms.lengths
         self._mean_length = sum(lengths) / len(lengths) if lengths and sum(lengths) else 1.0
+        long = math.log(self._mean_length / SHORT_WORDS) / math.log(LONG_WORDS / SHORT_WORDS)
+        self._saturation, self._length, self._coverage = (
+            first + (second - first) * min(1.0, max(0.0, long)) for first, second in (SATURATION, LENGTH, COVERAGE)
+        )
 
     def rank(self, query: str, limit: int = 10) -> list[Hit]:
         """The documents that have to do with `query`, best first; at most `limit`."""
@@ -82,7 +88,7 @@ class RankedIndex:
         for term in terms:
             self._add_term(term, scores, held, near)
         for position, names in held.items():
-            scores[position] *= 1 + COVERAGE * (len(names) - 1) / len(terms)
+            scores[position] *= 1 + self._coverage * (len(names) - 1) / len(terms)
         for literal in literals_of(query):
             self._add_literal(literal, scores, held)
         if asks_for_time(query):
@@ -100,8 +106,8 @@ class RankedIndex:
         idf = self._idf(len(postings))
         own: dict[int, float] = {}
         for position, times in postings.items():
-            length = 1 - LENGTH + LENGTH * self._terms.lengths[position] / self._mean_length
-            own[position] = idf * times * (SATURATION + 1) / (times + SATURATION * length)
+            length = 1 - self._length + self._length * self._terms.lengths[position] / self._mean_length
+            own[position] = idf * times * (self._saturation + 1) / (times + self._saturation * length)
             scores[position] += own[position]
             held[position].append(term)
         lifts: dict[int, float] = {}
