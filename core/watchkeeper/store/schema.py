@@ -484,13 +484,23 @@ CREATE TABLE raw_records (
 CREATE INDEX raw_records_session ON raw_records (session_id);
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
-    text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 2'
+    text, content='', contentless_delete=1, detail=none, tokenize='unicode61 remove_diacritics 2'
+);
+CREATE TABLE messages_fts_removed (
+    id INTEGER PRIMARY KEY
 );
 CREATE TABLE message_index (
     id INTEGER PRIMARY KEY CHECK (id = 1),
-    indexed_through INTEGER NOT NULL
+    indexed_through INTEGER NOT NULL,
+    removals INTEGER NOT NULL DEFAULT 0
 );
-INSERT INTO message_index VALUES (1, 0);
+INSERT INTO message_index (id, indexed_through) VALUES (1, 0);
+CREATE TRIGGER messages_leave_the_index AFTER DELETE ON messages
+BEGIN
+    INSERT OR IGNORE INTO messages_fts_removed SELECT old.id FROM message_index WHERE old.id <= indexed_through;
+    UPDATE message_index SET removals = removals + 1,
+        indexed_through = min(indexed_through, (SELECT ifnull(max(id), 0) FROM messages));
+END;
 """
 """Deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum, an index of words."""
 

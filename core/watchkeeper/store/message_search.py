@@ -1,0 +1,250 @@
+"""Searching messages: the newest first, within a time, and true about what was not looked at.
+
+A search walks messages from the newest to the oldest: first those above the index's high-water, which it reads, then the
+index, part by part. It can stop anywhere: at its limit, at its deadline, or because somebody has typed on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.encoding import decode
+from watchkeeper.store.message_index import PART_MESSAGES, indexed_through, part_name, parts, session_word
+from watchkeeper.store.message_text import WordTable, words_of
+from watchkeeper.store.search_query import Query, parse_query
+from watchkeeper.store.snippets import Piece, snippet
+
+RANKED_MESSAGES = 500
+"""Ranking looks at this many of the newest messages found: older ones would need every posting of a common word."""
+
+DEADLINE_SECONDS = 0.2
+
+_AT_ONCE = 64
+"""How many messages are read at a time to be checked: a deadline is never missed by much."""
+
+_FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
+_TAIL = (
+    f"SELECT {_FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
+    " CROSS JOIN sessions s ON s.id = a.session_id"
+    " WHERE m.id > ?1 AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
+)
+_PART = (
+    "SELECT {found} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id = m.agent_id"
+    " CROSS JOIN sessions s ON s.id = a.session_id WHERE {part} MATCH ?1 AND {part}.rowid <= ?2"
+    " AND s.deleted_at IS NULL AND (?3 IS NULL OR s.id = ?3) ORDER BY {part}.rowid DESC"
+)
+
+
+class Stopped(StrEnum):
+    """Why a search did not look at every message."""
+
+    LIMIT = "limit"
+    """It found as many as were asked for; there may be more."""
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One message that holds the words."""
+
+    message_id: int
+    session_id: str
+    agent_id: str
+    seq: int
+    role: str
+    created_at: float
+    snippet: tuple[Piece, ...]
+    """The words in their context: hostile text until sanitised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found, and whether that is all there is."""
+
+    hits: tuple[Hit, ...]
+    stopped: Stopped | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message was looked at, and every one that holds the words is among the hits."""
+        return self.stopped is None
+
+
+_Place = tuple[int, str, str, int, str, float]
+
+
+def search(
+    connection: Connection,
+    text: str,
+    *,
+    ranked: bool = False,
+    limit: int = 50,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    session_id: str | None = None,
+    prefix: bool = True,
+    cancelled: Callable[[], bool] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Found:
+    """Messages that hold every word of `text`: the newest first, or the best first among the newest `RANKED_MESSAGES`.
+
+    Words are compared without case and accents. A word with signs in it (`schema.py`), and what stands in quotation
+    marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of one. Sessions that
+    are deleted are left out; with `session_id`, all others too. `cancelled` is asked often and ends the search.
+
+    The connection's progress handler is used meanwhile, and taken off afterwards.
+    """
+    with _Search(connection, text, session_id, prefix, deadline_seconds, cancelled, monotonic) as walk:
+        wanted = max(limit, RANKED_MESSAGES) if ranked else limit
+        with closing(walk.places()) as found:
+            places = list(islice(found, wanted + 1))
+        stopped = walk.stopped or (Stopped.LIMIT if len(places) > (limit if ranked else wanted) else None)
+        places = places[:wanted]
+        if ranked and places:
+            places = walk.ranked(places)
+        return Found(tuple(walk.hits(places[:limit])), stopped)
+
+
+def search_by_session(
+    connection: Connection,
+    text: str,
+    *,
+    limit: int = 1000,
+    snippets: int = 200,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    prefix: bool = True,
+    cancelled: Callable[[], bool] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Found:
+    """As `search`, the newest first, but only the newest message of each session; the first `snippets` have a snippet."""
+    with _Search(connection, text, None, prefix, deadline_seconds, cancelled, monotonic) as walk:
+        newest: dict[str, _Place] = {}
+        full = False
+        with closing(walk.places()) as found:
+            for place in found:
+                if place[1] not in newest:
+                    if len(newest) == limit:
+                        full = True
+                        break
+                    newest[place[1]] = place
+        stopped = walk.stopped or (Stopped.LIMIT if full else None)
+        places = list(newest.values())
+        hits = [*walk.hits(places[:snippets]), *(Hit(*place, ()) for place in places[snippets:])]
+        return Found(tuple(hits), stopped)
+
+
+class _Search:
+    """One walk over the messages that match."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        text: str,
+        session_id: str | None,
+        prefix: bool,
+        seconds: float,
+        cancelled: Callable[[], bool] | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._deadline = monotonic() + seconds
+        self._cancelled = cancelled
+        self._monotonic = monotonic
+        self._table = WordTable()
+        self._query: Query = parse_query(text, self._table, prefix=prefix)
+        self.stopped: Stopped | None = None
+
+    def __enter__(self) -> _Search:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table.close()
+
+    def places(self) -> Generator[_Place]:
+        """Where the words are, the newest first; ends early when `stopped` says so."""
+        if not self._query.terms:
+            return
+        with self._interruptible():
+            through = indexed_through(self._connection)
+            yield from self._above(through)
+            also = (session_word(self._session_id),) if self._session_id is not None else ()
+            match = self._query.for_index(*also)
+            for number in parts(self._connection):
+                if number * PART_MESSAGES > through:
+                    continue
+                if self._must_stop():
+                    return
+                sql = _PART.format(found=_FOUND, part=part_name(number))
+                rows = self._connection.execute(sql, (match, through, self._session_id))
+                for place in self._checked(rows) if self._query.phrases else rows:
+                    yield tuple(place)
+                    if self._must_stop():
+                        return
+
+    def ranked(self, places: list[_Place]) -> list[_Place]:
+        """The best first, by bm25 among these."""
+        by_id = {place[0]: place for place in places}
+        texts = self._texts(list(by_id))
+        return [by_id[number] for number in self._table.matching(texts.items(), self._query.for_texts(), ranked=True)]
+
+    def hits(self, places: list[_Place]) -> Iterator[Hit]:
+        """With their snippets."""
+        for at in range(0, len(places), _AT_ONCE):
+            some = places[at : at + _AT_ONCE]
+            texts = self._texts([place[0] for place in some])
+            for place in some:
+                yield Hit(*place, snippet(texts.get(place[0], ""), self._query.terms))
+
+    def _above(self, through: int) -> Iterator[_Place]:
+        """Messages that the index does not hold, read and tokenized."""
+        rows = self._connection.execute(_TAIL, (through, self._session_id))
+        while not self._must_stop():
+            some = {row[0]: tuple(row) for row in islice(rows, _AT_ONCE)}
+            if not some:
+                return
+            texts = ((number, words_of(decode(row[6]))) for number, row in some.items())
+            found = set(self._table.matching(texts, self._query.for_texts()))
+            for number, row in some.items():
+                if number in found:
+                    yield row[:6]
+
+    def _checked(self, rows: Iterator[_Place]) -> Iterator[_Place]:
+        """Of messages that hold all tokens, those that hold them as the words were typed."""
+        while not self._must_stop():
+            some = {row[0]: row for row in islice(rows, _AT_ONCE)}
+            if not some:
+                return
+            found = set(self._table.matching(self._texts(list(some)).items(), self._query.for_texts()))
+            yield from (row for number, row in some.items() if number in found)
+
+    def _texts(self, ids: list[int]) -> dict[int, str]:
+        marks = ", ".join("?" * len(ids))
+        rows = self._connection.execute(f"SELECT id, content FROM messages WHERE id IN ({marks})", ids)  # noqa: S608
+        return {row[0]: words_of(decode(row[1])) for row in rows}
+
+    def _must_stop(self) -> bool:
+        if self.stopped is None:
+            if self._cancelled is not None and self._cancelled():
+                self.stopped = Stopped.CANCELLED
+            elif self._monotonic() > self._deadline:
+                self.stopped = Stopped.DEADLINE
+        return self.stopped is not None
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Within, a statement of the connection ends when the search must stop."""
+        self._connection.set_progress_handler(lambda: int(self._must_stop()), 1000)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if self.stopped is None or "interrupt" not in str(error):
+                raise
+        finally:
+            self._connection.set_progress_handler(None, 0)

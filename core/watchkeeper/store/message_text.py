@@ -1,0 +1,143 @@
+"""What of a message its words are taken from, and how they are told apart: by SQLite's own tokenizer, everywhere.
+
+The index, the messages that it does not hold yet, the check of a phrase and the ranking all tokenize with
+`TOKENIZE`, so that a message is found, or not, for one reason only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.encoding import plain
+
+TOKENIZE = "tokenize='unicode61 remove_diacritics 2'"
+"""Words are runs of letters and digits, without case and accents: `snake_case` is two, `schema.py` too."""
+
+HEAD_CHARACTERS = 262_144
+TAIL_CHARACTERS = 65_536
+"""Of a larger message only the head and the tail are indexed: one message must not hold the write lock for long."""
+
+_CJK = re.compile(
+    "[\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003134f]+"
+)
+_BLOB_CHARACTERS = 256
+_BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
+"""Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
+
+
+def words_of(content: Any) -> str:
+    """The text of a message's content, as decoded: what people and models wrote, and what tools were given and said.
+
+    Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images, no long
+    runs of base64, of a giant message only head and tail.
+    """
+    text = "\n".join(_strings(content))
+    if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
+        text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
+    if _may_hold_a_blob(text):
+        text = _BLOB.sub(" ", text)
+    return plain(text)
+
+
+def tokenizable(text: str) -> str:
+    """`text` for the tokenizer, which takes a run of Chinese, Japanese or Korean for one word: its pairs of characters."""
+    return text if text.isascii() else _CJK.sub(_pairs, text)
+
+
+def cjk(text: str) -> bool:
+    """Whether `text` has characters of a script that is written without spaces, and searched by pairs."""
+    return not text.isascii() and _CJK.search(text) is not None
+
+
+def _pairs(match: re.Match[str]) -> str:
+    run = match[0]
+    # The last is one character alone: whoever looks for one character looks for what begins with it.
+    return f" {' '.join(run[at : at + 2] for at in range(len(run)))} "
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for block in value:
+            yield from _strings_of_block(block)
+
+
+def _strings_of_block(block: Any) -> Iterator[str]:
+    if isinstance(block, str):
+        yield block
+    if not isinstance(block, dict):
+        return
+    kind = block.get("type")
+    if kind == "tool_use" or kind == "server_tool_use":
+        yield from _leaves(block.get("input"))
+    elif kind == "document":
+        source = block.get("source")
+        if isinstance(source, dict) and source.get("type") == "text":
+            yield from _strings(source.get("data"))
+    elif kind not in ("image", "redacted_thinking"):
+        for name in ("text", "thinking", "content"):
+            yield from _strings(block.get(name))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """The strings anywhere in a tool's input, which may be nested as deep as JSON can be read."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict):
+            waiting.extend(reversed(one.values()))
+        elif isinstance(one, list):
+            waiting.extend(reversed(one))
+
+
+def _may_hold_a_blob(text: str) -> bool:
+    """Whether some stretch has no space for as long as a blob is: ten times as fast as looking for one."""
+    at, end = 0, len(text) - _BLOB_CHARACTERS
+    while at <= end:
+        space = text.rfind(" ", at, at + _BLOB_CHARACTERS)
+        if space < 0:
+            return True
+        at = space + 1
+    return False
+
+
+_MATCHING = "SELECT rowid FROM texts WHERE texts MATCH ?"
+_RANKED = _MATCHING + " ORDER BY bm25(texts), rowid DESC"
+
+
+class WordTable:
+    """A few texts in memory, searched as FTS5 searches: phrases, prefixes and bm25. Close it, or leave it to its owner."""
+
+    def __init__(self) -> None:
+        self._connection: Connection = sqlite3.connect(":memory:", isolation_level=None)
+        self._connection.execute(f"CREATE VIRTUAL TABLE texts USING fts5 (text, content='', {TOKENIZE})")
+        self._connection.execute("CREATE VIRTUAL TABLE tokens USING fts5vocab (texts, instance)")
+
+    def tokens(self, text: str) -> list[str]:
+        """The words of `text`, in order."""
+        self._fill([(1, text)])
+        return [row[0] for row in self._connection.execute("SELECT term FROM tokens ORDER BY offset")]
+
+    def matching(self, texts: Iterable[tuple[int, str]], match: str, *, ranked: bool = False) -> list[int]:
+        """The numbers of the texts that `match`, a query of FTS5, finds: in no order, or the best first."""
+        self._fill(texts)
+        sql = _RANKED if ranked else _MATCHING
+        return [row[0] for row in self._connection.execute(sql, (match,))]
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _fill(self, texts: Iterable[tuple[int, str]]) -> None:
+        run = self._connection.execute
+        run("BEGIN")
+        run("INSERT INTO texts (texts) VALUES ('delete-all')")
+        rows: Sequence[tuple[int, str]] = [(number, tokenizable(text)) for number, text in texts]
+        self._connection.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", rows)
+        run("COMMIT")

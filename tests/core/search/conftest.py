@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.encoding import encode
+
+
+class Library:
+    """A database whose rows the tests write themselves: sessions of one agent each, and their messages."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._seqs: dict[str, int] = {}
+
+    def session(self, session_id: str, **values: Any) -> str:
+        """A session with the agent `<id>-a`; returns the agent's id."""
+        row = {"id": session_id, "user_id": "u", "goal": "g", "workspace": "/w", "model": "m", "status": "done", "created_at": 1.0,
+               "last_active": 1.0} | values  # fmt: skip
+        names = ", ".join(row)
+        self.connection.execute(f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+        self.agent(session_id, f"{session_id}-a")
+        return f"{session_id}-a"
+
+    def agent(self, session_id: str, agent_id: str) -> None:
+        self.connection.execute(
+            "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active)"
+            " VALUES (?, ?, 'a', 'r', 'm', 'done', 1, 1)",
+            (agent_id, session_id),
+        )
+
+    def say(self, agent_id: str, content: Any, role: str = "assistant") -> int:
+        """Append a message; returns its id."""
+        self._seqs[agent_id] = seq = self._seqs.get(agent_id, 0) + 1
+        done = self.connection.execute(
+            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, 1, ?, 1)",
+            (agent_id, seq, role, encode(content), seq),
+        )
+        return int(done.lastrowid or 0)
+
+
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database without rows."""
+    path = tmp_path_factory.mktemp("empty") / "watchkeeper.db"
+    database.open_writable(path).close()
+    return path
+
+
+def in_memory(empty: Path) -> Library:
+    """A library that needs no disk: a copy of the empty database in memory."""
+    source = sqlite3.connect(empty)
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    source.backup(connection)
+    source.close()
+    return Library(connection)
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Iterator[Library]:
+    connection = database.open_writable(tmp_path / "watchkeeper.db")
+    connection.execute("PRAGMA synchronous=OFF")
+    yield Library(connection)
+    connection.close()

@@ -1,0 +1,276 @@
+"""The index beside the messages: whatever happens in whatever order, a search finds what reading every message finds."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.core.search.conftest import Library, in_memory
+
+from watchkeeper.store import database, message_index, message_search
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.message_index import (
+    index_batch,
+    index_inserted,
+    index_until,
+    indexed_through,
+    unindexed,
+)
+from watchkeeper.store.message_search import search, search_by_session
+
+WORDS = [
+    "kraken",
+    "krakens",
+    "Krill",
+    "zürich",
+    "zurich",
+    "a",
+    "x1",
+    "snake_case",
+    "schema.py",
+    "データ",
+    "データベース",
+    "ス",
+    "-",
+    "straße",
+    "İx",
+    "é",
+]
+ODD = st.text(st.characters(exclude_characters='"', exclude_categories=["Cs"]), max_size=4)
+TEXTS = st.lists(st.sampled_from(WORDS) | ODD, max_size=6).map(" ".join)
+SESSIONS = ["s0", "s1", "s2"]
+STEPS = st.one_of(
+    st.tuples(st.just("say"), st.sampled_from(SESSIONS), TEXTS),
+    st.tuples(st.just("say and index at once"), st.sampled_from(SESSIONS), TEXTS),
+    st.tuples(st.just("index"), st.integers(1, 5), st.integers(1, 60)),
+    st.tuples(st.just("index while others write"), st.sampled_from(SESSIONS), TEXTS),
+    st.tuples(st.just("index while others write again"), st.sampled_from(SESSIONS), TEXTS),
+    st.tuples(st.just("delete"), st.sampled_from(SESSIONS), st.booleans()),
+    st.tuples(st.just("purge"), st.sampled_from(SESSIONS), st.integers(0, 3)),
+    st.tuples(st.just("search"), TEXTS, st.booleans()),
+)
+
+
+class Reading:
+    """The answer by reading every message: tokens as FTS5 tells them, compared one by one."""
+
+    def __init__(self) -> None:
+        self.connection = sqlite3.connect(":memory:")
+        self.connection.execute("CREATE VIRTUAL TABLE t USING fts5 (text, tokenize='unicode61 remove_diacritics 2')")
+        self.connection.execute("CREATE VIRTUAL TABLE v USING fts5vocab (t, instance)")
+
+    def tokens(self, text: str) -> list[str]:
+        self.connection.execute("DELETE FROM t")
+        self.connection.execute("INSERT INTO t (text) VALUES (?)", (message_index.tokenizable(text),))
+        return [row[0] for row in self.connection.execute("SELECT term FROM v ORDER BY offset")]
+
+    def holds(self, text: str, words: list[tuple[list[str], bool]]) -> bool:
+        tokens = self.tokens(text)
+        return all(any(self._at(tokens, at, word, prefix) for at in range(len(tokens))) for word, prefix in words)
+
+    @staticmethod
+    def _at(tokens: list[str], at: int, word: list[str], prefix: bool) -> bool:
+        here = tokens[at : at + len(word)]
+        if prefix and len(here) == len(word):
+            return here[:-1] == word[:-1] and here[-1].startswith(word[-1])
+        return here == word
+
+    def words(self, typed: str) -> list[tuple[list[str], bool]]:
+        found = []
+        words = typed.split()
+        for at, word in enumerate(words):
+            tokens = self.tokens(word)
+            if not tokens:
+                continue
+            pairs = "\u3040" < tokens[-1][0] < "\u9fff"
+            if pairs and len(tokens) > 1:
+                found.append((tokens[:-1], False))
+            elif pairs:
+                found.append((tokens, True))
+            else:
+                found.append((tokens, at == len(words) - 1 and len(tokens[-1]) >= 3 and word[-1].isalnum()))
+        return found
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=40))
+def test_a_search_finds_what_reading_every_message_finds(empty: Path, steps: list[tuple[str, Any, Any]]) -> None:
+    with mock.patch.multiple(message_index, PART_MESSAGES=4), mock.patch.multiple(message_search, PART_MESSAGES=4):
+        play(in_memory(empty), steps)
+
+
+@contextmanager
+def before_the_lock(act: Callable[[], object]) -> Iterator[None]:
+    """`act` happens when an indexer has read its batch and has not yet taken the write lock."""
+
+    def begin(connection: Connection, *, timeout_seconds: float | None = None) -> None:
+        act()
+        connection.execute("BEGIN IMMEDIATE")
+
+    with mock.patch.object(database, "begin_immediate", begin):
+        yield
+
+
+def play(library: Library, steps: list[tuple[str, Any, Any]]) -> None:
+    """Do the steps; every search among them is compared with reading everything."""
+    reading = Reading()
+    said: dict[int, tuple[str, str]] = {}
+    deleted: set[str] = set()
+    for session_id in SESSIONS:
+        library.session(session_id)
+    run = library.connection.execute
+
+    def say(session_id: str, text: str) -> int:
+        message_id = library.say(f"{session_id}-a", text)
+        said[message_id] = (session_id, text)
+        return message_id
+
+    def purge(session_id: str, keep: int) -> None:
+        for number in [number for number, (owner, _) in said.items() if owner == session_id][keep:]:
+            run("DELETE FROM messages WHERE id = ?", (number,))
+            del said[number]
+
+    def say_again(session_id: str, text: str) -> None:
+        """The newest message goes, and another one gets its id."""
+        if said:
+            run("DELETE FROM messages WHERE id = ?", (max(said),))
+            del said[max(said)]
+        say(session_id, text)
+
+    for step, first, second in [*steps, ("search", "kraken", True), ("search", "ス", True)]:
+        if step == "say":
+            say(first, second)
+        elif step == "say and index at once":
+            run("BEGIN IMMEDIATE")
+            index_inserted(library.connection, [(say(first, second), first, second)])
+            run("COMMIT")
+        elif step == "index":
+            index_batch(library.connection, most_messages=first, most_characters=second)
+        elif step == "index while others write":
+            with before_the_lock(lambda: say(first, second)):  # noqa: B023 - called within
+                index_batch(library.connection)
+        elif step == "index while others write again":
+            with before_the_lock(lambda: say_again(first, second)):  # noqa: B023 - called within
+                index_batch(library.connection)
+        elif step == "delete":
+            run("UPDATE sessions SET deleted_at = ? WHERE id = ?", (1.0 if second else None, first))
+            deleted = deleted | {first} if second else deleted - {first}
+        elif step == "purge":
+            purge(first, second)
+        else:
+            compare(library, reading, first, {n: one for n, one in said.items() if one[0] not in deleted}, ranked=second)
+    library.connection.close()
+    reading.connection.close()
+
+
+def compare(library: Library, reading: Reading, typed: str, said: dict[int, tuple[str, str]], *, ranked: bool) -> None:
+    words = reading.words(typed)
+    held = [number for number, (_, text) in sorted(said.items(), reverse=True) if words and reading.holds(text, words)]
+    found = search(library.connection, typed, ranked=ranked, limit=1000, deadline_seconds=60)
+    assert found.complete
+    ids = [hit.message_id for hit in found.hits]
+    assert (sorted(ids, reverse=True) if ranked else ids) == held, typed
+    by_session = search_by_session(library.connection, typed, deadline_seconds=60)
+    assert {hit.session_id for hit in by_session.hits} == {said[number][0] for number in held}
+    for session_id in SESSIONS:
+        alone = search(library.connection, typed, session_id=session_id, limit=1000, deadline_seconds=60)
+        assert [hit.message_id for hit in alone.hits] == [number for number in held if said[number][0] == session_id]
+
+
+def test_words_of_purged_messages_leave_the_index(library: Library) -> None:
+    agent = library.session("s1")
+    ids = [library.say(agent, f"kraken n{number}") for number in range(10)]
+    assert index_until(library.connection, seconds=60)
+    library.connection.execute("DELETE FROM messages WHERE id > ? AND id < ?", (ids[0], ids[-1]))
+    assert index_until(library.connection, seconds=60)
+    rows = library.connection.execute(
+        "SELECT rowid FROM messages_fts WHERE messages_fts MATCH 'kraken' ORDER BY rowid"
+    ).fetchall()
+    assert [row[0] for row in rows] == [ids[0], ids[-1]]
+
+
+def test_an_import_indexes_what_it_inserts_in_its_own_transaction(library: Library) -> None:
+    agent = library.session("s1")
+    run = library.connection.execute
+    run("BEGIN IMMEDIATE")
+    rows = [(library.say(agent, f"kraken n{number}"), "s1", f"kraken n{number}") for number in range(5)]
+    assert index_inserted(library.connection, rows)
+    run("COMMIT")
+    assert unindexed(library.connection) == 0
+    assert [hit.seq for hit in search(library.connection, "n3").hits] == [4]
+
+
+def test_an_import_leaves_its_messages_to_the_indexer_where_older_ones_wait(library: Library) -> None:
+    agent = library.session("s1")
+    library.say(agent, "older")
+    run = library.connection.execute
+    run("BEGIN IMMEDIATE")
+    assert not index_inserted(library.connection, [(library.say(agent, "newer"), "s1", "newer")])
+    run("COMMIT")
+    assert indexed_through(library.connection) == 0
+    assert index_until(library.connection, seconds=60)
+    assert [hit.seq for hit in search(library.connection, "newer").hits] == [2]
+
+
+def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path) -> None:
+    library.say(library.session("s1"), "kraken")
+    other = database.open_writable(tmp_path / "watchkeeper.db")
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        index_batch(library.connection)
+    assert not index_until(library.connection, seconds=0.05)
+    other.execute("ROLLBACK")
+    other.close()
+    assert index_until(library.connection, seconds=60)
+
+
+_INDEXER = """
+import sys
+from pathlib import Path
+from watchkeeper.store import database, message_index
+message_index.PART_MESSAGES = 8
+connection = database.open_writable(Path(sys.argv[1]))
+left = int(sys.argv[2])
+
+def count(statement):
+    global left
+    left -= 1
+    if left == 0:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+
+connection.set_trace_callback(count)
+while message_index.index_batch(connection, most_messages=5).more:
+    pass
+"""
+
+
+def test_an_indexer_killed_before_any_statement_loses_nothing(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_index, "PART_MESSAGES", 8)
+    monkeypatch.setattr(message_search, "PART_MESSAGES", 8)
+    agent = library.session("s1")
+    for number in range(12):
+        library.say(agent, f"kraken n{number}")
+    wanted = list(range(12, 0, -1))
+    statement, ended = 0, False
+    while not ended:
+        statement += 7  # a prime, so that every kind of statement is met in some round
+        killed = subprocess.run([sys.executable, "-c", _INDEXER, str(tmp_path / "watchkeeper.db"), str(statement)], timeout=60)
+        assert killed.returncode in (0, -signal.SIGKILL)
+        ended = killed.returncode == 0
+        found = search(library.connection, "kraken", deadline_seconds=60)
+        assert [hit.seq for hit in found.hits] == wanted
+        assert library.connection.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+    assert statement > 7
+    assert unindexed(library.connection) == 0

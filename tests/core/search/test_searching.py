@@ -1,0 +1,247 @@
+"""What a search of messages finds, whether they are indexed or not, and what it says of what it did not look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+import pytest
+from tests.core.search.conftest import Library
+
+from watchkeeper.store import message_index
+from watchkeeper.store.message_index import index_until, indexed_through
+from watchkeeper.store.message_search import Stopped, search, search_by_session
+from watchkeeper.store.message_text import HEAD_CHARACTERS, TAIL_CHARACTERS
+
+
+@pytest.fixture(params=["indexed", "not indexed"])
+def ready(request: pytest.FixtureRequest, library: Library) -> Callable[[], None]:
+    """Brings the index up to date, or leaves it: what is found must not depend on it."""
+
+    def prepare() -> None:
+        if request.param == "indexed":
+            assert index_until(library.connection, seconds=60)
+            assert message_index.unindexed(library.connection) == 0
+
+    return prepare
+
+
+def seqs(library: Library, text: str, **options: object) -> list[int]:
+    found = search(library.connection, text, deadline_seconds=60, **options)  # type: ignore[arg-type]
+    assert found.complete
+    return [hit.seq for hit in found.hits]
+
+
+def test_every_kind_of_text_is_found_and_no_image(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "plain Granite")
+    library.say(
+        agent, [{"type": "text", "text": "basalt"}, {"type": "thinking", "thinking": "perhaps slate", "signature": "marl"}]
+    )
+    library.say(
+        agent,
+        [{"type": "tool_use", "id": "toolu_gneiss", "name": "read", "input": {"path": "quartz/x", "deep": [{"a": "onyx"}]}}],
+    )
+    library.say(agent, [{"type": "tool_result", "tool_use_id": "t", "content": "opal"}])
+    library.say(agent, [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "jade"}]}])
+    library.say(agent, [{"type": "image", "source": {"type": "base64", "data": "pearl"}}])
+    library.say(agent, [{"type": "document", "source": {"type": "text", "data": "topaz"}}])
+    library.say(agent, [{"type": "from_the_future", "text": "amber"}])
+    ready()
+    words = ["granite", "basalt", "slate", "quartz", "onyx", "opal", "jade", "topaz", "amber"]
+    assert [seqs(library, word) for word in words] == [[1], [2], [2], [3], [3], [4], [5], [7], [8]]
+    for word in ("marl", "gneiss", "pearl", "type", "thinking"):
+        assert seqs(library, word) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("MIGRATE", [2, 1]),
+        ("migrate billing", [1]),
+        ("billing migrate", [1]),
+        ("zurich", [3]),
+        ("Zürich", [3]),
+        ("mig", [2, 1]),
+        ("mi", []),
+        ("mig billing", []),
+        ('"billing tables"', [1]),
+        ('"tables billing"', []),
+        ('"billing table', [1]),
+        ("schema.py", [4]),
+        ("store/schema.py", [4]),
+        ("schema.pyx", []),
+        ("schema_py", [4]),
+        ("is", [4, 3]),
+        ("-> migrate", [2, 1]),
+        ("--", []),
+        ('"', []),
+        ("", []),
+        ("データ", [5]),
+        ("タベ", [5]),
+        ("ス", [5]),
+        ("テス", []),
+        ("ベーデー", []),
+        ("x OR migrate", []),
+        ("migrate NOT billing", []),
+        ("migrate*", [2, 1]),
+        ("text:migrate", []),
+        ("NEAR(migrate billing)", []),
+        ("a100%sure", []),
+    ],
+)
+def test_what_a_typed_text_finds(library: Library, ready: Callable[[], None], text: str, found: list[int]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "Migrate the billing tables")
+    library.say(agent, "migrate\nnothing")
+    library.say(agent, "the ledger is in ZÜRICH")
+    library.say(agent, "see store/schema.py, it is there")
+    library.say(agent, "これはデータベースです")
+    ready()
+    assert seqs(library, text) == found
+
+
+def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "errors")
+    library.say(agent, "error")
+    ready()
+    assert seqs(library, "error", prefix=False) == [2]
+    assert seqs(library, '"error"') == [2]
+    assert seqs(library, "error") == [2, 1]
+
+
+def test_a_search_within_one_session_finds_only_its_messages(library: Library, ready: Callable[[], None]) -> None:
+    one, other = library.session("s1"), library.session("s-2")
+    for agent in (one, other, one):
+        library.say(agent, "kraken")
+    ready()
+    assert seqs(library, "kraken", session_id="s1") == [2, 1]
+    assert seqs(library, "kraken", session_id="s-2") == [1]
+    assert seqs(library, "kraken", session_id="nobody") == []
+    assert seqs(library, "s1") == []
+
+
+def test_deleted_sessions_are_hidden_until_they_are_restored(library: Library, ready: Callable[[], None]) -> None:
+    library.say(library.session("s1"), "kraken")
+    ready()
+    library.connection.execute("UPDATE sessions SET deleted_at = 5")
+    assert seqs(library, "kraken") == []
+    library.connection.execute("UPDATE sessions SET deleted_at = NULL")
+    assert seqs(library, "kraken") == [1]
+
+
+def test_the_newest_come_first_and_the_limit_is_said(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    for _ in range(10):
+        library.say(agent, "kraken")
+    ready()
+    found = search(library.connection, "kraken", limit=4, deadline_seconds=60)
+    assert [hit.seq for hit in found.hits] == [10, 9, 8, 7]
+    assert found.stopped is Stopped.LIMIT
+    assert not found.complete
+    assert search(library.connection, "kraken", limit=10, deadline_seconds=60).complete
+
+
+def test_ranked_the_best_come_first(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "kraken kraken kraken")
+    library.say(agent, "kraken " + "and much else besides " * 40)
+    library.say(agent, "nothing")
+    ready()
+    assert seqs(library, "kraken") == [2, 1]
+    assert seqs(library, "kraken", ranked=True) == [1, 2]
+
+
+def test_each_session_is_found_by_its_newest_message(library: Library, ready: Callable[[], None]) -> None:
+    one, other, third = library.session("s1"), library.session("s2"), library.session("s3")
+    for agent in (one, other, one, one):
+        library.say(agent, "kraken")
+    library.say(third, "nothing")
+    ready()
+    found = search_by_session(library.connection, "kraken", deadline_seconds=60)
+    assert [(hit.session_id, hit.seq) for hit in found.hits] == [("s1", 3), ("s2", 1)]
+    assert found.complete
+    assert search_by_session(library.connection, "kraken", limit=1, deadline_seconds=60).stopped is Stopped.LIMIT
+
+
+def test_a_snippet_shows_the_words_in_their_context(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "x" * 50 + " lorem" * 100 + "\nthe ledger for Zürich is in\tthe blue safe " + "ipsum " * 100)
+    ready()
+    (hit,) = search(library.connection, "zurich saf", deadline_seconds=60).hits
+    text = "".join(piece.text for piece in hit.snippet)
+    assert "the ledger for Zürich is in the blue safe ipsum" in text
+    assert [piece.text for piece in hit.snippet if piece.found] == ["Zürich", "safe"]
+    assert text.startswith("…")
+    assert text.endswith("…")
+    assert len(text) < 200
+    assert (hit.session_id, hit.agent_id, hit.seq, hit.role) == ("s1", agent, 1, "assistant")
+
+
+def test_of_a_giant_message_head_and_tail_are_found(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    filler = "lorem " * ((HEAD_CHARACTERS + TAIL_CHARACTERS) // 6)
+    library.say(agent, f"kraken {filler} squid {filler} whale")
+    ready()
+    assert seqs(library, "kraken") == [1]
+    assert seqs(library, "whale") == [1]
+    assert seqs(library, "squid") == []
+
+
+def test_long_runs_of_base64_are_no_words(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "before " + "kraken" * 100 + " after " + "a" * 64)
+    ready()
+    assert seqs(library, "kraken") == []
+    assert seqs(library, "before after") == [1]
+    assert seqs(library, "a" * 64) == [1]
+
+
+def test_odd_texts_are_indexed_and_found(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    library.say(agent, "lone \ud800 surrogate\x00kraken")
+    library.say(agent, [])
+    library.say(agent, [None, 7, {"type": 3, "text": {"not": "text"}}, {"type": "tool_use", "input": None}])
+    ready()
+    assert seqs(library, "kraken") == [1]
+    assert seqs(library, "surrogate") == [1]
+    assert seqs(library, "\ud800") == []
+
+
+def test_a_search_stops_at_its_deadline_and_says_so(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    for _ in range(1000):
+        library.say(agent, "kraken squid")
+    ready()
+    ticks = count()
+    found = search(library.connection, '"squid kraken"', limit=2000, deadline_seconds=30, monotonic=lambda: float(next(ticks)))
+    assert found.stopped is Stopped.DEADLINE
+    assert not found.complete
+
+
+def test_a_search_ends_when_somebody_types_on(library: Library, ready: Callable[[], None]) -> None:
+    agent = library.session("s1")
+    for _ in range(1000):
+        library.say(agent, "kraken")
+    ready()
+    asked = count()
+    found = search(library.connection, "kraken", limit=2000, deadline_seconds=60, cancelled=lambda: next(asked) > 20)
+    assert found.stopped is Stopped.CANCELLED
+    assert 0 < len(found.hits) < 1000
+    # Nothing of it stays on the connection.
+    assert search(library.connection, "kraken", limit=2000, deadline_seconds=60).complete
+
+
+def test_parts_are_searched_as_one(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_index, "PART_MESSAGES", 8)
+    monkeypatch.setattr("watchkeeper.store.message_search.PART_MESSAGES", 8)
+    agent = library.session("s1")
+    for number in range(30):
+        library.say(agent, f"kraken {'even' if number % 2 else 'odd'} n{number}")
+    assert index_until(library.connection, seconds=60)
+    assert message_index.parts(library.connection) == [3, 2, 1, 0]
+    assert indexed_through(library.connection) == 30
+    assert seqs(library, "kraken", limit=100) == list(range(30, 0, -1))
+    assert seqs(library, "kraken even", limit=100) == list(range(30, 0, -2))
+    assert seqs(library, "n17") == [18]
