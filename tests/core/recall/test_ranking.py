@@ -101,3 +101,16 @@ def test_any_text_is_a_valid_query_of_any_documents(texts: list[str], query: str
 @pytest.mark.parametrize("query", ['" OR 1', "NEAR(a b)", "text:*", "\ud800", "\x00", "a" * 100_000, "(" * 500])
 def test_no_query_is_read_as_search_syntax(query: str) -> None:
     rank(documents("a b", "c"), query)
+
+
+def test_scripts_without_spaces_are_searched_by_their_characters() -> None:
+    texts = documents("我昨天在北京买了一本书", "今天天气很好", "我们去上海旅行", "東京へ行きました")
+    assert found(texts, "在哪里买书？")[0] == "0"
+    assert found(texts, "上海") == ["2"]
+    assert found(texts, "東京")[0] == "3"
+
+
+def test_among_long_messages_the_short_one_about_it_comes_before_a_long_one_that_mentions_it() -> None:
+    filler = " ".join(f"word{number}" for number in range(400))
+    texts = documents(f"{filler} parser tabs {filler}", "the parser fails on tabs", *[f"{filler} other{n}" for n in range(8)])
+    assert found(texts, "parser tabs")[0] == "1"

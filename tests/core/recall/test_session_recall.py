@@ -135,3 +135,10 @@ def test_any_text_is_a_valid_query_of_the_store(session: Session, query: str) ->
     session.say("ann", "hello 🙂")
     session.use("ann", "remember", text="hello 🙂")
     texts(session, query)
+
+
+def test_chinese_facts_and_messages_are_found_by_a_part_of_them(session: Session) -> None:
+    session.use("ann", "remember", text="代理监听端口8443")
+    session.say("ann", "我昨天在北京买了一本书")
+    assert texts(session, "监听端口") == ["代理监听端口8443"]
+    assert texts(session, "在北京买书") == ["我昨天在北京买了一本书"]

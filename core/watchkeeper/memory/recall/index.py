@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from watchkeeper.memory.recall.words import spaced
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import plain
 
@@ -24,7 +25,8 @@ class TermIndex:
         for name in ("texts", "queries"):
             run(f"CREATE VIRTUAL TABLE {name} USING fts5(text, tokenize='{TOKENIZE}')")
             run(f"CREATE VIRTUAL TABLE {name}_terms USING fts5vocab({name}, 'instance')")
-        self._connection.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", enumerate(map(plain, texts)))
+        texts = [spaced(plain(text)) for text in texts]
+        self._connection.executemany("INSERT INTO texts (rowid, text) VALUES (?, ?)", enumerate(texts))
         self.lengths = [len(_PIECE.findall(text)) for text in texts]
         """Words of each text."""
         self._postings: dict[str, dict[int, int]] = {}
@@ -35,7 +37,7 @@ class TermIndex:
     def terms(self, words: Sequence[str]) -> list[str]:
         """The stems of `words` in order, each once."""
         self._connection.execute("DELETE FROM queries")
-        self._connection.execute("INSERT INTO queries (rowid, text) VALUES (1, ?)", (plain(" ".join(words)),))
+        self._connection.execute("INSERT INTO queries (rowid, text) VALUES (1, ?)", (spaced(plain(" ".join(words))),))
         rows = self._connection.execute("SELECT term FROM queries_terms ORDER BY offset").fetchall()
         return list(dict.fromkeys(row[0] for row in rows))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
 from watchkeeper.memory.recall.ranking import Document, rank
-from watchkeeper.memory.recall.words import literals_of, words_of
+from watchkeeper.memory.recall.words import literals_of, characters_of, words_of
 from watchkeeper.records.memory import Content
 from watchkeeper.store import facts, recollection
 
@@ -95,7 +95,7 @@ def _facts(reads: Any, session_id: str | None, query: str, scope: Scope, limit: 
         row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
         workspace = row[0] if row else None
     rows = facts.find_facts(
-        reads, session_id, words_of(query), literals_of(query),
+        reads, session_id, words_of(query), [*literals_of(query), *characters_of(query)],
         workspace=workspace, reader=reader, everyone=reader is None, limit=CANDIDATE_FACTS,
     )  # fmt: skip
     if scope is Scope.AGENT:
@@ -146,7 +146,7 @@ def _messages(reads: Any, session_id: str, query: str, limit: int, reader: str |
 
 def _pieces(query: str) -> list[str]:
     """What messages are scanned for: the beginnings of words that all their forms share, and literals."""
-    found: dict[str, None] = {}
+    found: dict[str, None] = dict.fromkeys(characters_of(query))
     for word in words_of(query):
         # "studies" and "study" share "stud"; cutting more of a short word would find everything.
         cut = word if word.isdigit() or len(word) < 5 else word[: max(4, len(word) - 3)]

@@ -22,6 +22,8 @@ STOP_WORDS = frozenset(_COMMON.split())
 """English words that say nothing of what is sought, and what `\\w+` leaves of their short forms ("don't", "I'll")."""
 
 _WORD = re.compile(r"\w+")
+_UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
+"""Runs of Chinese characters and kana: scripts that put no spaces between words."""
 _QUOTED = re.compile(r"[\"`“]([^\"`”\n]{2,80})[\"`”]")
 _CODE = re.compile(r"\b(?:[A-Z]{1,6}\d{2,8}|E[A-Z]{3,12}|0x[0-9A-Fa-f]{2,16}|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b")
 """`E0308`, `SQLITE`-like names of more than one word, `ENOENT`, `0x1f`."""
@@ -44,6 +46,21 @@ def words_of(query: str) -> list[str]:
     found = dict.fromkeys(word.lower() for word in _WORD.findall(query[:QUERY_CHARACTERS]))
     telling = [word for word in found if word not in STOP_WORDS]
     return (telling or list(found))[:MOST_WORDS]
+
+
+def spaced(text: str) -> str:
+    """The text with its runs of Chinese characters and kana as characters and overlapping pairs, for an index of words."""
+    return _UNSPACED.sub(lambda run: " " + " ".join(_characters(run[0])) + " ", text) if _UNSPACED.search(text) else text
+
+
+def characters_of(query: str) -> list[str]:
+    """What `spaced` makes of the runs of a query, each once."""
+    runs = _UNSPACED.findall(query[:QUERY_CHARACTERS])
+    return list(dict.fromkeys(piece for run in runs for piece in _characters(run)))[:MOST_WORDS]
+
+
+def _characters(run: str) -> list[str]:
+    return [*(run[at : at + 2] for at in range(len(run) - 1)), *run]
 
 
 def literals_of(query: str) -> list[str]:
