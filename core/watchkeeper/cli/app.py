@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions": ("looking", "List every session"),
     "show": ("looking", "Show the whole state of a session"),
     "artifacts": ("looking", "List what a session produced, or print one"),
+    "export": ("exporting", "Write a whole session into one file: Markdown, a web page, or JSON"),
     "memory": ("remembering", "Status, sync and search of what agents remember"),
     "agent": ("remembering", "Reports on agents"),
     "doctor": ("doctor", "Check this installation and the database"),

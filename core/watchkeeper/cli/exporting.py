@@ -1,0 +1,129 @@
+"""`wk export`: a session as Markdown, as a web page, or as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+import click
+
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+
+if TYPE_CHECKING:
+    from watchkeeper.records.redact import Redactor
+
+SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
+
+
+@click.command()
+@session_argument
+@click.option("--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the ending of PATH, else md.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="PATH",
+    help="Where to; `-` prints. Default: SESSION.md, .html or .json in this folder.",
+)
+@click.option("--force", is_flag=True, help="Replace the file if it is there.")
+@click.option("--no-redact", is_flag=True, help="Leave secrets in. By default they are taken out and counted.")
+@db_option
+@json_option
+def export(
+    session: str, form: str | None, output: Path | None, force: bool, no_redact: bool, db: Path | None, as_json: bool
+) -> int:
+    """Write SESSION, own or imported, into one file: plan, agents, cost, compactions and every transcript.
+
+    md and html are for reading; html is one page that needs no network. json holds everything, and `wk import` reads it back.
+    Keys, tokens and passwords are taken out and counted, unless --no-redact is said.
+    """
+    opened = Opened(db, session)
+    form = form or _form_of(output)
+    redactor = None if no_redact else _redactor
+    if output is not None and str(output) == "-":
+        if as_json:
+            raise BadInput("--output - prints the session itself; leave --json out")
+        redacted = _print(opened, form, redactor)
+        click.echo(f"wk: {_told(redacted)}", err=True)
+        return 0
+    path = _place(output, opened.session_id, form)
+    from watchkeeper.transcripts.export.saving import new_file
+
+    with new_file(path, replace=force) as file:
+        redacted = _write(opened, form, file, redactor)
+    size = path.stat().st_size
+    if as_json:
+        print_json({"session": opened.session_id, "format": form, "path": str(path), "bytes": size, "redacted": redacted})
+    else:
+        click.echo(f"{clean(path)}  {size:,} bytes  {_told(redacted)}")
+    return 0
+
+
+def _write(opened: Opened, form: str, out: TextIO, redactor: Callable[[], Redactor] | None) -> int | None:
+    """Write the session as of one moment; returns how many secrets were taken out, None where that was forbidden."""
+    from watchkeeper.transcripts.export.forms import WRITERS
+
+    try:
+        opened.connection.execute("BEGIN")
+        try:
+            return WRITERS[form](opened.connection, opened.session_id, out, redactor)
+        finally:
+            opened.connection.execute("ROLLBACK")
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(opened.path, error)) from error
+
+
+def _print(opened: Opened, form: str, redactor: Callable[[], Redactor] | None) -> int | None:
+    import io
+
+    out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", errors="replace", newline="\n", write_through=False)
+    try:
+        redacted = _write(opened, form, out, redactor)
+        out.flush()
+    except BrokenPipeError:
+        # The reader has seen enough (`wk export last -o - | head`).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return None
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            out.detach()
+    return redacted
+
+
+def _redactor() -> Redactor:
+    """What takes out the secrets that this program knows of: variables, the configured key, those of MCP servers."""
+    from watchkeeper.agents.tools.mcp import parse_servers, secrets_of
+    from watchkeeper.records.redact import Redactor
+    from watchkeeper.runtime.config import load_config
+
+    config = load_config()
+    named = config.anthropic.api_key_env
+    key = {named: os.environ[named]} if named and os.environ.get(named) else {}
+    return Redactor(os.environ, secrets_of(parse_servers(config.mcp_servers)) | key)
+
+
+def _form_of(output: Path | None) -> str:
+    suffix = output.suffix.lower() if output is not None else ""
+    return next((form for form, ending in SUFFIXES.items() if ending == suffix), "md")
+
+
+def _place(output: Path | None, session_id: str, form: str) -> Path:
+    """The file to write: as it was said, or under the session's id in this folder, or in the folder that was said."""
+    name = "".join(one if one.isalnum() or one in "-_." else "-" for one in session_id).lstrip(".") + SUFFIXES[form]
+    if output is None:
+        return Path.cwd() / name
+    path = output.expanduser().absolute()
+    return path / name if path.is_dir() else path
+
+
+def _told(redacted: int | None) -> str:
+    if redacted is None:
+        return "secrets were left in"
+    return "no secret was found" if redacted == 0 else f"{redacted} {'secret' if redacted == 1 else 'secrets'} taken out"

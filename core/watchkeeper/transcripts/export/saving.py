@@ -1,0 +1,60 @@
+"""Writing a file so that it is there whole or not at all, for its owner alone, and over nothing by accident."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from watchkeeper.records.errors import BadInput
+
+
+@contextmanager
+def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
+    """A text file (UTF-8, mode 0600) that takes the name `path` once the block has ended well.
+
+    Until then it has a name of its own beside it; where the block fails, it is taken away.
+
+    Raises:
+        BadInput: something of that name is there and `replace` was not said, or the folder cannot be written.
+    """
+    if not replace and os.path.lexists(path):
+        raise _exists(path)
+    temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.part"
+    try:
+        # Created anew and for us alone: what was put there before we came is not written through.
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="\n", buffering=1 << 20) as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            _name(temporary, path, replace)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written ({error.strerror or error}); choose another place with --output") from None
+
+
+def _name(temporary: Path, path: Path, replace: bool) -> None:
+    if replace:
+        os.replace(temporary, path)
+        return
+    try:
+        # A link is made only where nothing is, even if that came to be since we looked.
+        os.link(temporary, path)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:
+        if os.path.lexists(path):  # a file system without links
+            raise _exists(path) from None
+        os.replace(temporary, path)
+
+
+def _exists(path: Path) -> BadInput:
+    return BadInput(f"{path} is there already; choose another with --output, or replace it with --force")
