@@ -467,8 +467,23 @@ CREATE TABLE transcript_files (
     modified_at REAL NOT NULL,
     read_bytes INTEGER NOT NULL,
     head_digest TEXT NOT NULL,
+    tail_digest TEXT NOT NULL DEFAULT '',
     state TEXT NOT NULL DEFAULT '{}',
+    lines INTEGER NOT NULL DEFAULT 0,
+    lines_raw INTEGER NOT NULL DEFAULT 0,
+    lines_skipped INTEGER NOT NULL DEFAULT 0,
     imported_at REAL NOT NULL
+);
+
+CREATE TABLE transcript_records (
+    digest INTEGER PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    seq INTEGER NOT NULL
+);
+
+CREATE TABLE transcript_calls (
+    key TEXT PRIMARY KEY,
+    model_call_id INTEGER NOT NULL
 );
 
 CREATE TABLE raw_records (

@@ -155,7 +155,7 @@ class PlanItem(NamedTuple):
     status: Literal["pending", "running", "done", "failed", "cancelled", "dropped"] | None = None
     instructions: str | None = None
     depends_on: tuple[str, ...] | None = None
-    """Keys of items."""
+    """Keys of items; in a change by `key`, those that are added."""
 
 
 class Plan(NamedTuple):

@@ -1,0 +1,173 @@
+"""`wk import`: other programs' sessions into the store, read-only."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from watchkeeper.cli.options import clean, db_option, json_option, print_json, say
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.store import database
+
+if TYPE_CHECKING:
+    from watchkeeper.transcripts.importer import Progress
+    from watchkeeper.transcripts.records import Program
+    from watchkeeper.transcripts.report import Report
+
+TICK_SECONDS = 0.1
+
+
+@click.command("import")
+@click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1, required=True)
+@click.option("--verbose", is_flag=True, help="List what was kept raw or left out, by kind and reason.")
+@db_option
+@json_option
+def import_(what: tuple[str, ...], verbose: bool, db: Path | None, as_json: bool) -> int:
+    """Import sessions of Claude Code, Codex and OpenCode.
+
+    PATH is a log or a folder of logs; `claude`, `codex` and `opencode` mean the usual places. Imported sessions are
+    read-only. Importing again adds what is new; an import may be interrupted and continued.
+    """
+    from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.importer import Importer
+
+    path = (db or database.default_path()).expanduser().absolute()
+    places, only = wanted_places(what)
+    writer = Writer(path)
+    importer = Importer(writer, pricing=pricing(), user_id=user(), progress=_progress(as_json), only=only)
+    try:
+        report = importer.run(places)
+    except KeyboardInterrupt:
+        if not as_json:
+            _clear()
+            say(f"interrupted; what was read is kept, and the same command carries on: {importer.report.line()}")
+        return 130
+    finally:
+        importer.close()
+        writer.close()
+    if as_json:
+        print_json(as_record(report))
+    else:
+        _clear()
+        say(report.line())
+        if verbose:
+            _list(report)
+    return 0
+
+
+def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
+    """Where to look, and for which program's logs only (where one was named).
+
+    Raises:
+        NotFound: no such file or folder, or the program has left no logs.
+    """
+    from watchkeeper.transcripts.registry import by_name, programs
+
+    places: list[Path] = []
+    only: Program | None = None
+    for name in what:
+        path = Path(name).expanduser()
+        program = by_name(name) if not path.exists() else None
+        if program is not None:
+            usual = program.places(os.environ, Path.home())
+            found = [place for place in usual if place.exists()]
+            if not found:
+                looked = " or ".join(str(place) for place in usual)
+                raise NotFound(f"no logs of {program.label}: there is no {looked}; name a file or folder: wk import PATH")
+            places += found
+            if len(what) == 1:
+                only = program
+        elif not (path.exists() or path.is_symlink()):
+            known = ", ".join(each.alias for each in programs())
+            raise NotFound(f"there is no file or folder {clean(name, 200)}; give one, or a program: {known}")
+        else:
+            places.append(path)
+    if not places:
+        raise BadInput("nothing to import; give a file, a folder or a program")
+    return places, only
+
+
+def pricing() -> Callable[[Any], Any]:
+    """Public list prices, looked up when the first call is priced."""
+    from watchkeeper.cli.pricing import list_pricing
+
+    return list_pricing()
+
+
+def user() -> str:
+    """Whose sessions they are: whoever imports them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def as_record(report: Report) -> dict[str, Any]:
+    """The machine form of what an import did."""
+    return {
+        "type": "import",
+        "files": report.files,
+        "unchanged": report.unchanged,
+        "sessions": sorted(report.sessions),
+        "read": report.read,
+        "raw": [{"kind": kind, "reason": reason, "lines": count} for (kind, reason), count in report.raw.most_common()],
+        "skipped": dict(report.skipped.most_common()),
+        "waiting": report.waiting,
+        "lines": report.lines,
+        "bytes": report.bytes_read,
+        "seconds": round(report.seconds, 3),
+        "unreadable": dict(report.left),
+        "unknown": list(report.unknown),
+    }
+
+
+def _progress(as_json: bool) -> Callable[[Progress], None] | None:
+    """Files, speed and time left on standard error, where somebody looks."""
+    if as_json or not sys.stderr.isatty():
+        return None
+    shown = [0.0]
+
+    def show(progress: Progress) -> None:
+        now = time.monotonic()
+        if now - shown[0] < TICK_SECONDS:
+            return
+        shown[0] = now
+        speed = progress.bytes_done / progress.seconds / 1e6 if progress.seconds > 0 else 0.0
+        left = progress.seconds_left
+        text = (
+            f"{progress.files_done:,}/{progress.files:,} files  {progress.bytes_done / 1e6:,.0f}/{progress.bytes / 1e6:,.0f} MB"
+            f"  {speed:,.0f} MB/s" + (f"  {_duration(left)} left" if left is not None else "")
+        )
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def _clear() -> None:
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def _list(report: Report) -> None:
+    for (kind, reason), count in report.raw.most_common():
+        say(f"  raw      {count:>8,}  {clean(kind, 80)}: {reason}")
+    for reason, count in report.skipped.most_common():
+        say(f"  skipped  {count:>8,}  {reason}")
+    for name, reason in report.left.items():
+        say(f"  unread   {clean(name, 300)}: {reason}")
+    for name in report.unknown:
+        say(f"  unknown  {clean(name, 300)}: no log of a known program")

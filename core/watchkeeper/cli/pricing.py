@@ -1,0 +1,97 @@
+"""What imported model calls cost: list prices of the day of the call, looked up once for each model, day and tier.
+
+`models.prices.price` takes a fifth of a millisecond a call, and a gigabyte of log holds a hundred thousand of them. Within
+a tier a cost is a sum of products, so that its rates are asked once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from watchkeeper.records.model import Cost, PriceStatus
+from watchkeeper.transcripts.records import ModelCall
+
+_DAY_SECONDS = 86_400
+_UNPRICED = Cost(None, PriceStatus.UNPRICED)
+
+
+class _Rates(NamedTuple):
+    """Dollars a token."""
+
+    input: float
+    output: float
+    read: float
+    written: float
+    written_1h: float
+
+
+def list_pricing() -> Callable[[ModelCall], Cost]:
+    """A pricing function by public list prices, both kinds of cache writes told apart. No network."""
+    tiers: dict[tuple[str, int | None], tuple[float, ...] | None] = {}
+    rates: dict[tuple[str, int | None, int], _Rates] = {}
+
+    def price(call: ModelCall) -> Cost:
+        day = None if call.at is None else int(call.at // _DAY_SECONDS)
+        if (call.model, day) not in tiers:
+            tiers[call.model, day] = _tiers(call)
+        starts = tiers[call.model, day]
+        if starts is None:
+            return _UNPRICED
+        prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
+        tier = bisect_left(starts, prompt)
+        found = rates.get((call.model, day, tier))
+        if found is None:
+            found = rates[call.model, day, tier] = _rates(call, max(1, prompt))
+        usd = (
+            found.input * call.input_tokens
+            + found.output * call.output_tokens
+            + found.read * call.cache_read_tokens
+            + found.written * (call.cache_write_tokens - call.cache_write_1h_tokens)
+            + found.written_1h * call.cache_write_1h_tokens
+        )
+        return Cost(usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
+
+    return price
+
+
+def _when(call: ModelCall) -> datetime | None:
+    return None if call.at is None else datetime.fromtimestamp(call.at, UTC)
+
+
+def _tiers(call: ModelCall) -> tuple[float, ...] | None:
+    """Prompt sizes above which the model's prices change; None where nobody knows the model."""
+    provider, _, name = call.model.partition("/")
+    if not name:
+        return None
+    from genai_prices import Usage, calc_price
+    from genai_prices.types import TieredPrices
+
+    try:
+        found = calc_price(Usage(input_tokens=1), name, provider_id=provider, genai_request_timestamp=_when(call))
+    except (LookupError, ValueError, OverflowError):
+        return None
+    prices = [price for price in vars(found.model_price).values() if isinstance(price, TieredPrices)]
+    return tuple(sorted({float(tier.start) for price in prices for tier in price.tiers}))
+
+
+def _rates(call: ModelCall, prompt: int) -> _Rates:
+    """What one token of each kind costs in a call with a prompt of that size."""
+    from genai_prices import Usage, calc_price
+
+    provider, _, name = call.model.partition("/")
+
+    def usd(**tokens: int) -> float:
+        usage = Usage(input_tokens=prompt, **tokens)
+        return float(calc_price(usage, name, provider_id=provider, genai_request_timestamp=_when(call)).total_price)
+
+    plain = usd()
+    return _Rates(
+        plain / prompt,
+        (usd(output_tokens=1_000_000) - plain) / 1_000_000,
+        usd(cache_read_tokens=prompt) / prompt,
+        usd(cache_write_tokens=prompt) / prompt,
+        usd(cache_write_tokens=prompt, cache_write_1h_tokens=prompt) / prompt,
+    )

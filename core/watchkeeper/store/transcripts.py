@@ -1,0 +1,325 @@
+"""The SQL of importing other programs' logs: what was read of which file, and the rows that an import writes.
+
+An import's transaction is no host's: nobody drives an imported session, so there is no lease and no epoch. What keeps two
+importers of one file apart is the file's row (`transcript_files`): it is read inside the transaction, and a batch that
+began elsewhere than where the row says is given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchkeeper.records.errors import BadInput
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.encoding import decode, encode
+
+PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "opencode": "OpenCode"}
+"""`sessions.origin` of sessions that another program ran → what people call it."""
+
+
+def imported_from(origin: str) -> str | None:
+    """The program that ran a session of this origin, as people call it; None for sessions of our own."""
+    return PROGRAMS.get(origin)
+
+
+def refuse_imported(connection: Connection, session_id: str) -> None:
+    """Control is for runs of our own.
+
+    Raises:
+        BadInput: another program ran the session.
+    """
+    row = connection.execute("SELECT origin FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    program = imported_from(row[0]) if row else None
+    if program is not None:
+        raise BadInput(
+            f"session {session_id} is not ours to control: it was imported from {program};"
+            f" look at it with `wk watch {session_id}` or `wk show {session_id}`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """How far one log was read."""
+
+    path: str
+    program: str
+    session_id: str | None
+    size: int
+    modified_at: float
+    read_bytes: int
+    head_digest: str
+    tail_digest: str
+    state: dict[str, Any]
+    lines: int
+    lines_raw: int
+    lines_skipped: int
+    imported_at: float
+
+
+_FILE = (
+    "path, program, session_id, size, modified_at, read_bytes, head_digest, tail_digest, state, lines, lines_raw,"
+    " lines_skipped, imported_at"
+)
+
+
+def load_file(connection: Connection, path: str) -> FileRow | None:
+    row = connection.execute(f"SELECT {_FILE} FROM transcript_files WHERE path = ?", (path,)).fetchone()  # noqa: S608
+    return FileRow(*(*row[:8], decode(row[8]), *row[9:])) if row else None
+
+
+def file_marks(connection: Connection) -> dict[str, tuple[int, float, int]]:
+    """Path → size, time of change and bytes read, of every log that was read."""
+    rows = connection.execute("SELECT path, size, modified_at, read_bytes FROM transcript_files")
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+
+def save_file(connection: Connection, row: FileRow) -> None:
+    connection.execute(
+        f"INSERT OR REPLACE INTO transcript_files ({_FILE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        (
+            row.path, row.program, row.session_id, row.size, row.modified_at, row.read_bytes, row.head_digest, row.tail_digest,
+            encode(row.state), row.lines, row.lines_raw, row.lines_skipped, row.imported_at,
+        ),
+    )  # fmt: skip
+
+
+def last_ids(connection: Connection) -> dict[str, int]:
+    """The highest id of each table whose rows an import numbers itself; good until the transaction ends."""
+    return {
+        "tool_calls": _one(connection, "SELECT coalesce(max(id), 0) FROM tool_calls"),
+        "model_calls": _one(connection, "SELECT coalesce(max(id), 0) FROM model_calls"),
+        "compactions": _one(connection, "SELECT coalesce(max(id), 0) FROM compactions"),
+    }
+
+
+def _one(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> int:
+    return int(connection.execute(sql, parameters).fetchone()[0])
+
+
+def remember_record(cursor: Any, digest: int, agent_id: str, seq: int) -> bool:
+    """Note that a record was imported as that message; False where one of that digest was before."""
+    cursor.execute("INSERT OR IGNORE INTO transcript_records (digest, agent_id, seq) VALUES (?, ?, ?)", (digest, agent_id, seq))
+    return bool(cursor.rowcount)
+
+
+def find_record(cursor: Any, digest: int) -> tuple[str, int] | None:
+    """Agent and `seq` of the message that a record became."""
+    row = cursor.execute("SELECT agent_id, seq FROM transcript_records WHERE digest = ?", (digest,)).fetchone()
+    return (row[0], row[1]) if row else None
+
+
+def message_content(cursor: Any, agent_id: str, seq: int) -> str | None:
+    row = cursor.execute("SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq)).fetchone()
+    return row[0] if row else None
+
+
+def session_of(cursor: Any, agent_id: str) -> str | None:
+    row = cursor.execute("SELECT session_id FROM agents WHERE id = ?", (agent_id,)).fetchone()
+    return row[0] if row else None
+
+
+def find_call(cursor: Any, key: str) -> tuple[int, str, str, int, int, int, int, float | None] | None:
+    """Of the model call of that key: id, session, agent, input, output, cache read, cache written, cost."""
+    row = cursor.execute(
+        "SELECT m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens, m.cache_write_tokens,"
+        " m.cost_usd FROM transcript_calls c JOIN model_calls m ON m.id = c.model_call_id WHERE c.key = ?",
+        (key,),
+    ).fetchone()
+    return tuple(row) if row else None
+
+
+SESSION = (
+    "id", "user_id", "goal", "title", "workspace", "model", "settings", "origin", "source", "status", "created_at",
+    "last_active", "ended_at", "hosted_seconds", "current_plan_id", "planner_agent_id", "event_seq", "input_tokens",
+    "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd", "unpriced_calls", "model_calls", "retries",
+    "errors", "forked_from", "forked_at_seq",
+)  # fmt: skip
+"""Columns of a session that an import reads and writes, in the order of its rows."""
+
+AGENT = (
+    "id", "session_id", "parent_agent_id", "name", "role", "model", "current_goal", "status", "status_reason", "turn",
+    "view_version", "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at",
+    "started_at", "ended_at", "last_active", "active_seconds", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens", "cost_usd", "unpriced_calls", "model_calls", "retries", "errors", "compactions",
+)  # fmt: skip
+"""Columns of an agent that an import reads and writes."""
+
+
+def load_session(cursor: Any, session_id: str) -> dict[str, Any] | None:
+    return _load(cursor, "sessions", (*SESSION, "deleted_at"), session_id)
+
+
+def load_agent(cursor: Any, agent_id: str) -> dict[str, Any] | None:
+    return _load(cursor, "agents", AGENT, agent_id)
+
+
+def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[str, Any] | None:
+    found = cursor.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()  # noqa: S608
+    return dict(zip(columns, found, strict=True)) if found else None
+
+
+def _upsert(table: str, columns: Sequence[str]) -> str:
+    sets = ", ".join(f"{column} = excluded.{column}" for column in columns if column != "id")
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}"  # noqa: S608
+
+
+SAVE_SESSION = _upsert("sessions", SESSION)
+SAVE_AGENT = _upsert("agents", AGENT)
+
+
+def open_calls(cursor: Any, agent_id: str) -> dict[str, int]:
+    """Tool calls without a result: the program's id of each → ours."""
+    rows = cursor.execute(
+        "SELECT tool_use_id, id FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL AND status IN ('running', 'unknown')",
+        (agent_id,),
+    )
+    return {row[0]: row[1] for row in rows}
+
+
+def last_turn(cursor: Any, agent_id: str, turn: int) -> tuple[str | None, int]:
+    """The key of the newest model call of an agent, and how many tool calls its turn has so far."""
+    row = cursor.execute(
+        "SELECT request_id FROM model_calls WHERE agent_id = ? AND turn = ? ORDER BY id DESC LIMIT 1", (agent_id, turn)
+    ).fetchone()
+    count = cursor.execute(
+        "SELECT coalesce(max(position) + 1, 0) FROM tool_calls WHERE agent_id = ? AND turn = ?", (agent_id, turn)
+    ).fetchone()[0]
+    return (row[0] if row else None), int(count)
+
+
+def current_view(cursor: Any, agent_id: str, version: int) -> tuple[list[int], int | None, list[Any], int]:
+    """Observations, first verbatim `seq` and elided messages of a view, and the tokens of its observations."""
+    row = cursor.execute(
+        "SELECT observations, verbatim_from, elided FROM views WHERE agent_id = ? AND version = ?", (agent_id, version)
+    ).fetchone()
+    if row is None:
+        return [], 1, [], 0
+    tokens = cursor.execute(
+        "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?))",
+        (agent_id, row[0]),
+    ).fetchone()[0]
+    return decode(row[0]), row[1], decode(row[2]), int(tokens)
+
+
+def last_compaction(cursor: Any, agent_id: str) -> tuple[int, int | None, int | None] | None:
+    """Of an agent's newest compaction: id, tokens after (None: not known yet), and its observation that waits for a text."""
+    row = cursor.execute(
+        "SELECT c.id, c.tokens_after, (SELECT o.id FROM observations o WHERE o.agent_id = c.agent_id AND"
+        " o.compaction_id = c.id AND o.text = '') FROM compactions c WHERE c.agent_id = ? ORDER BY c.id DESC LIMIT 1",
+        (agent_id,),
+    ).fetchone()
+    return (row[0], row[1], row[2]) if row else None
+
+
+def last_observation(cursor: Any, agent_id: str) -> int:
+    row = cursor.execute("SELECT coalesce(max(id), 0) FROM observations WHERE agent_id = ?", (agent_id,)).fetchone()
+    return int(row[0])
+
+
+def total_tokens(cursor: Any, agent_id: str, seq: int) -> int:
+    """Running total of an agent's tokens through message `seq`."""
+    row = cursor.execute(
+        "SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (agent_id, seq)
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def message_times(cursor: Any, agent_id: str, first_seq: int) -> list[tuple[int, float]]:
+    """`seq` and time of the messages from `first_seq` on."""
+    return list(
+        cursor.execute("SELECT seq, created_at FROM messages WHERE agent_id = ? AND seq >= ? ORDER BY seq", (agent_id, first_seq))
+    )
+
+
+def result_places(cursor: Any, agent_id: str, tool_use_ids: Sequence[str]) -> list[int]:
+    """The messages that hold the results of these calls."""
+    rows = cursor.execute(
+        "SELECT DISTINCT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq IS NOT NULL AND tool_use_id IN"
+        " (SELECT value FROM json_each(?)) ORDER BY result_seq",
+        (agent_id, encode(list(tool_use_ids))),
+    )
+    return [row[0] for row in rows]
+
+
+def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
+    """Revision of a plan, and its tasks: id, name, position, title, status, instructions, started, ended, needs."""
+    plan = cursor.execute("SELECT revision FROM plans WHERE id = ?", (plan_id,)).fetchone()
+    if plan is None:
+        return None
+    needs: dict[str, list[str]] = {}
+    for task_id, need in cursor.execute(
+        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE t.parent_plan_id = ?",
+        (plan_id,),
+    ):
+        needs.setdefault(task_id, []).append(need)
+    tasks = cursor.execute(
+        "SELECT id, name, position, title, status, instructions, started_at, ended_at FROM tasks WHERE parent_plan_id = ?"
+        " ORDER BY position, rowid",
+        (plan_id,),
+    ).fetchall()
+    return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
+
+
+def raw_kept(cursor: Any, path: str, session_id: str) -> list[str]:
+    """The records of a file that are kept raw, as they are."""
+    rows = cursor.execute("SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path))
+    return [row[0] for row in rows]
+
+
+_INSERTS = {
+    "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    "tool_calls": "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
+    " result_seq, is_error, started_at, ended_at, runs) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 1)",
+    "tool_results": "UPDATE tool_calls SET status = ?, result_seq = ?, is_error = ?, ended_at = ? WHERE id = ?",
+    "model_calls": "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens,"
+    " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds,"
+    " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "call_keys": "INSERT OR IGNORE INTO transcript_calls (key, model_call_id) VALUES (?, ?)",
+    "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?, stop_reason), input_tokens = ?, output_tokens = ?,"
+    " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?, price_status = ?,"
+    " latency_seconds = max(latency_seconds, ? - started_at) WHERE id = ?",
+    "compactions": "INSERT INTO compactions (id, session_id, agent_id, trigger, status, instructions, reason, high_water,"
+    " messages_removed, tokens_before, tokens_after, view_before, view_after, model, seconds, requested_at, ended_at)"
+    " VALUES (?, ?, ?, ?, 'applied', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "tokens_after": "UPDATE compactions SET tokens_after = ? WHERE id = ?",
+    "observations": "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
+    " compaction_id, created_at) VALUES (?, ?, 'summary', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "summaries": "UPDATE observations SET text = ?, tokens = ? WHERE agent_id = ? AND id = ?",
+    "views": "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
+    " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "plans": "INSERT INTO plans (id, session_id, goal, revision, step_cursor, task_queue, created_at, updated_at) VALUES"
+    " (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, step_cursor = excluded.step_cursor,"
+    " task_queue = excluded.task_queue, updated_at = excluded.updated_at",
+    "revisions": "INSERT OR REPLACE INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
+    " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, created_at,"
+    " started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+    " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status = excluded.status,"
+    " started_at = excluded.started_at, ended_at = excluded.ended_at",
+    "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
+    "events": "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    "raw": "INSERT INTO raw_records (session_id, agent_id, path, line, kind, reason, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+}
+
+
+@dataclass(slots=True)
+class Rows:
+    """What one transaction will write, gathered table by table: one statement run many times costs half of many."""
+
+    gathered: dict[str, list[Sequence[Any]]] = field(default_factory=lambda: {name: [] for name in _INSERTS})
+
+    def __getitem__(self, name: str) -> list[Sequence[Any]]:
+        return self.gathered[name]
+
+    def flush(self, cursor: Any, sessions: Iterable[Sequence[Any]], agents: Iterable[Sequence[Any]]) -> None:
+        """Write all of it, sessions and agents first."""
+        cursor.executemany(SAVE_SESSION, sessions)
+        cursor.executemany(SAVE_AGENT, agents)
+        for name, statement in _INSERTS.items():
+            rows = self.gathered[name]
+            if rows:
+                cursor.executemany(statement, rows)
+                self.gathered[name] = []

@@ -1,0 +1,117 @@
+"""One agent of an imported session, as far as a transaction has changed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchkeeper.store import transcripts as rows
+from watchkeeper.store.encoding import encode
+
+LONGEST_PAUSE_SECONDS = 300.0
+"""A longer time between two records is not counted as work."""
+
+WINDOW = 200_000
+"""Tokens of a window, where the log does not tell; raised when a prompt was larger."""
+
+
+@dataclass(slots=True)
+class AgentFold:
+    """The agent's row, and what of its history is needed to go on with it."""
+
+    key: str
+    row: dict[str, Any]
+    changed: bool = True
+    call_key: str | None = None
+    """The key of the model call whose turn it is."""
+    position: int = 0
+    """Tool calls of this turn so far."""
+    last_at: float | None = None
+    open_calls: dict[str, int] = field(default_factory=dict)
+    """Calls of earlier transactions that wait for a result."""
+    new_calls: dict[str, list[Any]] = field(default_factory=dict)
+    """Calls of this transaction that wait for a result: their rows."""
+    observations: list[int] = field(default_factory=list)
+    verbatim_from: int = 1
+    elided: list[Any] = field(default_factory=list)
+    last_observation: int = 0
+    compaction: int | None = None
+    """The newest compaction, while its tokens after it are not known."""
+    summary: int | None = None
+    """The observation that waits for its text."""
+    dropped_tokens: int = 0
+    """Running total of tokens before `verbatim_from`."""
+    observation_tokens: int = 0
+
+    @property
+    def id(self) -> str:
+        return str(self.row["id"])
+
+    @classmethod
+    def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentFold:
+        """An agent that an earlier transaction made."""
+        agent_id = row["id"]
+        call_key, position = rows.last_turn(cursor, agent_id, row["turn"])
+        observations, verbatim_from, elided, observed = rows.current_view(cursor, agent_id, row["view_version"])
+        waiting = rows.last_compaction(cursor, agent_id)
+        return cls(
+            key,
+            row,
+            changed=False,
+            call_key=call_key,
+            position=position,
+            last_at=row["last_active"],
+            open_calls=rows.open_calls(cursor, agent_id),
+            observations=observations,
+            verbatim_from=verbatim_from or 1,
+            elided=elided,
+            observation_tokens=observed,
+            last_observation=rows.last_observation(cursor, agent_id),
+            compaction=waiting[0] if waiting and waiting[1] is None else None,
+            summary=waiting[2] if waiting else None,
+            dropped_tokens=rows.total_tokens(cursor, agent_id, (verbatim_from or 1) - 1),
+        )
+
+    @classmethod
+    def new(cls, agent_id: str, session_id: str, key: str, at: float) -> AgentFold:
+        row = dict.fromkeys(rows.AGENT, 0) | {
+            "id": agent_id, "session_id": session_id, "parent_agent_id": None, "name": key or "main", "role": "main" if not key else "agent",
+            "model": "", "current_goal": "", "status": "done", "status_reason": None, "view_version": 1,
+            "context_limit": WINDOW, "composition": "{}", "created_at": at, "started_at": at, "ended_at": None,
+            "last_active": at, "active_seconds": 0.0, "cost_usd": None,
+        }  # fmt: skip
+        return cls(key, row)
+
+    def touch(self, at: float) -> float:
+        """Something happened at that time; returns by how many seconds of work."""
+        before, row = self.last_at, self.row
+        self.changed = True
+        self.last_at = at
+        row["last_active"] = max(row["last_active"], at)
+        row["created_at"] = min(row["created_at"], at)
+        row["started_at"] = row["created_at"]
+        if before is None or not 0 < at - before <= LONGEST_PAUSE_SECONDS:
+            return 0.0
+        row["active_seconds"] += at - before
+        return at - before
+
+    def take_call(self, key: str) -> None:
+        """A reply with this key belongs to the current turn, or begins the next one."""
+        if not key or key != self.call_key:
+            self.call_key = key or None
+            self.row["turn"] += 1
+            self.position = 0
+
+    @property
+    def view_tokens(self) -> int:
+        """Tokens of the messages that are verbatim, estimated."""
+        return max(0, int(self.row["message_tokens"]) - self.dropped_tokens)
+
+    def finished(self) -> dict[str, Any]:
+        """The row to be written."""
+        row = self.row
+        row["composition"] = encode({"observations": self.observation_tokens, "messages": self.view_tokens})
+        row["ended_at"] = None if row["status"] == "working" else row["last_active"]
+        if not row["model_calls"]:
+            row["context_tokens"] = self.observation_tokens + self.view_tokens
+        return row

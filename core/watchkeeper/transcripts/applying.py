@@ -1,0 +1,146 @@
+"""One batch of an import as one transaction: rows of every session in it, and how far each file was read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.store import transcripts as rows
+from watchkeeper.store.driver import Connection
+from watchkeeper.transcripts.records import Raw, Record, Session, Skipped
+from watchkeeper.transcripts.sessionfold import Batch, SessionFold
+
+
+class Overtaken(Exception):
+    """Another importer read one of the files meanwhile; nothing was written."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of one file, read and understood, with where it ends."""
+
+    path: Path
+    stored_path: str
+    program: str
+    before: rows.FileRow | None
+    """The file's row as it must be when this is written; of a later chunk of the same file, see `follows`."""
+    first: bool = False
+    """The first of its file in this import."""
+    again: bool = False
+    """The file was rewritten or cut: all of it is read once more, and what is here already is recognised."""
+    reread: bool = False
+    """As `again`, for every chunk of such a reading."""
+    follows: bool = False
+    """An earlier chunk of this import comes before it."""
+    begins: int = 0
+    session: str | None = None
+    """Key of the session to which its first records belong."""
+    groups: list[tuple[int, bytes, list[Record]]] = field(default_factory=list)
+    line: int = 0
+    waiting: bool = False
+    bytes: int = 0
+    read_bytes: int = 0
+    size: int = 0
+    modified_at: float = 0.0
+    head: str = ""
+    tail: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def next(self) -> Chunk:
+        """The chunk that begins where this one ends."""
+        return Chunk(
+            self.path, self.stored_path, self.program, None, reread=self.reread, follows=True, begins=self.read_bytes,
+            line=self.line,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one batch did with its lines."""
+
+    read: int = 0
+    raw: Counter[tuple[str, str]] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    sessions: set[str] = field(default_factory=set)
+    waiting: int = 0
+
+
+def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
+    """Write a batch.
+
+    Raises:
+        Overtaken: a file's row says otherwise than when the file was read.
+    """
+    batch.ids.update(rows.last_ids(connection))
+    counts = Counts()
+    sessions: dict[tuple[str, str], SessionFold] = {}
+    for chunk in chunks:
+        _apply_chunk(batch, connection, chunk, sessions, counts)
+    folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
+    finished = [fold.finish() for fold in folds]
+    batch.into.flush(batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents])
+    return counts
+
+
+def _apply_chunk(
+    batch: Batch, connection: Connection, chunk: Chunk, sessions: dict[tuple[str, str], SessionFold], counts: Counts
+) -> None:
+    row = rows.load_file(connection, chunk.stored_path)
+    if chunk.follows:
+        if row is None or row.read_bytes != chunk.begins:
+            raise Overtaken
+    elif row != chunk.before:
+        raise Overtaken
+    key = chunk.session or (row.state.get("session") if row is not None and chunk.follows else None)
+    fold = sessions.get((chunk.program, key)) if key else None
+    if key and fold is None:
+        fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
+    kept: Counter[str] = Counter()
+    tally = [0, 0]
+    for number, data, group in chunk.groups:
+        named = next((each for each in group if type(each) is Session), None)
+        if named is not None and (fold is None or fold.key != named.key):
+            fold = sessions.get((chunk.program, named.key))
+            if fold is None:
+                fold = sessions[chunk.program, named.key] = SessionFold(batch, chunk.program, named.key)
+        if fold is None:
+            fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
+        if fold.deleted:
+            counts.skipped["of a session that was deleted here"] += 1
+            tally[1] += 1
+            continue
+        if chunk.reread and not kept:
+            kept = Counter(rows.raw_kept(batch.cursor, chunk.stored_path, fold.id))
+            kept["\0"] = 1
+        reason = fold.take(group, data)
+        raw = next((each for each in group if type(each) is Raw), None)
+        skipped = next((each.reason for each in group if type(each) is Skipped), reason)
+        if raw is not None:
+            text = data.decode("utf-8", "backslashreplace")
+            if kept.get(text, 0) > 0:
+                kept[text] -= 1
+                counts.skipped["kept raw already"] += 1
+                tally[1] += 1
+                continue
+            counts.raw[raw.kind, raw.reason] += 1
+            tally[0] += 1
+            batch.into["raw"].append((fold.id, None, chunk.stored_path, number, raw.kind, raw.reason, text))
+        elif skipped is not None:
+            counts.skipped[skipped] += 1
+            tally[1] += 1
+        else:
+            counts.read += 1
+    if fold is not None and not fold.deleted:
+        counts.sessions.add(fold.id)
+    counts.waiting += int(chunk.waiting)
+    old = row if row is not None and not chunk.again else None
+    rows.save_file(
+        connection,
+        rows.FileRow(
+            chunk.stored_path, chunk.program, fold.id if fold is not None else None, chunk.size, chunk.modified_at,
+            chunk.read_bytes, chunk.head, chunk.tail, chunk.state | {"session": fold.key if fold is not None else key},
+            chunk.line, (old.lines_raw if old else 0) + tally[0], (old.lines_skipped if old else 0) + tally[1], batch.now,
+        ),
+    )  # fmt: skip

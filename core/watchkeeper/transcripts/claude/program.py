@@ -1,0 +1,83 @@
+"""Where Claude Code's logs lie, how one is recognised, and whose log a file is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.transcripts.claude.reader import ClaudeReader
+from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING
+from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.records import MAIN, Source
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_AGENT_FILE = re.compile(r"agent-(?P<id>.+)")
+_KNOWN = CONVERSATION | HOUSEKEEPING
+
+
+class ClaudeCode:
+    """Claude Code, from 1.0 on."""
+
+    name = "claude-code"
+    alias = "claude"
+    label = "Claude Code"
+
+    def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
+        """`projects` in the folders that `CLAUDE_CONFIG_DIR` names, else in `~/.claude` and `~/.config/claude`."""
+        chosen = [Path(part).expanduser() for part in environ.get("CLAUDE_CONFIG_DIR", "").split(",") if part.strip()]
+        return [folder / "projects" for folder in chosen or [home / ".claude", home / ".config" / "claude"]]
+
+    def may_be_log(self, path: Path) -> bool:
+        return path.suffix == ".jsonl"
+
+    def recognises(self, source: Source) -> bool:
+        if source.path.suffix != ".jsonl":
+            return False
+        for record in _records(source.head):
+            if "payload" in record:
+                return False
+            if record.get("type") in _KNOWN and ("sessionId" in record or "uuid" in record or len(record) > 1):
+                return True
+        return b'"parentUuid"' in source.head and b'"sessionId"' in source.head
+
+    def companions(self, path: Path) -> list[Path]:
+        return [path.with_suffix(".meta.json")] if _AGENT_FILE.fullmatch(path.stem) else []
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> ClaudeReader:
+        if state is not None:
+            return ClaudeReader.restore(state)
+        session, agent = _whose(source)
+        meta = parse(source.companions.get(source.path.with_suffix(".meta.json").name, b"")) or {}
+        return ClaudeReader(session, agent, meta)
+
+    def fingerprint(self, path: Path) -> None:
+        return None
+
+
+def _whose(source: Source) -> tuple[str, str]:
+    """Keys of the session and the agent that a file belongs to.
+
+    `<session>/subagents/**/agent-<id>.jsonl` names its session; an `agent-<id>.jsonl` beside its session's file does not,
+    but its records do; a session's own file is named by its id, unless somebody renamed it.
+    """
+    path, found_session, found_agent = source.path, None, None
+    for record in _records(source.head):
+        found_session = found_session or text_of(record.get("sessionId"))
+        found_agent = found_agent or (text_of(record.get("agentId")) if record.get("isSidechain") is True else None)
+    match = _AGENT_FILE.fullmatch(path.stem)
+    agent = (found_agent or match["id"]) if match else MAIN
+    parts = path.parts
+    if "subagents" in parts[1:]:
+        return parts[len(parts) - 1 - parts[::-1].index("subagents") - 1], agent
+    if match is None and _UUID.fullmatch(path.stem):
+        return path.stem, MAIN
+    return found_session or path.stem, agent
+
+
+def _records(head: bytes) -> list[dict[str, Any]]:
+    """The records at the beginning of a log that are whole."""
+    lines = head.split(b"\n")
+    found = (parse(line) for line in lines[:40] if line.strip())
+    return [record for record in found if record is not None]

@@ -1,0 +1,350 @@
+"""Reads one log of Claude Code, line by line.
+
+What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one user
+message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to, so that what a
+compaction dropped still stands in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.transcripts.claude.agents import AgentBook
+from watchkeeper.transcripts.claude.plans import PlanBook
+from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING, SPAWNING_TOOLS, SYNTHETIC
+from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
+from watchkeeper.transcripts.records import (
+    MAIN,
+    Agent,
+    Compaction,
+    Failure,
+    Message,
+    ModelCall,
+    Raw,
+    Record,
+    Session,
+    Skipped,
+    Summary,
+    ToolCall,
+    ToolResult,
+)
+
+_NOT_FOR_US = "known, and of no use here"
+_TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
+"""Type of record → its field, and which one wins."""
+
+
+class ClaudeReader:
+    """A `LineReader`.
+
+    Args:
+        session: key of the session that the file belongs to.
+        agent: key of the agent whose file it is; `MAIN` for a session's own.
+        meta: what stands in the `.meta.json` beside a sub-agent's file.
+    """
+
+    def __init__(self, session: str, agent: str = MAIN, meta: dict[str, Any] | None = None) -> None:
+        self._session = session
+        self._owner = agent
+        self._meta = meta or {}
+        self._opened = False
+        self._workspace_known = False
+        self._title_rank = 0
+        self._compacted: str | None = None
+        """Whose context was compacted, until the summary comes."""
+        self._agents = AgentBook(agent)
+        self._plans = PlanBook()
+
+    @classmethod
+    def restore(cls, state: dict[str, Any]) -> ClaudeReader:
+        """The reader that `save` told of."""
+        reader = cls(str(state["session"]), str(state["owner"]), state.get("meta"))
+        reader._opened = True
+        reader._workspace_known = bool(state.get("workspace_known"))
+        reader._title_rank = int(state.get("title_rank", 0))
+        reader._compacted = state.get("compacted")
+        reader._agents = AgentBook.restore(reader._owner, state.get("agents", {}))
+        reader._plans = PlanBook.restore(state.get("plans", {}))
+        return reader
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "session": self._session,
+            "owner": self._owner,
+            "meta": self._meta,
+            "workspace_known": self._workspace_known,
+            "title_rank": self._title_rank,
+            "compacted": self._compacted,
+            "agents": self._agents.save(),
+            "plans": self._plans.save(),
+        }
+
+    def feed(self, line: int, data: bytes) -> list[Record]:
+        if not data.strip():
+            return [Skipped("empty line")]
+        record = parse(data)
+        if record is None:
+            return [Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")]
+        found: list[Record] = []
+        if not (self._opened and self._workspace_known):
+            self._open(record, found)
+        kind = record.get("type")
+        if kind == "assistant":
+            self._assistant(record, found)
+        elif kind == "user":
+            self._user(record, found)
+        elif kind == "system":
+            self._system(record, found)
+        elif kind == "progress":
+            self._progress(record, found)
+        elif isinstance(kind, str) and kind in _TITLES:
+            self._title(kind, record, found)
+        else:
+            self._other(kind, record, found)
+        return found
+
+    def _open(self, record: dict[str, Any], found: list[Record]) -> None:
+        """Name the session with the first record, and its folder with the first that tells it."""
+        workspace = text_of(record.get("cwd"))
+        if self._opened and workspace is None:
+            return
+        at = seconds(record.get("timestamp"))
+        fork = record.get("forkedFrom")
+        origin = text_of(fork.get("sessionId")) if isinstance(fork, dict) else None
+        found.append(Session(self._session, workspace, None, text_of(record.get("version")), origin, at))
+        if not self._opened and self._owner != MAIN:
+            meta = self._meta
+            role = text_of(meta.get("agentType")) or text_of(record.get("attributionAgent"))
+            name = text_of(meta.get("description")) or text_of(meta.get("name"))
+            found.append(Agent(self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at))
+        self._opened = True
+        self._workspace_known = workspace is not None
+
+    # Replies.
+
+    def _assistant(self, record: dict[str, Any], found: list[Record]) -> None:
+        message = record.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not isinstance(content, list | str):
+            found.append(Raw("assistant", "a message without content"))
+            return
+        at = seconds(record.get("timestamp"))
+        uid = text_of(record.get("uuid")) or ""
+        agent = self._agents.of(record, at, found)
+        self._hint(record, agent, found)
+        request, message_id = text_of(record.get("requestId")), text_of(message.get("id"))
+        key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
+        found.append(Message(agent, uid, "assistant", content, at, key))
+        model = text_of(message.get("model"))
+        if record.get("isApiErrorMessage") is True or model == SYNTHETIC:
+            said = _plain(content)
+            if record.get("isApiErrorMessage") is True or record.get("error"):
+                found.append(Failure(agent, "error", said or "an API error", at))
+        elif isinstance(usage := message.get("usage"), dict):
+            found.append(_model_call(agent, key, model, usage, message.get("stop_reason"), at, request))
+        if record.get("isAbortedMidStream") is True:
+            found.append(Failure(agent, "interrupted", "the reply was broken off", at))
+        if isinstance(content, list):
+            for place, block in enumerate(content):
+                if isinstance(block, dict) and block.get("type") == "tool_use":
+                    self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
+
+    def _tool_use(self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]) -> None:
+        name = text_of(block.get("name")) or "?"
+        found.append(ToolCall(agent, call_id, name, at))
+        arguments = block.get("input")
+        if not isinstance(arguments, dict):
+            return
+        if name in SPAWNING_TOOLS:
+            self._agents.spawning(agent, call_id, arguments)
+        else:
+            self._plans.called(agent, name, call_id, arguments, at, found)
+
+    def _hint(self, record: dict[str, Any], agent: str, found: list[Record]) -> None:
+        role = record.get("attributionAgent")
+        if agent != MAIN and isinstance(role, str) and self._agents.learn_role(agent, role):
+            found.append(Agent(agent, role=role))
+
+    # What the user said, and results.
+
+    def _user(self, record: dict[str, Any], found: list[Record]) -> None:
+        message = record.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list | str):
+            found.append(Raw("user", "a message without content"))
+            return
+        at = seconds(record.get("timestamp"))
+        uid = text_of(record.get("uuid")) or ""
+        agent = self._agents.of(record, at, found, prompt=content)
+        if record.get("isCompactSummary") is True:
+            compacted, self._compacted = self._compacted, None
+            found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
+            return
+        found.append(Message(agent, uid, "user", content, at))
+        outcome = record.get("toolUseResult")
+        results = 0
+        if isinstance(content, list):
+            for block in content:
+                if not isinstance(block, dict):
+                    continue
+                if block.get("type") == "tool_result":
+                    results += 1
+                    self._tool_result(agent, record, block, outcome, at, found)
+                elif _is_interruption(block.get("text")):
+                    found.append(Failure(agent, "interrupted", str(block["text"]), at))
+        elif _is_interruption(content):
+            found.append(Failure(agent, "interrupted", content, at))
+        if isinstance(outcome, dict):
+            self._agents.outcome_of_background(outcome, at, found)
+
+    def _tool_result(
+        self, agent: str, record: dict[str, Any], block: dict[str, Any], outcome: Any, at: float | None, found: list[Record]
+    ) -> None:
+        call_id = text_of(block.get("tool_use_id")) or text_of(record.get("sourceToolUseID"))
+        if call_id is None:
+            return
+        failed = block.get("is_error") is True
+        denied = failed and (
+            record.get("toolDenialKind") is not None
+            or _plain(block.get("content")).startswith("The user doesn't want to proceed")
+        )
+        found.append(ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at))
+        answer = outcome if isinstance(outcome, dict) else {}
+        self._agents.answered(agent, call_id, answer, failed, at, found)
+        if not failed:
+            self._plans.answered(agent, call_id, answer, _plain(block.get("content")), at, found)
+
+    # Notes of the program.
+
+    def _system(self, record: dict[str, Any], found: list[Record]) -> None:
+        at = seconds(record.get("timestamp"))
+        uid = text_of(record.get("uuid")) or ""
+        subtype = record.get("subtype")
+        agent = self._agents.of(record, at, found)
+        if subtype == "compact_boundary":
+            self._compacted = agent
+            found.append(_compaction(agent, uid, record, at))
+        elif subtype == "microcompact_boundary":
+            found.append(_microcompaction(agent, uid, record, at))
+        elif subtype == "api_error":
+            found.append(Failure(agent, "retry", _error_text(record), at, uid))
+        elif subtype == "error":
+            found.append(Failure(agent, "error", _error_text(record), at, uid))
+        elif subtype in ("api_refusal", "model_refusal_fallback"):
+            text = text_of(record.get("apiRefusalExplanation")) or text_of(record.get("content")) or "refused"
+            found.append(Failure(agent, "refused", text, at, uid))
+        else:
+            named = subtype if isinstance(subtype, str) else "?"
+            found.append(Raw(f"system/{named}", _NOT_FOR_US))
+
+    def _progress(self, record: dict[str, Any], found: list[Record]) -> None:
+        """What an agent does meanwhile stands in its own log as well; here it only tells which call started it."""
+        at = seconds(record.get("timestamp"))
+        agent = self._agents.of(record, at, found)
+        news = record.get("data")
+        kind = text_of(news.get("type")) if isinstance(news, dict) else None
+        if kind == "agent_progress" and isinstance(news, dict):
+            self._agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
+        found.append(Raw(f"progress/{kind or '?'}", _NOT_FOR_US))
+
+    def _title(self, kind: str, record: dict[str, Any], found: list[Record]) -> None:
+        name, rank = _TITLES[kind]
+        title = text_of(record.get(name))
+        if title is None:
+            found.append(Raw(kind, "a title without text"))
+        elif rank < self._title_rank or self._owner != MAIN:
+            found.append(Raw(kind, "another title goes before it"))
+        else:
+            self._title_rank = rank
+            found.append(Session(self._session, title=title))
+
+    def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
+        self._agents.of(record, seconds(record.get("timestamp")), found)  # the chain goes through it
+        if kind in HOUSEKEEPING:
+            detail = record.get("attachment")
+            inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
+            found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
+        elif isinstance(kind, str) and kind not in CONVERSATION:
+            found.append(Raw(kind[:80], "unknown record type"))
+        else:
+            found.append(Raw("?", "a record without a type"))
+
+
+def _model_call(
+    agent: str, key: str, model: str | None, usage: dict[str, Any], stop_reason: Any, at: float | None, request: str | None
+) -> ModelCall:
+    kinds = usage.get("cache_creation")
+    hour = count_of(kinds.get("ephemeral_1h_input_tokens")) if isinstance(kinds, dict) else 0
+    short = count_of(kinds.get("ephemeral_5m_input_tokens")) if isinstance(kinds, dict) else 0
+    written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
+    ended = text_of(stop_reason)
+    return ModelCall(
+        agent,
+        key,
+        f"anthropic/{model}" if model else "unknown",
+        count_of(usage.get("input_tokens")),
+        count_of(usage.get("output_tokens")),
+        count_of(usage.get("cache_read_input_tokens")),
+        written,
+        hour,
+        exact=ended is not None,
+        stop_reason=ended,
+        at=at,
+        request_id=request,
+    )
+
+
+def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
+    meta = record.get("compactMetadata")
+    meta = meta if isinstance(meta, dict) else {}
+    segment = meta.get("preservedSegment")
+    took = meta.get("durationMs")
+    return Compaction(
+        agent,
+        uid,
+        text_of(meta.get("trigger")) or "auto",
+        at,
+        count_of(meta.get("preTokens")) or None,
+        count_of(meta.get("postTokens")) or None,
+        keep_from=text_of(segment.get("headUuid")) if isinstance(segment, dict) else None,
+        instructions=text_of(meta.get("userContext")),
+        seconds=count_of(took) / 1000 if took else None,
+    )
+
+
+def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
+    meta = record.get("microcompactMetadata")
+    meta = meta if isinstance(meta, dict) else {}
+    before, saved = count_of(meta.get("preTokens")), count_of(meta.get("tokensSaved"))
+    ids = meta.get("compactedToolIds")
+    elided = tuple(each for each in ids if isinstance(each, str)) if isinstance(ids, list) else ()
+    return Compaction(agent, uid, "micro", at, before or None, max(0, before - saved) if before else None, elided=elided)
+
+
+def _plain(content: Any) -> str:
+    """The text of a message's content."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str))
+
+
+def _is_interruption(text: Any) -> bool:
+    return isinstance(text, str) and text.startswith("[Request interrupted by user")
+
+
+def _error_text(record: dict[str, Any]) -> str:
+    """The words of an error, however deep they are."""
+    error: Any = record.get("error")
+    for _ in range(6):
+        if isinstance(error, str):
+            return error
+        if not isinstance(error, dict):
+            break
+        words = text_of(error.get("formatted")) or text_of(error.get("message")) or text_of(error.get("code"))
+        if words:
+            return words
+        error = error.get("error") or error.get("cause")
+    status = record["error"].get("status") if isinstance(record.get("error"), dict) else None
+    return f"API error {status}" if status else text_of(record.get("content")) or "API error"

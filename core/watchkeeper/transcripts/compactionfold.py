@@ -1,0 +1,139 @@
+"""Compactions of imported sessions, as views and observations like those of our own.
+
+What a program put in the place of what it dropped becomes an observation that covers everything before; a new view begins
+after it. A pass that only emptied tool results gives a view in which those messages are elided.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.store import transcripts as rows
+from watchkeeper.store.encoding import encode
+from watchkeeper.transcripts.agentfold import AgentFold
+from watchkeeper.transcripts.estimates import text_tokens
+from watchkeeper.transcripts.identity import record_digest
+from watchkeeper.transcripts.records import Compaction, Summary
+
+if TYPE_CHECKING:
+    from watchkeeper.transcripts.sessionfold import SessionFold
+
+
+def compact(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+    """Something left an agent's context."""
+    agent.touch(at)
+    if record.elided is not None:
+        _elide(session, cursor, agent, record, at)
+    else:
+        _drop(session, cursor, agent, record, at)
+
+
+def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+    row = agent.row
+    first, last = agent.verbatim_from, _last_dropped(session, cursor, agent, record)
+    compaction_id = _compaction_id(session, agent, record)
+    before_tokens = agent.view_tokens + agent.observation_tokens
+    replaces, version = agent.observations, row["view_version"]
+    covered = (1, last) if last else (0, 0)
+    observations: list[int] = []
+    if last:
+        agent.last_observation += 1
+        observations = [agent.last_observation]
+        session.into["observations"].append(
+            (agent.id, agent.last_observation, 1 if replaces else 0, "", 0, *covered, encode(sorted({min(first, last), last})),
+             encode(replaces), compaction_id, at)
+        )  # fmt: skip
+        agent.summary = agent.last_observation
+    agent.observations, agent.observation_tokens, agent.elided = observations, 0, []
+    agent.verbatim_from = last + 1
+    agent.dropped_tokens = _total_through(session, cursor, agent, last)
+    _view(session, agent, compaction_id, "summary", at)
+    _write(
+        session, agent, record, compaction_id, at, last, max(0, last - first + 1), record.tokens_before or before_tokens, version
+    )
+
+
+def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction) -> int:
+    """The `seq` of the last message that left the context."""
+    newest = int(agent.row["last_seq"])
+    if record.keep_from is None:
+        return newest
+    kept = _place_of(session, cursor, agent, record.keep_from)
+    return newest if kept is None else max(agent.verbatim_from - 1, kept - 1)
+
+
+def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str) -> int | None:
+    """The `seq` of a message of this context by its uid; the time is part of a record's number, so each is tried."""
+    times = rows.message_times(cursor, agent.id, agent.verbatim_from)
+    times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= agent.verbatim_from]
+    for seq, at in times:
+        for names in ((session.program, "Message", uid), (session.program, "Message", uid, session.key)):
+            if rows.find_record(cursor, record_digest(at, *names)) == (agent.id, seq):
+                return seq
+    return None
+
+
+def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+    wanted = record.elided or ()
+    places = set(rows.result_places(cursor, agent.id, wanted))
+    places |= {call[9] for call in session.into["tool_calls"] if call[2] == agent.id and call[6] in wanted and call[9]}
+    known = {each[0] for each in agent.elided}
+    for seq in sorted(places - known):
+        if seq >= agent.verbatim_from:
+            agent.elided.append([seq, 0, 0, f"message://{agent.id}/{seq}", 10])
+    compaction_id, version = _compaction_id(session, agent, record), agent.row["view_version"]
+    _view(session, agent, compaction_id, "elision", at)
+    _write(session, agent, record, compaction_id, at, agent.row["last_seq"], 0, record.tokens_before, version)
+
+
+def _compaction_id(session: SessionFold, agent: AgentFold, record: Compaction) -> int:
+    session.ids["compactions"] += 1
+    compaction_id = session.ids["compactions"]
+    agent.compaction = compaction_id if record.tokens_after is None else None
+    agent.row["compactions"] += 1
+    return compaction_id
+
+
+def _view(session: SessionFold, agent: AgentFold, compaction_id: int, reason: str, at: float) -> None:
+    version = agent.row["view_version"] + 1
+    tokens = agent.view_tokens + agent.observation_tokens
+    session.into["views"].append(
+        (agent.id, version, version - 1, encode(agent.observations), agent.verbatim_from, encode(agent.elided), reason, tokens,
+         compaction_id, at)
+    )  # fmt: skip
+    agent.row["view_version"] = version
+
+
+def _write(
+    session: SessionFold, agent: AgentFold, record: Compaction, compaction_id: int, at: float, high_water: int, removed: int,
+    tokens_before: int | None, version: int,
+) -> None:  # fmt: skip
+    reason = f"{len(record.elided)} tool results emptied" if record.elided is not None else None
+    session.into["compactions"].append(
+        (compaction_id, session.id, agent.id, record.trigger, record.instructions, reason, high_water, removed, tokens_before,
+         record.tokens_after, version, version + 1, record.model, record.seconds, at - (record.seconds or 0.0), at)
+    )  # fmt: skip
+    session.event(
+        "compaction.applied", agent, at, compaction=compaction_id, trigger=record.trigger, tokens_before=tokens_before,
+        tokens_after=record.tokens_after, messages_removed=removed, high_water=high_water,
+    )  # fmt: skip
+
+
+def _total_through(session: SessionFold, cursor: Any, agent: AgentFold, seq: int) -> int:
+    if seq >= agent.row["last_seq"]:
+        return int(agent.row["message_tokens"])
+    pending = [row[5] for row in session.into["messages"] if row[0] == agent.id and row[1] <= seq]
+    return int(pending[-1]) if pending else rows.total_tokens(cursor, agent.id, seq)
+
+
+def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summary, at: float) -> None:
+    """The text that stands for what the last compaction dropped. Without one (its line was lost), everything before is."""
+    agent.touch(at)
+    if agent.summary is None:
+        compact(session, cursor, agent, Compaction(record.agent, record.uid, "unknown", record.at), at)
+    if agent.summary is None:
+        return  # nothing was there to be dropped
+    tokens = text_tokens(record.text)
+    agent.observation_tokens = tokens
+    session.into["summaries"].append((record.text or "(empty)", tokens, agent.id, agent.summary))
+    agent.summary = None

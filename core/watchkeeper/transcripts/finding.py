@@ -1,0 +1,88 @@
+"""Finding logs: files and folders as they are on real disks, with links in circles and doors that stay shut."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HEAD_BYTES = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that may be a log."""
+
+    path: Path
+    """Its real path, links resolved: a file reached in two ways is one file."""
+    size: int
+    modified_at: float
+
+
+Trouble = Callable[[str, str], None]
+"""Told of what could not be looked at: its name, and why."""
+
+
+def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Trouble) -> Iterator[Found]:
+    """Every file in these places that may be a log, each once. A place that is a file is taken whatever its name.
+
+    Nothing is raised for what cannot be read: `trouble` is told, and the rest goes on.
+    """
+    files: set[tuple[int, int]] = set()
+    folders: set[tuple[int, int]] = set()
+    waiting = [(place, True) for place in reversed(places)]
+    while waiting:
+        path, named = waiting.pop()
+        try:
+            found = path.stat()
+        except OSError as error:
+            trouble(str(path), _reason(error, path))
+            continue
+        identity = (found.st_dev, found.st_ino)
+        if _is_folder(found):
+            if identity in folders:
+                continue  # a link led back here
+            folders.add(identity)
+            try:
+                names = sorted(os.listdir(path))
+            except OSError as error:
+                trouble(str(path), _reason(error, path))
+                continue
+            waiting.extend((path / name, False) for name in reversed(names))
+        elif _is_file(found):
+            if identity in files or not (named or may_be_log(path)):
+                continue
+            files.add(identity)
+            yield Found(Path(os.path.realpath(path)), found.st_size, found.st_mtime)
+        elif named:
+            trouble(str(path), "neither a file nor a folder")
+
+
+def read_head(path: Path, limit: int = HEAD_BYTES) -> bytes:
+    """The beginning of a file.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def stored_path(path: Path) -> str:
+    """A path as the database can hold it, also where its name is no UTF-8."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _is_folder(found: os.stat_result) -> bool:
+    return found.st_mode & 0o170000 == 0o040000
+
+
+def _is_file(found: os.stat_result) -> bool:
+    return found.st_mode & 0o170000 == 0o100000
+
+
+def _reason(error: OSError, path: Path) -> str:
+    if path.is_symlink() and isinstance(error, FileNotFoundError):
+        return "a link to nothing"
+    return (error.strerror or str(error)).lower()

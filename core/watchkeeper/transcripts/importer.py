@@ -1,0 +1,331 @@
+"""Importing logs: found, recognised, read from where the last import ended, and written batch by batch.
+
+A batch is one transaction of a few megabytes of log: its rows, and how far each file was read. What was committed is
+whole, so an import may be interrupted anywhere and run again; two importers of one file take turns, since a batch that
+does not begin where the file's row says is given up and read again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from watchkeeper.records.model import Cost, PriceStatus
+from watchkeeper.store import database
+from watchkeeper.store import transcripts as rows
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.writer import Group, Writer
+from watchkeeper.transcripts import finding, lines
+from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
+from watchkeeper.transcripts.jsontext import parse
+from watchkeeper.transcripts.records import LineReader, ModelCall, Program, Raw, Record, Source
+from watchkeeper.transcripts.registry import program_of, programs
+from watchkeeper.transcripts.report import Report
+from watchkeeper.transcripts.sessionfold import Batch, Pricing
+
+BATCH_BYTES = 4 << 20
+BATCH_FILES = 200
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an import is."""
+
+    files: int
+    files_done: int
+    bytes: int
+    bytes_done: int
+    seconds: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the speed so far; None before it can be told."""
+        if not self.bytes_done or self.seconds < 0.5:
+            return None
+        return (self.bytes - self.bytes_done) * self.seconds / self.bytes_done
+
+
+def unpriced(call: ModelCall) -> Cost:
+    """The pricing of whoever knows no prices."""
+    return Cost(None, PriceStatus.UNPRICED)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """Chunks that go into the next transaction."""
+
+    chunks: list[Chunk] = field(default_factory=list)
+    size: int = 0
+
+
+class Importer:
+    """Imports logs into one database. Used from one thread.
+
+    Args:
+        writer: the process's writer to that database.
+        pricing: what a model call cost.
+        user_id: whose sessions they are.
+        live: the logs are followed as they grow (see `Batch.live`).
+        progress: called now and then.
+        only: the one program whose logs are taken; None: any.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        *,
+        pricing: Pricing = unpriced,
+        user_id: str = "local",
+        live: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+        only: Program | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._writer = writer
+        self._pricing = pricing
+        self._user_id = user_id
+        self._live = live
+        self._progress = progress
+        self._only = only
+        self._now = now
+        self._reading: Connection | None = None
+        self._totals = (0, 0)
+        self._done = [0, 0]
+        self._began = time.monotonic()
+        self.report = Report()
+        """Of all runs so far."""
+
+    def run(self, places: list[Path]) -> Report:
+        """Import every log in these places (files and folders) that holds something new."""
+        began = time.monotonic()
+        report = self.report
+        self._began, self._done = began, [0, 0]
+        marks = rows.file_marks(self._connection())
+        kinds = (self._only,) if self._only is not None else programs()
+        found = list(finding.find(places, lambda path: any(kind.may_be_log(path) for kind in kinds), report.left.__setitem__))
+        # The oldest first: what a session repeats of an earlier one then counts for the earlier one.
+        found.sort(key=lambda each: (each.modified_at, str(each.path)))
+        fresh = []
+        for each in found:
+            known = marks.get(finding.stored_path(each.path))
+            if known is not None and known[:2] == (each.size, each.modified_at):
+                report.unchanged += 1
+            else:
+                fresh.append((each, known[2] if known else 0))
+        self._totals = (len(fresh), sum(max(0, each.size - done) for each, done in fresh))
+        pending = _Pending()
+        waiting: Any = None
+        for each, _ in fresh:
+            for chunk in self._chunks(each):
+                pending.chunks.append(chunk)
+                pending.size += chunk.bytes
+                if pending.size >= BATCH_BYTES or len(pending.chunks) >= BATCH_FILES:
+                    self._settle(waiting)
+                    waiting = self._submit(pending)
+                    pending = _Pending()
+            self._done[0] += 1
+            self._tell()
+        self._settle(waiting)
+        self._settle(self._submit(pending))
+        report.seconds += time.monotonic() - began
+        self._tell()
+        return report
+
+    def close(self) -> None:
+        """Give the connection back; the writer is whoever's made it."""
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+
+    def _connection(self) -> Connection:
+        if self._reading is None:
+            self._reading = database.open_readonly(self._writer.path)
+        return self._reading
+
+    # Writing.
+
+    def _submit(self, pending: _Pending) -> Any:
+        if not pending.chunks:
+            return None
+        chunks = pending.chunks
+
+        def batch(group: Group) -> Any:
+            return apply(Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live), group.connection, chunks)
+
+        return chunks, self._writer.submit(batch)
+
+    def _settle(self, submitted: Any) -> None:
+        """Wait for a batch, and count it. A file that another importer read meanwhile is read again."""
+        if submitted is None:
+            return
+        chunks, future = submitted
+        try:
+            counts = future.result()
+        except Overtaken:
+            for path in dict.fromkeys(chunk.path for chunk in chunks):
+                self._again(path)
+            return
+        self.report.read += counts.read
+        self.report.raw += counts.raw
+        self.report.skipped += counts.skipped
+        self.report.sessions |= counts.sessions
+        self.report.waiting += counts.waiting
+        for chunk in chunks:
+            self.report.bytes_read += chunk.bytes
+            self.report.files += int(chunk.first)
+
+    def _again(self, path: Path) -> None:
+        for _ in range(ATTEMPTS):
+            try:
+                found = path.stat()
+                pending = _Pending(list(self._chunks(finding.Found(path, found.st_size, found.st_mtime))))
+            except OSError as error:
+                self.report.left[str(path)] = (error.strerror or str(error)).lower()
+                return
+            submitted = self._submit(pending)
+            if submitted is None:
+                return
+            try:
+                submitted[1].result()
+            except Overtaken:
+                continue
+            self._settle(submitted)
+            return
+
+    def _tell(self) -> None:
+        if self._progress is not None:
+            files, size = self._totals
+            self._progress(Progress(files, self._done[0], size, self._done[1], time.monotonic() - self._began))
+
+    # Reading.
+
+    def _chunks(self, found: finding.Found) -> Iterator[Chunk]:
+        """One file in pieces of at most `BATCH_BYTES`."""
+        try:
+            yield from self._read(found)
+        except OSError as error:
+            self.report.left[str(found.path)] = (error.strerror or str(error)).lower()
+
+    def _read(self, found: finding.Found) -> Iterator[Chunk]:
+        path = finding.stored_path(found.path)
+        row = rows.load_file(self._connection(), path)
+        source = self._source(found.path)
+        program = next((each for each in programs() if row is not None and each.name == row.program), None) or program_of(source)
+        if program is None or (self._only is not None and program is not self._only):
+            if source.head.strip():
+                self.report.unknown.append(path)
+            return
+        source = Source(source.path, source.head, _companions(program, found.path))
+        if program.fingerprint(found.path) is not None:
+            yield from self._pull(found, path, row, program, source)
+            return
+        with open(found.path, "rb") as file:
+            yield from self._read_lines(file, found, path, row, program, source)
+
+    def _source(self, path: Path) -> Source:
+        return Source(path, finding.read_head(path))
+
+    def _read_lines(
+        self, file: BinaryIO, found: finding.Found, path: str, row: rows.FileRow | None, program: Program, source: Source
+    ) -> Iterator[Chunk]:
+        again = row is not None and (
+            found.size < row.read_bytes or not lines.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
+        )
+        start = 0 if row is None or again else row.read_bytes
+        state = None if row is None or again else row.state
+        reader: Any = program.reader(source, state["reader"] if state else None)
+        chunk = Chunk(found.path, path, program.name, row, first=True, again=again, reread=again)
+        chunk.session = state["session"] if state else None
+        chunk.line = row.lines if row is not None and not again else 0
+        open_end = bool(state and state.get("open_end"))
+        place = start
+        for line in lines.read_lines(file, start):
+            if open_end and not line.data and line.ended:
+                # The newline of a last line that was whole without it.
+                open_end, place = False, line.end
+                continue
+            open_end = False
+            if not line.ended and (line.size > lines.LONGEST_LINE or parse(line.data) is None):
+                chunk.waiting = True
+                break
+            open_end = not line.ended
+            chunk.line += 1
+            place = line.end
+            records = _feed(reader, chunk.line, line)
+            chunk.groups.append((chunk.line, line.data, records))
+            chunk.bytes += line.size + 1
+            if chunk.bytes >= BATCH_BYTES:
+                yield self._end(chunk, file, found, place, reader, open_end)
+                chunk = chunk.next()
+        yield self._end(chunk, file, found, place, reader, open_end, last=True)
+
+    def _end(
+        self, chunk: Chunk, file: BinaryIO, found: finding.Found, place: int, reader: LineReader, open_end: bool,
+        last: bool = False,
+    ) -> Chunk:  # fmt: skip
+        here = file.tell()
+        chunk.read_bytes = place
+        # Before its end, a file's row must not look like the whole file's.
+        chunk.size, chunk.modified_at = (found.size, found.modified_at) if last else (place, 0.0)
+        chunk.head, chunk.tail = lines.mark(file, place), lines.mark(file, place, at_end=True)
+        chunk.state = {"reader": reader.save(), "open_end": open_end}
+        file.seek(here)
+        self._done[1] += chunk.bytes
+        self._tell()
+        return chunk
+
+    def _pull(
+        self, found: finding.Found, path: str, row: rows.FileRow | None, program: Program, source: Source
+    ) -> Iterator[Chunk]:
+        mark = program.fingerprint(found.path)
+        if mark is None:
+            return
+        if row is not None and (row.read_bytes, row.head_digest) == (mark[0], repr(mark[1])):
+            self.report.unchanged += 1
+            return
+        reader: Any = program.reader(source, row.state["reader"] if row is not None else None)
+        chunk = Chunk(found.path, path, program.name, row, first=True)
+        chunk.session = row.state["session"] if row is not None else None
+        chunk.line = row.lines if row is not None else 0
+
+        def end(last: bool) -> Chunk:
+            chunk.size = -1  # the file alone does not tell whether something is new
+            chunk.modified_at, chunk.read_bytes = found.modified_at, mark[0] if last else 0
+            chunk.head = repr(mark[1]) if last else ""
+            chunk.state = {"reader": reader.save(), "open_end": False}
+            self._done[1] += chunk.bytes
+            self._tell()
+            return chunk
+
+        for line, data, records in reader.pull():
+            chunk.line = line
+            chunk.groups.append((line, data, records or [Raw("?", "the reader gave nothing for it")]))
+            chunk.bytes += len(data)
+            if chunk.bytes >= BATCH_BYTES:
+                yield end(last=False)
+                chunk = chunk.next()
+        yield end(last=True)
+
+
+def _feed(reader: Any, number: int, line: lines.Line) -> list[Record]:
+    if line.size > lines.LONGEST_LINE:
+        return [Raw("?", "longer than 64 MiB: its beginning is kept")]
+    try:
+        found: list[Record] = reader.feed(number, line.data)
+    except Exception as error:  # a reader must not; one that does loses no line for it
+        return [Raw("?", f"the reader failed on it ({type(error).__name__})")]
+    return found or [Raw("?", "the reader gave nothing for it")]
+
+
+def _companions(program: Program, path: Path) -> dict[str, bytes]:
+    found = {}
+    for each in program.companions(path):
+        try:
+            found[each.name] = finding.read_head(each)
+        except OSError:
+            continue  # most files have none
+    return found

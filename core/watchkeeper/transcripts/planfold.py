@@ -1,0 +1,129 @@
+"""Plans of imported sessions: every version of a list as a revision, its items as tasks with their history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.store import transcripts as rows
+from watchkeeper.store.encoding import encode
+from watchkeeper.transcripts.identity import AGENT_LENGTH, stable_id
+from watchkeeper.transcripts.records import Plan, PlanItem
+
+_ENDED = frozenset({"done", "failed", "cancelled", "dropped"})
+
+
+@dataclass(slots=True)
+class _Task:
+    id: str
+    name: str
+    position: int
+    title: str
+    status: str
+    instructions: str
+    started_at: float | None
+    ended_at: float | None
+    needs: list[str]
+
+
+@dataclass(slots=True)
+class Moved:
+    """A task that stands otherwise than before."""
+
+    task_id: str
+    title: str
+    status: str
+
+
+class PlanFold:
+    """One list and its items."""
+
+    def __init__(self, plan_id: str, revision: int, tasks: list[_Task], known: bool) -> None:
+        self.id = plan_id
+        self.revision = revision
+        self.known = known
+        """The plan's row exists."""
+        self._tasks = {task.id: task for task in tasks}
+
+    @classmethod
+    def load(cls, cursor: Any, plan_id: str) -> PlanFold:
+        """The plan as stored, or an empty one."""
+        found = rows.load_plan(cursor, plan_id)
+        if found is None:
+            return cls(plan_id, 0, [], known=False)
+        return cls(plan_id, found[0], [_Task(*row) for row in found[1]], known=True)
+
+    def take(self, plan: Plan, at: float, session_id: str, goal: str, into: rows.Rows) -> list[Moved] | None:
+        """A new version; None where it is the same as the one before."""
+        before = {
+            task.id: (task.position, task.title, task.status, task.instructions, tuple(task.needs))
+            for task in self._tasks.values()
+        }
+        listed: list[str] = []
+        for item in plan.items:
+            task = self._item(item, at, plan.whole)
+            listed.append(task.id)
+            if plan.whole:
+                task.position = len(listed) - 1
+        if plan.whole:
+            for task in self._tasks.values():
+                if task.id not in listed and task.status not in _ENDED:
+                    self._move(task, "dropped", at)
+                if task.id not in listed and task.position < len(listed):
+                    task.position += len(listed)
+        moved, changed = [], []
+        for task in self._tasks.values():
+            old = before.get(task.id)
+            if old == (task.position, task.title, task.status, task.instructions, tuple(task.needs)):
+                continue
+            changed.append(task)
+            if old is None or old[2] != task.status:
+                moved.append(Moved(task.id, task.title, task.status))
+        if not changed and self.known:
+            return None
+        self.revision += 1
+        self._write(plan.reason, changed, at, session_id, goal, into)
+        return moved
+
+    def _item(self, item: PlanItem, at: float, whole: bool) -> _Task:
+        task_id = stable_id(self.id, "item", item.key, length=AGENT_LENGTH)
+        task = self._tasks.get(task_id)
+        if task is None:
+            name = str(len(self._tasks) + 1)
+            task = _Task(task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, [])
+            self._tasks[task_id] = task
+        if item.title is not None:
+            task.title = item.title
+        if item.instructions is not None:
+            task.instructions = item.instructions
+        if item.depends_on is not None:
+            needs = [stable_id(self.id, "item", key, length=AGENT_LENGTH) for key in item.depends_on]
+            wanted = [need for need in needs if need in self._tasks and need != task_id]
+            task.needs = wanted if whole else [*task.needs, *(need for need in wanted if need not in task.needs)]
+        if item.status is not None and item.status != task.status:
+            self._move(task, item.status, at)
+        return task
+
+    def _move(self, task: _Task, status: str, at: float) -> None:
+        task.status = status
+        if status == "running" and task.started_at is None:
+            task.started_at = at
+        task.ended_at = at if status in _ENDED else None
+
+    def _write(self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: rows.Rows) -> None:
+        ordered = sorted(self._tasks.values(), key=lambda task: task.position)
+        queue = [task.id for task in ordered if task.status not in _ENDED]
+        cursor = len(ordered) - len(queue)
+        graph = [
+            {"id": t.id, "name": t.name, "title": t.title, "status": t.status, "attempt": 1, "agent": None, "depends_on": t.needs}
+            for t in ordered
+        ]
+        into["plans"].append((self.id, session_id, goal, self.revision, cursor, encode(queue), at, at))
+        into["revisions"].append((self.id, self.revision, at, reason, goal, encode(queue), cursor, encode(graph)))
+        for task in changed:
+            into["tasks"].append(
+                (task.id, session_id, self.id, task.name, task.position, task.title, task.instructions, task.status, at,
+                 task.started_at, task.ended_at)
+            )  # fmt: skip
+            into["needs"].extend((task.id, need) for need in task.needs)
+        self.known = True

@@ -1,0 +1,485 @@
+"""One imported session within one transaction: records in, rows out.
+
+The fold is made anew for each transaction from what is stored, so that nothing that was rolled back can linger, and two
+importers can take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchkeeper.records.model import Cost
+from watchkeeper.store import transcripts as rows
+from watchkeeper.store.encoding import encode
+from watchkeeper.transcripts.agentfold import WINDOW, AgentFold
+from watchkeeper.transcripts.compactionfold import compact, summarise
+from watchkeeper.transcripts.estimates import message_tokens
+from watchkeeper.transcripts.identity import AGENT_LENGTH, record_digest, stable_id
+from watchkeeper.transcripts.jsontext import write
+from watchkeeper.transcripts.planfold import PlanFold
+from watchkeeper.transcripts.records import (
+    MAIN,
+    Agent,
+    Compaction,
+    Failure,
+    Message,
+    ModelCall,
+    Plan,
+    Record,
+    Session,
+    Summary,
+    ToolCall,
+    ToolResult,
+)
+
+Pricing = Callable[[ModelCall], Cost]
+"""What a call cost; passed in, since prices are not this room's."""
+
+REPEATED = "repeats a record that is here already"
+_FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+_GOAL_CHARS = 4_000
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the sessions of one transaction share."""
+
+    cursor: Any
+    pricing: Pricing
+    now: float
+    """The time of a record that has none, where none was before it."""
+    user_id: str
+    """Whose sessions they are."""
+    live: bool = False
+    """Logs are followed as they grow: a call without a result is running, rather than lost."""
+    into: rows.Rows = field(default_factory=rows.Rows)
+    ids: dict[str, int] = field(default_factory=dict)
+    """Highest ids so far, by table."""
+    calls: dict[str, list[Any]] = field(default_factory=dict)
+    """Model calls that are not written yet, by key."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Agents that are not written yet, and their sessions."""
+
+
+class SessionFold:
+    """One session of one program, by the program's own id of it."""
+
+    def __init__(self, batch: Batch, program: str, key: str) -> None:
+        self.program = program
+        self.key = key
+        self.into = batch.into
+        self.ids = batch.ids
+        self._batch = batch
+        self._cursor = batch.cursor
+        self._pricing = batch.pricing
+        self._live = batch.live
+        self._now = batch.now
+        self._calls: list[list[Any]] = []
+        """Model calls of this transaction: id, agent, turn, figures, first and last time, session."""
+        self._agents: dict[str, AgentFold] = {}
+        self._plans: dict[str, PlanFold] = {}
+        self.id = stable_id(program, key)
+        self.row, self.deleted = self._load(program, key, batch.user_id)
+        self.changed = False
+        self._at: float | None = self.row["last_active"] or None
+
+    def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], bool]:
+        source = f"{program}:{key}"
+        for attempt in range(8):
+            found = rows.load_session(self._cursor, self.id)
+            if found is None:
+                break
+            deleted = found.pop("deleted_at") is not None
+            if found["source"] == source:
+                return found, deleted
+            self.id = stable_id(program, key, str(attempt))  # forty bits: another session may have this id
+        settings = encode({"imported": {"program": program, "message_tokens": "estimated"}})
+        return dict.fromkeys(rows.SESSION, 0) | {
+            "id": self.id, "user_id": user_id, "goal": "", "title": None, "workspace": "", "model": "", "settings": settings,
+            "origin": program, "source": source, "status": "done", "created_at": 0.0, "last_active": 0.0, "ended_at": None,
+            "hosted_seconds": 0.0, "current_plan_id": None, "planner_agent_id": self._agent_id(MAIN), "cost_usd": None,
+            "forked_from": None, "forked_at_seq": None,
+        }, False  # fmt: skip
+
+    # Records.
+
+    def take(self, record_group: list[Record], data: bytes) -> str | None:
+        """One line's records; why it was skipped, or None where it was not."""
+        self.changed = True
+        seen = self._seen(record_group, data)
+        for record in record_group:
+            kind = type(record)
+            if kind is Message:
+                if seen is not True:
+                    self._message(record, replayed=seen is None)  # type: ignore[arg-type]
+            elif kind is ModelCall:
+                self._model_call(record, counts=seen is False)  # type: ignore[arg-type]
+            elif kind is Session:
+                self._session(record)  # type: ignore[arg-type]
+            elif kind is Agent:
+                self._agent(record)  # type: ignore[arg-type]
+            elif seen is False:
+                handler = _HANDLERS.get(kind)
+                if handler is not None:
+                    handler(self, record)
+            elif seen is None and kind in (Compaction, Summary, Plan):
+                _HANDLERS[kind](self, record)
+        return REPEATED if seen is True else None
+
+    def _seen(self, group: list[Record], data: bytes) -> bool | None:
+        """Whether the group's message is here already (True), is another session's as well (None), or is new."""
+        for record in group:
+            kind = type(record)
+            if kind is Message or kind is Compaction or kind is Summary or (kind is Failure and record.uid):  # type: ignore[union-attr]
+                return self._known(record, data)
+        return False
+
+    def _known(self, record: Any, data: bytes) -> bool | None:
+        agent = self.agent(record.agent)
+        seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
+        uid = record.uid or stable_id(data.decode("utf-8", "replace"), length=12)
+        names = (self.program, type(record).__name__, uid) if record.uid else (self.program, self.key, uid)
+        digest = record_digest(record.at, *names)
+        if rows.remember_record(self._cursor, digest, agent.id, seq):
+            return False
+        found = rows.find_record(self._cursor, digest)
+        assert found is not None
+        if self._is_mine(found[0]):
+            return self._says_the_same(record, *found)
+        mine = record_digest(record.at, *names, self.key)
+        if not rows.remember_record(self._cursor, mine, agent.id, seq):
+            return True
+        owner = self._owner(found[0])
+        if owner is not None and self.row["forked_from"] is None:
+            self.row["forked_from"] = owner
+        if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is Message:
+            self.row["forked_at_seq"] = max(self.row["forked_at_seq"] or 0, found[1])
+        return None
+
+    def _is_mine(self, agent_id: str) -> bool:
+        return self._owner(agent_id) == self.id
+
+    def _owner(self, agent_id: str) -> str | None:
+        """The session of an agent."""
+        owner = self._batch.owners.get(agent_id)
+        if owner is None:
+            owner = rows.session_of(self._cursor, agent_id)
+            if owner is not None:
+                self._batch.owners[agent_id] = owner
+        return owner
+
+    def _says_the_same(self, record: Any, agent_id: str, seq: int) -> bool:
+        """Two records may have one number, and a rewritten one its old uuid: what they say decides."""
+        if type(record) is not Message:
+            return True
+        stored = next((row[3] for row in self.into["messages"] if row[0] == agent_id and row[1] == seq), None)
+        if stored is None:
+            stored = rows.message_content(self._cursor, agent_id, seq)
+        return stored == write(record.content)[0]
+
+    def _time(self, at: float | None) -> float:
+        if at is None:
+            at = self._at if self._at is not None else self._now
+        row = self.row
+        if self._at is not None and 0 < at - row["last_active"] <= 300.0:
+            row["hosted_seconds"] += at - row["last_active"]
+        row["last_active"] = max(row["last_active"], at)
+        row["created_at"] = min(row["created_at"] or at, at)
+        self._at = at
+        return at
+
+    def _session(self, record: Session) -> None:
+        row = self.row
+        if record.at is not None:
+            self._time(record.at)
+        if record.workspace and not row["workspace"]:
+            row["workspace"] = record.workspace
+        if record.title:
+            row["title"] = record.title
+        if record.forked_from and row["forked_from"] is None:
+            row["forked_from"] = stable_id(self.program, record.forked_from)
+
+    # Agents.
+
+    def _agent_id(self, key: str) -> str:
+        return stable_id(self.id, "agent", key, length=AGENT_LENGTH)
+
+    def agent(self, key: str, told: Agent | None = None) -> AgentFold:
+        """The agent of that key, made where there is none yet, with what was told of it."""
+        found = self._agents.get(key)
+        if found is None:
+            agent_id = self._agent_id(key)
+            row = rows.load_agent(self._cursor, agent_id)
+            if row is not None:
+                found = AgentFold.load(self._cursor, key, row)
+            else:
+                at = self._at if self._at is not None else self._now
+                found = AgentFold.new(agent_id, self.id, key, at)
+                found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
+                found.row["status"] = "working" if self._live else "done"
+                self._batch.owners[agent_id] = self.id
+                if told is not None:
+                    found.row["name"] = (told.name or key)[:_GOAL_CHARS]
+                    found.row["role"] = told.role or found.row["role"]
+                self.into["views"].append((agent_id, 1, None, "[]", 1, "[]", "start", 0, None, at))
+                self.event("agent.created", found, at, name=found.row["name"], role=found.row["role"])
+            self._agents[key] = found
+            if key != MAIN and self._agent_id(MAIN) == self.row["planner_agent_id"]:
+                self.agent(MAIN)
+        return found
+
+    def _agent(self, record: Agent) -> None:
+        agent = self.agent(record.key, record)
+        row = agent.row
+        agent.changed = True
+        if record.parent is not None and record.parent != record.key and not self._is_below(record.parent, record.key):
+            row["parent_agent_id"] = self.agent(record.parent).id
+        for column, value in (
+            ("name", record.name),
+            ("role", record.role),
+            ("current_goal", record.goal),
+            ("model", record.model),
+        ):
+            if value:
+                row[column] = value[:_GOAL_CHARS]
+        if record.context_limit:
+            row["context_limit"] = record.context_limit
+        if record.at is not None and not row["last_seq"]:
+            self._time(record.at)
+            row["created_at"] = min(row["created_at"], record.at)
+            row["last_active"] = max(row["last_active"], record.at)
+        if record.status is not None:
+            status = "done" if record.status == "working" and not self._live else record.status
+            if status != row["status"]:
+                self.event(f"agent.{status}", agent, self._time(record.at), reason=record.reason)
+            row["status"], row["status_reason"] = status, record.reason
+
+    def _is_below(self, key: str, ancestor: str) -> bool:
+        """Whether `ancestor` stands above `key`: then it cannot stand below it as well."""
+        wanted, current = self._agent_id(ancestor), self.agent(key).row
+        for _ in range(1_000):
+            parent = current["parent_agent_id"]
+            if parent is None:
+                return False
+            if parent == wanted:
+                return True
+            known = next((agent.row for agent in self._agents.values() if agent.id == parent), None)
+            above = known or rows.load_agent(self._cursor, parent)
+            if above is None:
+                return False
+            current = above
+        return True
+
+    # What an agent said and did.
+
+    def _message(self, record: Message, replayed: bool) -> None:
+        at = self._time(record.at)
+        agent = self.agent(record.agent)
+        agent.touch(at)
+        row = agent.row
+        text, size = write(record.content)
+        tokens = message_tokens(record.content, text, size)
+        row["last_seq"] += 1
+        row["message_tokens"] += tokens
+        self.into["messages"].append((row["id"], row["last_seq"], record.role, text, tokens, row["message_tokens"], at))
+        if record.role == "assistant":
+            agent.take_call(record.call_key)
+        elif not row["current_goal"] or (agent.key == MAIN and not self.row["goal"]):
+            said = _said(record.content)
+            if said:
+                row["current_goal"] = row["current_goal"] or said
+                if agent.key == MAIN and not self.row["goal"]:
+                    self.row["goal"] = said
+
+    def _tool_call(self, record: ToolCall) -> None:
+        agent = self.agent(record.agent)
+        at = record.at if record.at is not None else agent.row["last_active"]
+        self.ids["tool_calls"] += 1
+        row = agent.row
+        call = [
+            self.ids["tool_calls"], self.id, row["id"], row["turn"], agent.position, row["last_seq"], record.id, record.name,
+            "running" if self._live else "unknown", None, 0, at, None,
+        ]  # fmt: skip
+        agent.position += 1
+        agent.changed = True
+        agent.new_calls[record.id] = call
+        self.into["tool_calls"].append(call)
+
+    def _tool_result(self, record: ToolResult) -> None:
+        agent = self.agent(record.agent)
+        at = record.at if record.at is not None else agent.row["last_active"]
+        failed = int(record.status in ("error", "denied"))
+        call = agent.new_calls.pop(record.id, None)
+        if call is not None:
+            call[8:11] = record.status, agent.row["last_seq"], failed
+            call[12] = at
+            name, call_id, began = call[7], call[0], call[11]
+            self.event(f"tool.{record.status}", agent, at, tool=name, call=call_id, seconds=round(max(0.0, at - began), 3))
+            return
+        stored = agent.open_calls.pop(record.id, None)
+        if stored is not None:
+            self.into["tool_results"].append((record.status, agent.row["last_seq"], failed, at, stored))
+            self.event(f"tool.{record.status}", agent, at, call=stored)
+
+    def _model_call(self, record: ModelCall, counts: bool) -> None:
+        agent = self.agent(record.agent)
+        if record.key:
+            known = self._batch.calls.get(record.key)
+            if known is not None:
+                if known[6] == self.id:
+                    self._raise_new(known, record)
+                return
+            stored = rows.find_call(self._cursor, record.key)
+            if stored is not None:
+                self._raise_stored(stored, record)
+                return
+        elif not counts:
+            return
+        self.ids["model_calls"] += 1
+        at = record.at if record.at is not None else agent.row["last_active"]
+        call = [self.ids["model_calls"], agent, agent.row["turn"], record, at, at, self.id]
+        self._calls.append(call)
+        if record.key:
+            self._batch.calls[record.key] = call
+        agent.changed = True
+        agent.row["model"] = record.model
+        self._context(agent, record)
+
+    def _context(self, agent: AgentFold, call: ModelCall) -> None:
+        prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
+        row = agent.row
+        if prompt:
+            row["context_tokens"] = prompt + call.output_tokens
+            if row["context_tokens"] > row["context_limit"]:
+                row["context_limit"] = max(1_000_000 if row["context_limit"] == WINDOW else 0, row["context_tokens"])
+            if agent.compaction is not None:
+                self.into["tokens_after"].append((prompt, agent.compaction))
+                agent.compaction = None
+
+    def _raise_new(self, known: list[Any], record: ModelCall) -> None:
+        old: ModelCall = known[3]
+        ended = old.stop_reason or record.stop_reason
+        better = record if record.output_tokens > old.output_tokens else old
+        known[3] = better._replace(exact=old.exact or record.exact, stop_reason=ended)
+        known[5] = max(known[5], record.at or known[5])
+        self._context(known[1], known[3])
+
+    def _raise_stored(self, stored: tuple[Any, ...], record: ModelCall) -> None:
+        call_id, session_id, agent_id, *old, old_cost = stored
+        if session_id != self.id or not (record.output_tokens > old[1] or record.stop_reason):
+            return
+        better = record
+        if record.output_tokens <= old[1]:
+            better = record._replace(
+                input_tokens=old[0], output_tokens=old[1], cache_read_tokens=old[2], cache_write_tokens=old[3]
+            )
+        cost = self._pricing(better)
+        figures = [getattr(better, name) for name in _FIGURES]
+        self.into["call_figures"].append(
+            (better.stop_reason, *figures, int(better.exact), cost.usd, cost.status, record.at or 0.0, call_id)
+        )
+        agent = next((each for each in self._agents.values() if each.id == agent_id), None)
+        for row in (self.row, agent.row if agent else None):
+            if row is not None:
+                for name, new, was in zip(_FIGURES, figures, old, strict=True):
+                    row[name] += new - was
+                if cost.usd is not None:
+                    row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd - (old_cost or 0.0)
+        if agent is not None:
+            agent.changed = True
+            self._context(agent, better)
+
+    def _plan(self, record: Plan) -> None:
+        owner = self.agent(record.plan)
+        plan = self._plans.get(owner.id)
+        if plan is None:
+            plan = self._plans[owner.id] = PlanFold.load(self._cursor, owner.id)
+        at = self._time(record.at)
+        moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
+        if self.row["current_plan_id"] is None or record.plan == MAIN:
+            self.row["current_plan_id"] = plan.id
+        if moved is None:
+            return
+        agent = self.agent(record.agent)
+        self.event("plan.revised", agent, at, plan=plan.id, revision=plan.revision, reason=record.reason, tasks=len(record.items))
+        for task in moved:
+            self.event(f"task.{task.status}", agent, at, task_id=task.task_id, title=task.title[:200])
+
+    def _failure(self, record: Failure) -> None:
+        at = self._time(record.at)
+        agent = self.agent(record.agent)
+        agent.touch(at)
+        column = "retries" if record.kind == "retry" else "errors" if record.kind != "interrupted" else None
+        if column is not None:
+            agent.row[column] += 1
+            self.row[column] += 1
+        name = {"retry": "model.retrying", "interrupted": "agent.interrupted", "refused": "model.refused"}.get(
+            record.kind, "model.error"
+        )
+        self.event(name, agent, at, error=record.text[:500])
+
+    def _compaction(self, record: Compaction) -> None:
+        compact(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
+
+    def _summary(self, record: Summary) -> None:
+        summarise(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
+
+    def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
+        """One event of the session's log."""
+        self.row["event_seq"] += 1
+        self.into["events"].append((self.id, self.row["event_seq"], at, kind, agent.id, task_id, encode(data)))
+
+    # Writing.
+
+    def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
+        """Price and add up what is new; the rows of the session and of its changed agents."""
+        for call_id, agent, turn, record, began, ended, _ in self._calls:
+            cost = self._pricing(record)
+            figures = [getattr(record, name) for name in _FIGURES]
+            self.into["model_calls"].append(
+                (call_id, self.id, agent.id, turn, record.model, record.stop_reason, *figures, int(record.exact), cost.usd,
+                 cost.status, began, record.latency_seconds or max(0.0, ended - began), record.key or record.request_id)
+            )  # fmt: skip
+            if record.key:
+                self.into["call_keys"].append((record.key, call_id))
+            for row in (self.row, agent.row):
+                for name, value in zip(_FIGURES, figures, strict=True):
+                    row[name] += value
+                row["model_calls"] += 1
+                if cost.usd is None:
+                    row["unpriced_calls"] += int(any(figures))
+                else:
+                    row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd
+        self._calls = []
+        main = self._agents.get(MAIN)
+        if main is not None:
+            self.row["model"] = main.row["model"] or self.row["model"]
+            main.row["name"] = "main"
+        if not self.row["last_active"]:
+            self.row["created_at"] = self.row["last_active"] = self._now
+        self.row["ended_at"] = self.row["last_active"]
+        changed = [tuple(agent.finished()[name] for name in rows.AGENT) for agent in self._agents.values() if agent.changed]
+        return tuple(self.row[name] for name in rows.SESSION), changed
+
+
+_HANDLERS: dict[type, Callable[[SessionFold, Any], None]] = {
+    ToolCall: SessionFold._tool_call,
+    ToolResult: SessionFold._tool_result,
+    Plan: SessionFold._plan,
+    Failure: SessionFold._failure,
+    Compaction: SessionFold._compaction,
+    Summary: SessionFold._summary,
+}
+
+
+def _said(content: Any) -> str | None:
+    """What a person wrote, if it is that: the goal of a session is its first."""
+    texts = [content] if isinstance(content, str) else [
+        block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"
+    ]  # fmt: skip
+    for text in texts:
+        if isinstance(text, str) and text.strip() and not text.lstrip().startswith(("<", "Caveat:", "[Request interrupted")):
+            return text.strip()[:_GOAL_CHARS]
+    return None
