@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from watchkeeper.memory import elision
 from watchkeeper.memory.content import blocks_of, result_ids
 from watchkeeper.memory.elision import pointer_of
 from watchkeeper.memory.rendering import Rendering
-from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, count_message
 from watchkeeper.records.memory import Block, Message, Observation, ObservationKind, View
 
 HEADING = "# Memory of earlier messages"
@@ -34,23 +35,38 @@ def pinnable(message: Message | None) -> bool:
     return message is not None and message.role == "user" and not result_ids(message.role, message.content)
 
 
-def front_text(agent_id: str, observations: Sequence[Observation]) -> str:
-    """The observations as the model reads them, byte-identical until the view changes."""
-    parts = [HEADING]
+def front(agent_id: str, observations: Sequence[Observation], counter: TokenCounter) -> tuple[list[Block], int]:
+    """The observations as the model reads them, and their tokens; byte-identical until the view changes.
+
+    Each is a block of its own, so that its tokens add up and none is counted twice: observations may hold a third of a
+    large window, and counting them anew whenever one is added would stall the turn.
+    """
+    if not observations:
+        return [], 0
+    blocks: list[Block] = [{"type": "text", "text": HEADING}]
+    tokens = _counted(counter, HEADING)
     for observation in observations:
         if observation.kind is not ObservationKind.DIGEST:  # a digest names its pointer itself
             first, last = observation.covers
-            parts.append(f"[messages {first}–{last}, whole text: {pointer_of(agent_id, *observation.covers)}]")
-        parts.append(observation.text)
-    return "\n".join(parts)
+            label = f"[messages {first}–{last}, whole text: {pointer_of(agent_id, *observation.covers)}]"
+            blocks.append({"type": "text", "text": label})
+            tokens += _counted(counter, label)
+        blocks.append({"type": "text", "text": observation.text})
+        tokens += observation.tokens
+    return blocks, tokens
+
+
+@lru_cache(maxsize=4_096)
+def _counted(counter: TokenCounter, text: str) -> int:
+    return counter.count(text)
 
 
 def assemble(agent_id: str, view: View, tail: Sequence[Message], pinned: Message | None, counter: TokenCounter) -> Assembly:
     """Render `view`. `tail` are the messages that it shows verbatim or elided; `pinned` stands before the observations."""
     made = Assembly(Rendering(counter))
-    text = front_text(agent_id, view.observations) if view.observations else ""
-    if text:
-        made.observations = count_message("user", text, counter)
+    memory, tokens = front(agent_id, view.observations, counter)
+    if memory:
+        made.observations = MESSAGE_OVERHEAD + tokens
     if pinned is not None and pinned.seq in view.elided and view.elided[pinned.seq].tokens == 0:
         pinned = None
     if pinned is not None and view.observations:
@@ -59,10 +75,10 @@ def assemble(agent_id: str, view: View, tail: Sequence[Message], pinned: Message
             shown = elision.apply(shown, view.elided[pinned.seq])
         blocks: list[Block] = [block for block in blocks_of(shown) if str(block.get("text", "-")).strip()]
         made.pinned = count_message("user", blocks, counter)
-        made.rendering.push("user", [*blocks, {"type": "text", "text": text}])
-        made.observations = made.rendering.tokens - made.pinned
-    elif text:
-        made.rendering.push("user", text, made.observations)
+        made.observations = tokens
+        made.rendering.push("user", [*blocks, *memory], made.pinned + tokens)
+    elif memory:
+        made.rendering.push("user", memory, made.observations)
     for message in tail:
         shortened = view.elided.get(message.seq)
         if shortened is None:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from watchkeeper.memory import elision, fitting
 from watchkeeper.memory.changes import Change, Prepared, Rejection
-from watchkeeper.memory.content import copied
+from watchkeeper.memory.content import copied_messages
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.judging import (
     IDENTIFIERS_SHARE,
@@ -149,7 +149,7 @@ class Compactor:
         self._running = CompactionPass(
             covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
             messages=tuple(source),
-            request=[copied(item) for item in rendering.items],
+            request=copied_messages(rendering.items),
             earlier=replaced,
             previous="\n\n".join(observation.text for observation in earlier) or None,
             source_tokens=rendering.tokens + sum(observation.tokens for observation in earlier),
@@ -205,9 +205,7 @@ class Compactor:
                 if self.write is not None:
                     text = await self.write(run, instructions)
                 elif self.summarize is not None:
-                    said: Any = self.summarize(
-                        [copied(item) for item in run.request], instructions=instructions, previous=run.previous
-                    )
+                    said: Any = self.summarize(copied_messages(run.request), instructions=instructions, previous=run.previous)
                     text = await said if inspect.isawaitable(said) else said
                 else:
                     return Rejection("There is no summariser.")
@@ -246,10 +244,12 @@ class Compactor:
         return self._prepared(run, text, tokens, judged.citations, ObservationKind.SUMMARY, "summary")
 
     def _digest(self, run: CompactionPass) -> Prepared:
-        notes = DigestNotes.gather(self.state.agent_id, run.covers, run.earlier, run.messages, run.instructions)
+        notes = DigestNotes.gather(
+            self.state.agent_id, run.covers, run.earlier, run.messages, run.instructions, notebook=self.state.notebook
+        )
         budget = min(fitting.digest_budget(self.state.limit), run.source_tokens // 2)
-        text, citations = notes.write(budget, self.state.counter)
-        return self._prepared(run, text, self.state.counter.count(text), citations, ObservationKind.DIGEST, "digest")
+        text, citations, tokens = notes.write(budget, self.state.counter)
+        return self._prepared(run, text, tokens, citations, ObservationKind.DIGEST, "digest")
 
     def _prepared(
         self,

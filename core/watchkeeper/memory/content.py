@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from watchkeeper.records.memory import Block, Content, Role
 
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
 def copied(value: Any) -> Any:
     """A structural copy of JSON-like data: what callers change later cannot reach what was stored."""
+    if type(value) is dict:  # most blocks hold nothing but texts and numbers: one copy in C
+        for item in value.values():
+            if type(item) not in _PLAIN:
+                return {key: item if type(item) in _PLAIN else copied(item) for key, item in value.items()}
+        return value.copy()
+    if isinstance(value, list | tuple):
+        return [item if type(item) in _PLAIN else copied(item) for item in value]
     if isinstance(value, dict):
         return {key: copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [copied(item) for item in value]
     return value
+
+
+def copied_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`copied`, for messages with nothing in them but a role and a content.
+
+    The garbage collector rests meanwhile: a large context is thousands of small objects, all alive, and going through
+    the whole process for each few hundred of them takes ten times as long as copying them.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return [
+            {"role": message["role"], "content": content if type(content := message["content"]) is str else copied(content)}
+            for message in messages
+        ]
+    finally:
+        if collects:
+            gc.enable()
 
 
 def copied_content(content: Content) -> Content:

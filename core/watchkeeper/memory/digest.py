@@ -10,25 +10,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
-from watchkeeper.memory.content import blocks_of, leaves, result_text
 from watchkeeper.memory.elision import pointer_of
-from watchkeeper.memory.identifiers import clipped, error_lines, paths_in
+from watchkeeper.memory.notes import LINE_CHARACTERS, TODO, Notebook, one_line, wanted_lines, wanted_words
 from watchkeeper.memory.tokens import TokenCounter, plain
-from watchkeeper.records.memory import Message, Observation
+from watchkeeper.records.memory import Message, Observation, ObservationKind
 
-LINE_CHARACTERS = 200
 SECTIONS = ("Asked to keep", "Goals", "Open tasks", "Decisions", "Errors", "Files", "Last results", "Progress", "Earlier")
 CANDIDATES_PER_SECTION = 80
 TITLE = "Digest, made without a model. Whole text: "
 
-_DECIDED = re.compile(r"\b(?:decid|decision|chose|choosing|instead|because|conclu|agreed|will use|must|never|always)\w*", re.I)
-_OPEN = re.compile(r"^\s*(?:[-*]\s*\[ \]|\d+\.\s*\[ \]|TODO\b|FIXME\b|Next\b|Remaining\b|Still to do\b|Open\b)", re.I)
 _CITED = re.compile(r"\(#(\d+)\)$")
 _SHRINK = 0.75
-_TODO = "to do: "
-_FINISHED = frozenset({"completed", "done", "cancelled", "dropped"})
+_FRAME_CHARACTERS = 10
+"""Of a line beside its text: `- … (#1234)`."""
+TITLE_TOKENS = 6
+"""At most, of a section's title with its colon and line end."""
 
 
 @dataclass(slots=True)
@@ -37,7 +35,16 @@ class _Line:
     seq: int
 
     def shown(self, width: int) -> str:
-        return f"- {_one_line(self.text, width)} (#{self.seq})"
+        text = self.text if len(self.text) <= width else one_line(self.text, width)
+        return f"- {text} (#{self.seq})"
+
+
+class Written(NamedTuple):
+    """A digest, the messages that it cites, and its size."""
+
+    text: str
+    citations: tuple[int, ...]
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -57,21 +64,29 @@ class DigestNotes:
         earlier: Sequence[Observation],
         messages: Iterable[Message],
         instructions: str | None = None,
+        *,
+        notebook: Notebook | None = None,
     ) -> DigestNotes:
-        """Read `earlier` observations (which the digest will replace), then `messages`, up to `covers[1]`."""
+        """Read `earlier` observations (which the digest will replace), then `messages`, up to `covers[1]`.
+
+        `notebook`: what was noted of the messages when they were added; what it lacks is read now.
+        """
         notes = cls(covers[0], covers[1], agent_id)
-        wanted = {word.lower() for word in re.findall(r"\w{4,}", instructions or "")}
+        notebook = notebook or Notebook()
+        wanted = wanted_words(instructions)
         for observation in earlier:
             notes._fold(observation)
-        names: dict[str, str] = {}
         for message in messages:
-            notes._read(message, names, wanted)
+            notes._take(message, notebook)
+            if wanted:
+                for line in wanted_lines(message, wanted):
+                    notes._add("Asked to keep", line, message.seq)
         for title, lines in notes.sections.items():
             notes.sections[title] = _latest_of_each(lines, title)
         return notes
 
-    def write(self, budget: int, counter: TokenCounter) -> tuple[str, tuple[int, ...]]:
-        """The text, of at most `budget` tokens (or the bare pointer, where that alone is more), and its citations."""
+    def write(self, budget: int, counter: TokenCounter) -> Written:
+        """The digest, of at most `budget` tokens (or the bare pointer, where that alone is more)."""
         head = TITLE + pointer_of(self.agent_id, self.first, self.last)
         bare = f"Whole text: {pointer_of(self.agent_id, self.first, self.last)}"
         width = max(40, min(LINE_CHARACTERS, budget))
@@ -83,10 +98,10 @@ class DigestNotes:
             # Lines are estimated, the whole is counted: where it came out longer, fewer of them.
             budget = int(budget * _SHRINK)
         else:
-            return bare, (self.first, self.last)
+            return Written(bare, (self.first, self.last), counter.count(bare))
         if text == head:
-            return bare, (self.first, self.last)
-        return text, tuple(sorted({self.first, self.last, *cited}))
+            return Written(bare, (self.first, self.last), counter.count(bare))
+        return Written(text, tuple(sorted({self.first, self.last, *cited})), spent)
 
     def _compose(self, head: str, budget: int, width: int, counter: TokenCounter) -> tuple[str, set[int]]:
         left = budget - counter.count(head) - 2
@@ -99,14 +114,15 @@ class DigestNotes:
             for title, lines in ranked.items():
                 if rank >= len(lines):
                     continue
-                if lines[rank].text[:80] in told:
+                beginning = lines[rank].text[:80]
+                if beginning in told:
                     continue
-                cost = int(len(lines[rank].shown(width)) * ratio) + 2
+                cost = int((min(len(lines[rank].text), width) + _FRAME_CHARACTERS) * ratio) + 2
                 if title not in chosen:
-                    cost += counter.count(title) + 2
+                    cost += TITLE_TOKENS
                 if cost <= left:
                     left -= cost
-                    told.add(lines[rank].text[:80])
+                    told.add(beginning)
                     chosen.setdefault(title, []).append(lines[rank])
             rank += 1
         parts = [head]
@@ -121,15 +137,19 @@ class DigestNotes:
         return "\n".join(parts), cited
 
     def _add(self, title: str, text: str, seq: int) -> None:
-        text = plain(_one_line(text, LINE_CHARACTERS))
+        text = plain(one_line(text, LINE_CHARACTERS))
         if text:
-            lines = self.sections.setdefault(title, [])
-            lines.append(_Line(text, seq))
-            if len(lines) > 4 * CANDIDATES_PER_SECTION:
-                self.sections[title] = _latest_of_each(lines, title)
+            self._append(title, text, seq)
+
+    def _append(self, title: str, text: str, seq: int) -> None:
+        lines = self.sections.setdefault(title, [])
+        lines.append(_Line(text, seq))
+        if len(lines) > 4 * CANDIDATES_PER_SECTION:
+            self.sections[title] = _latest_of_each(lines, title)
 
     def _fold(self, observation: Observation) -> None:
         title = "Earlier"
+        own = observation.kind is ObservationKind.DIGEST  # its lines were cut and cleaned when they were written
         for line in observation.text.splitlines():
             stripped = line.strip()
             if stripped.startswith(TITLE) or not stripped:
@@ -141,83 +161,24 @@ class DigestNotes:
             seq = int(cited.group(1)) if cited else observation.covers[1]
             if not observation.covers[0] <= seq <= observation.covers[1]:
                 seq = observation.covers[1]
-            self._add(title, _CITED.sub("", stripped).removeprefix("- ").strip(), seq)
+            text = (stripped[: cited.start()] if cited else stripped).removeprefix("- ").strip()
+            if own and text:
+                self._append(title, text, seq)
+            else:
+                self._add(title, text, seq)
 
-    def _read(self, message: Message, names: dict[str, str], wanted: set[str]) -> None:
-        seq = message.seq
-        for block in blocks_of(message.content):
-            kind = block.get("type")
-            if kind == "text":
-                self._read_text(message.role, clipped(str(block.get("text", "")), 2_000), seq, wanted)
-            elif kind == "tool_use":
-                call = str(block.get("id", ""))
-                names[call] = str(block.get("name", ""))
-                self._read_todos(block.get("input"), seq)
-                for leaf in leaves(block.get("input")):
-                    if len(leaf) <= 300:
-                        for path in paths_in(leaf)[:3]:
-                            self._add("Files", path, seq)
-            elif kind == "tool_result":
-                name = names.get(str(block.get("tool_use_id", "")), "tool")
-                text = clipped(result_text(block), 2_000)
-                if block.get("is_error"):
-                    self._add("Errors", f"{name}: {text}", seq)
-                else:
-                    for line in error_lines(text)[:2]:
-                        self._add("Errors", line, seq)
-                self._add("Last results", f"{name}: {_one_line(text, 120)}", seq)
-                self._read_wanted(text, seq, wanted)
-
-    def _read_todos(self, given: Any, seq: int) -> None:
-        """A to-do list that an agent keeps by a tool (`TodoWrite`, `update_plan`): the newest replaces those before."""
-        if not isinstance(given, dict):
-            return
-        items = given.get("todos") or given.get("plan")
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            return
-        others = [line for line in self.sections.get("Open tasks", []) if not line.text.startswith(_TODO)]
-        self.sections["Open tasks"] = others
-        for item in items[:30]:
-            text = item.get("content") or item.get("step") or item.get("title")
-            if text and str(item.get("status", "")).lower() not in _FINISHED:
-                self._add("Open tasks", f"{_TODO}{text}", seq)
-
-    def _read_text(self, role: str, text: str, seq: int, wanted: set[str]) -> None:
-        self._read_wanted(text, seq, wanted)
-        if role == "user":
-            self._add("Goals", text, seq)
-        else:
-            self._add("Progress", text, seq)
-            decided = 0
-            for line in text.splitlines():
-                if decided < 3 and len(line) < 400 and _DECIDED.search(line):
-                    self._add("Decisions", line, seq)
-                    decided += 1
-        for line in text.splitlines()[:200]:
-            if _OPEN.match(line):
-                self._add("Open tasks", line.strip().removeprefix("- [ ]").strip(), seq)
-        for line in error_lines(text)[:2]:
-            self._add("Errors", line, seq)
-        for path in paths_in(text)[:8]:
-            self._add("Files", path, seq)
-
-    def _read_wanted(self, text: str, seq: int, wanted: set[str]) -> None:
-        if not wanted:
-            return
-        for line in text.splitlines()[:200]:
-            if wanted.intersection(re.findall(r"\w{4,}", line.lower())):
-                self._add("Asked to keep", line, seq)
+    def _take(self, message: Message, notebook: Notebook) -> None:
+        for title, text in notebook.of(message):
+            if text is None:
+                self.sections[title] = [line for line in self.sections.get(title, []) if not line.text.startswith(TODO)]
+            elif text:
+                self._append(title, text, message.seq)
 
 
 def _tokens_per_character(ranked: dict[str, list[_Line]], width: int, counter: TokenCounter) -> float:
     """What the lines cost, estimated from the first few of each section: counting each would cost more than it tells."""
     sample = "\n".join(line.shown(width) for lines in ranked.values() for line in lines[:4])
     return counter.count(sample) / len(sample) if sample else 1.0
-
-
-def _one_line(text: str, width: int) -> str:
-    line = " ".join(text[: 4 * width].split())
-    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
 
 
 def _latest_of_each(lines: list[_Line], title: str) -> list[_Line]:

@@ -7,12 +7,13 @@ is shortened, largest messages first; last, only the newest group stays, as shor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from watchkeeper.memory import elision
 from watchkeeper.memory.assembly import Assembly, assemble
 from watchkeeper.memory.cuts import cut_points, newest_group, newest_turn
 from watchkeeper.memory.digest import DigestNotes
+from watchkeeper.memory.notes import Notebook
 from watchkeeper.memory.tokens import TokenCounter, count_message
 from watchkeeper.records.memory import Elision, Message, Observation, ObservationKind, View
 
@@ -36,6 +37,8 @@ PINNED_SHARE = 0.25
 
 USEFUL_SHARE = 0.08
 """Of the limit: a result shortened below this is of no use, and what the agent said must make room as well."""
+
+FEW_MESSAGES = 4
 
 _SMALLER = (DIGEST_SHARE, 0.08, 0.03, 0.0)
 
@@ -71,6 +74,10 @@ class Bench:
     at: float
     instructions: str | None = None
     provisional: bool = True
+    notebook: Notebook | None = None
+    """What was noted of the messages when they were added."""
+    cuts: dict[bool, list[bool]] = field(default_factory=dict)
+    """The allowed cuts of `tail`, as far as they were asked for."""
 
     def build(
         self,
@@ -137,13 +144,13 @@ class Bench:
     def _digest(self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int) -> Observation:
         first = old[0].covers[0] if old else messages[0].seq
         last = messages[-1].seq if messages else old[-1].covers[1]
-        notes = DigestNotes.gather(self.agent_id, (first, last), old, messages, self.instructions)
-        text, citations = notes.write(budget, self.counter)
+        notes = DigestNotes.gather(self.agent_id, (first, last), old, messages, self.instructions, notebook=self.notebook)
+        text, citations, tokens = notes.write(budget, self.counter)
         return Observation(
             id=number,
             kind=ObservationKind.DIGEST,
             text=text,
-            tokens=self.counter.count(text),
+            tokens=tokens,
             covers=(first, last),
             citations=citations,
             replaces=tuple(o.id for o in old),
@@ -156,9 +163,15 @@ class Bench:
         shortened = self.view.elided.get(message.seq)
         return message.tokens if shortened is None else shortened.tokens
 
+    def allowed(self, *, orphans: bool = False) -> list[bool]:
+        """`cut_points` of the tail."""
+        if orphans not in self.cuts:
+            self.cuts[orphans] = cut_points(self.tail, orphans=orphans)
+        return self.cuts[orphans]
+
     def cut_keeping(self, tokens: int, latest: int, *, orphans: bool = False) -> int:
         """The earliest allowed cut that leaves at most `tokens` verbatim, else the last allowed one up to `latest`."""
-        allowed = cut_points(self.tail, orphans=orphans)
+        allowed = self.allowed(orphans=orphans)
         best = latest
         while best > 0 and not allowed[best]:
             best -= 1
@@ -217,6 +230,8 @@ def _attempts(bench: Bench) -> Iterator[Fitted]:
     # Last: only what the API cannot do without, in its shortest form.
     for pinned_tokens in (limit // 16, 0):
         yield from _squeezed(bench, group, range(group, len(tail)), pinned_tokens)
+    if len(tail) <= FEW_MESSAGES:  # of a few, the shortest forms can be smaller than a digest's pointer
+        yield from _squeezed(bench, 0, range(len(tail)), 0)
 
 
 def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
@@ -247,11 +262,12 @@ def _squeezed(bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | 
     room = bench.limit - (bare.tokens - sum(sizes))
     for _ in range(6):
         cap = _water_level(sizes, max(0, room))
-        elided = {
-            bench.tail[place].seq: elision.elide(bench.tail[place], bench.agent_id, cap, bench.counter)
+        shorter = (
+            (size, elision.elide(bench.tail[place], bench.agent_id, cap, bench.counter))
             for place, size in zip(free, sizes, strict=True)
             if size > cap
-        }
+        )
+        elided = {short.seq: short for size, short in shorter if short.tokens < size}
         tried = bench.build(cut, 0, fold_all=True, elided=elided, pinned_tokens=pinned_tokens)
         yield tried
         if cap == 0:

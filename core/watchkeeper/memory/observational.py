@@ -222,8 +222,8 @@ class ObservationalMemory:
             log.info("observations of messages %d-%d not used: %s", place.first, place.last, judged.reason)
             again = SHORTER.format(why=judged.reason)
             instruction = f"{self.settings.observer_instruction or ''}\n{again}".strip()
-        notes = DigestNotes.gather(self.state.agent_id, (place.first, place.last), (), messages)
-        text, citations = notes.write(max(1, source // 4), self.state.counter)
+        notes = DigestNotes.gather(self.state.agent_id, (place.first, place.last), (), messages, notebook=self.state.notebook)
+        text, citations, _ = notes.write(max(1, source // 4), self.state.counter)
         self._launched = replace(place, citations=citations)
         return ObserverOutput(text)
 

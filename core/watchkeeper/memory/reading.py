@@ -8,7 +8,8 @@ from typing import Any
 from watchkeeper.memory.assembly import Assembly, assemble, pinnable
 from watchkeeper.memory.books import Books
 from watchkeeper.memory.changes import ContextLimits, WindowTooSmall
-from watchkeeper.memory.content import copied
+from watchkeeper.memory.content import copied_messages
+from watchkeeper.memory.notes import Notebook
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.memory import Message, Observation, View
 
@@ -25,6 +26,8 @@ class ContextReading:
         """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is void."""
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
+        self.notebook = Notebook()
+        """What a digest would say of the messages shown, noted when they were added."""
         self._pin_first = pin_first
         self._books = books
         self._held = bool(books.redo) or books.view.reason == "undo"
@@ -112,7 +115,7 @@ class ContextReading:
         """
         if self.tokens > self.limit and self._books.last_seq:
             raise WindowTooSmall(self.tokens, self.limit)
-        return [copied(item) for item in self._assembly.rendering.items]
+        return copied_messages(self._assembly.rendering.items)
 
     def needs_compaction(self) -> bool:
         """Whether the threshold is reached; never right after an undo, which would only be undone itself."""

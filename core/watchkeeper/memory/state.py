@@ -85,6 +85,7 @@ class ContextState(ContextReading):
         content = copied_content(content)
         counted = count_message(role, content, self.counter) if tokens is None else tokens
         message = self._books.add(role, content, counted, at)
+        self.notebook.of(message)
         views: list[View] = []
         if self.view.verbatim_from is None:
             views.append(self._enter(replace(self.view, verbatim_from=message.seq), "append", at))
@@ -276,6 +277,7 @@ class ContextState(ContextReading):
             at=at,
             instructions=instructions,
             provisional=provisional,
+            notebook=self.notebook,
         )
 
     def _fitted(self, at: float) -> Change | None:
@@ -299,6 +301,7 @@ class ContextState(ContextReading):
         if fitted.new:
             self._held = False  # the bound forced it, or somebody asked
         start = self._books.uncovered_from(view)
+        self.notebook.forget(start)
         return Change(
             observations=fitted.new,
             views=(view,),

@@ -74,7 +74,7 @@ def test_the_assignment_stays_in_front_of_the_observations(state: ContextState) 
     first = state.render()[0]
     assert first["role"] == "user"
     assert first["content"][0] == {"type": "text", "text": "ASSIGNMENT: survey the folder"}
-    assert first["content"][1]["text"].startswith("# Memory of earlier messages\n")
+    assert first["content"][1]["text"] == "# Memory of earlier messages"
 
 
 def test_a_huge_assignment_is_shortened_to_a_quarter_of_the_window(state: ContextState) -> None:
@@ -89,7 +89,7 @@ def test_a_huge_assignment_is_shortened_to_a_quarter_of_the_window(state: Contex
 def test_without_pinning_the_first_message_is_observed_like_any_other(counter: TokenCounter) -> None:
     state = ContextState(ContextLimits(1_000, 0), counter, pin_first=False)
     fill(state, 100)
-    assert isinstance(state.render()[0]["content"], str)
+    assert state.render()[0]["content"][0] == {"type": "text", "text": "# Memory of earlier messages"}
 
 
 def test_after_a_digest_the_last_words_and_their_answer_are_verbatim(state: ContextState) -> None:

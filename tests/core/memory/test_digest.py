@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.core.memory.support import call, result
 
-from watchkeeper.memory.digest import DigestNotes
+from watchkeeper.memory.digest import DigestNotes, Written
 from watchkeeper.memory.identifiers import error_lines, gather, identifiers_in, paths_in
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.records.memory import Content, Message, Observation, ObservationKind
@@ -25,13 +25,13 @@ SESSION = [
 ]
 
 
-def digest(budget: int, **other: object) -> tuple[str, tuple[int, ...]]:
+def digest(budget: int, **other: object) -> Written:
     notes = DigestNotes.gather("a", (1, 6), (), SESSION, **other)  # type: ignore[arg-type]
     return notes.write(budget, default_counter())
 
 
 def test_a_digest_keeps_goals_decisions_open_tasks_files_errors_and_last_results() -> None:
-    text, citations = digest(400)
+    text, citations, _ = digest(400)
     assert "message://a/1-6" in text
     for section, line in {
         "Goals:": "Port the parser in src/parse.py to the new grammar. (#1)",
@@ -48,23 +48,23 @@ def test_a_digest_keeps_goals_decisions_open_tasks_files_errors_and_last_results
 
 @pytest.mark.parametrize("budget", [0, 5, 20, 40, 80, 200, 1_000])
 def test_a_digest_stays_within_its_budget_or_is_the_bare_pointer(budget: int) -> None:
-    text, citations = digest(budget)
+    text, citations, _ = digest(budget)
     assert citations
     assert "message://a/1-6" in text
     assert default_counter().count(text) <= budget or text == "Whole text: message://a/1-6"
 
 
 def test_instructions_say_what_to_keep() -> None:
-    text, _ = digest(120, instructions="keep everything about the tokenizer")
+    text, *_ = digest(120, instructions="keep everything about the tokenizer")
     assert text.splitlines()[1] == "Asked to keep:"
     assert "tokenizer" in text.splitlines()[2]
 
 
 def test_a_digest_folds_the_earlier_one_line_by_line() -> None:
-    text, citations = digest(400)
+    text, citations, _ = digest(400)
     earlier = Observation(1, ObservationKind.DIGEST, text, 1, (1, 6), citations, provisional=True)
     notes = DigestNotes.gather("a", (1, 8), [earlier], [message(7, "user", "Also rename it."), message(8, "assistant", "ok")])
-    folded, cited = notes.write(500, default_counter())
+    folded, cited, _ = notes.write(500, default_counter())
     assert "message://a/1-8" in folded
     assert "Port the parser in src/parse.py to the new grammar. (#1)" in folded
     assert "Also rename it. (#7)" in folded
@@ -79,13 +79,13 @@ def todo(seq: int, **states: str) -> Message:
 
 def test_of_a_to_do_list_the_newest_state_counts_across_digests_too() -> None:
     first = DigestNotes.gather("a", (1, 1), (), [todo(1, parse="in_progress", lex="pending", read="completed")])
-    text, citations = first.write(200, default_counter())
+    text, citations, _ = first.write(200, default_counter())
     assert "to do: parse (#1)" in text
     assert "to do: lex (#1)" in text
     assert "read" not in text
     earlier = Observation(1, ObservationKind.DIGEST, text, 1, (1, 1), citations)
     later = DigestNotes.gather("a", (1, 2), [earlier], [todo(2, parse="completed", lex="in_progress")])
-    text, _ = later.write(200, default_counter())
+    text, *_ = later.write(200, default_counter())
     assert "to do: lex (#2)" in text
     assert "parse" not in text
 
