@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sessions": ("looking", "List every session"),
     "show": ("looking", "Show the whole state of a session"),
     "artifacts": ("looking", "List what a session produced, or print one"),
+    "import": ("importing", "Import sessions of Claude Code, Codex and OpenCode"),
     "export": ("exporting", "Write a whole session into one file: Markdown, a web page, or JSON"),
     "memory": ("remembering", "Status, sync and search of what agents remember"),
     "agent": ("remembering", "Reports on agents"),
@@ -49,7 +50,8 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"watchkeeper.cli.{COMMANDS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        # A function cannot be called `import`.
+        command: click.Command = getattr(module, f"{cmd_name}_" if cmd_name == "import" else cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
