@@ -28,7 +28,7 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     except Exception:
         return []
     with connection:
-        rows = connection.execute("SELECT id FROM sessions ORDER BY created_at DESC LIMIT 50").fetchall()
+        rows = connection.execute("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY created_at DESC LIMIT 50").fetchall()
     return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
 
 

@@ -56,7 +56,7 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
 
 
 def find(connection: Connection, name: str) -> str:
-    """The id of the session that `name` means: `last`, an id, or a unique prefix of one.
+    """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted ones are never meant.
 
     Raises:
         NotFound: none is meant.
@@ -67,14 +67,17 @@ def find(connection: Connection, name: str) -> str:
         return connection.execute(sql, parameters).fetchall()
 
     if name == "last":
-        rows = ask("SELECT id FROM sessions ORDER BY created_at DESC, rowid DESC LIMIT 1")
+        rows = ask("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY created_at DESC, rowid DESC LIMIT 1")
         if not rows:
             raise NotFound("no sessions yet; start one with `wk run GOAL` or `wk demo`")
         return str(rows[0][0])
-    rows = ask("SELECT id FROM sessions WHERE id = ?", (name,))
+    rows = ask("SELECT id FROM sessions WHERE id = ? AND deleted_at IS NULL", (name,))
+    if not rows and ask("SELECT 1 FROM sessions WHERE id = ? AND deleted_at > 0", (name,)):
+        raise NotFound(f"session {name} was deleted; `wk restore {name}` brings it back")
     if not rows:
         pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-        rows = ask("SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' LIMIT 6", (pattern,)) if name else []
+        sql = "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' AND deleted_at IS NULL LIMIT 6"
+        rows = ask(sql, (pattern,)) if name else []
     if not rows:
         raise NotFound(f"no session {name!r}; list them with `wk sessions`")
     if len(rows) > 1:

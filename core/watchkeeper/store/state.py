@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from watchkeeper.store.encoding import decode
+from watchkeeper.store.encoding import decode, encode
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -80,19 +81,11 @@ def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
     return [dict(row) for row in rows]
 
 
-def summaries(reads: Any, *, search: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
-    """Sessions, the newest first, with the figures of a list. `search` looks in goals, results, facts and messages."""
-    where, parameters = "1", []
-    if search:
-        like = "%" + search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
-        where = (
-            "(s.goal LIKE ?1 ESCAPE '\\' OR s.title LIKE ?1 ESCAPE '\\' OR s.status_reason LIKE ?1 ESCAPE '\\'"
-            " OR EXISTS (SELECT 1 FROM facts f WHERE f.session_id = s.id AND f.text LIKE ?1 ESCAPE '\\')"
-            " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND (t.title LIKE ?1 ESCAPE '\\' OR t.result LIKE ?1 ESCAPE '\\'))"
-            " OR EXISTS (SELECT 1 FROM agents g JOIN messages m ON m.agent_id = g.id WHERE g.session_id = s.id"
-            " AND m.content LIKE ?1 ESCAPE '\\'))"
-        )
-        parameters = [like]
+def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 200) -> list[dict[str, Any]]:
+    """Sessions, the newest first, with the figures of a list: those `among` these ids, or all that are not deleted."""
+    where, parameters = "s.deleted_at IS NULL", []
+    if among is not None:
+        where, parameters = "s.id IN (SELECT value FROM json_each(?))", [encode(list(among))]
     rows = reads.all(
         "SELECT s.*, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"  # noqa: S608 - a constant
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
