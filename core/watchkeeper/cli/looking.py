@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from watchkeeper.cli.finding import found_sessions, say_found
 from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
 from watchkeeper.records.errors import NotFound
 from watchkeeper.store import artifacts as artifact_store
@@ -20,14 +21,21 @@ GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "ca
 
 
 @click.command()
-@click.option("--search", metavar="TEXT", help="Only sessions whose goal, tasks, facts or messages hold TEXT.")
+@click.option("--search", metavar="TEXT", help="Only sessions that hold these words, and pass filters such as state:done.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=200, show_default=True)
 @db_option
 @json_option
 def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> int:
-    """List every session, the newest first."""
+    """List every session, the newest first.
+
+    --search looks through goals, tasks, facts, names of artifacts and every message; "in quotation marks" is a phrase.
+    Filters: state: model: tag: workspace: id: cost>1 cost<1 since:2026-11-01 before: compacted.
+    """
     opened = Opened(db)
-    rows = state.summaries(opened, search=search, limit=limit)
+    if search is None:
+        rows = state.summaries(opened, limit=limit)
+    else:
+        rows = found_sessions(opened, search, limit)
     for row in rows:
         row["live"] = row["status"] == "running" and probe(opened.path, row["id"]) is not None
     if as_json:
@@ -45,6 +53,8 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,} {_cost(row):>9}"
             f"  {clean(row['title'] or row['goal'], 80)}"
         )
+        if row.get("found"):
+            say_found(row["found"])
     return 0
 
 

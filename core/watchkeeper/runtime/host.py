@@ -23,6 +23,7 @@ from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, 
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.command_queue import CommandQueue
 from watchkeeper.runtime.dispatch import dispatch, inputs_of
+from watchkeeper.runtime.indexing import Indexing
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.scheduling import ready, settled_stale, unfinished
@@ -143,6 +144,7 @@ class SessionHost:
         """
         background: list[asyncio.Task[None]] = []
         feed = ChangeFeed(self.store.path)
+        indexing = Indexing(self.store.path)
         try:
             if self._once is None:
                 await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings))
@@ -151,6 +153,7 @@ class SessionHost:
                 asyncio.create_task(self._watch(feed)),
                 asyncio.create_task(self._live.run()),
                 asyncio.create_task(self._beat()),
+                asyncio.create_task(indexing.run()),
             ]
             for task in background:
                 task.add_done_callback(self._background_ended)
@@ -169,6 +172,7 @@ class SessionHost:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._drop_loops()
+            await indexing.close()
 
     async def _reconcile(self) -> bool:
         """Make the loops agree with the rows; True when there is nothing left to do."""

@@ -45,6 +45,10 @@ _SELECT = (
 )
 
 
+_NAMES = (
+    " OR EXISTS (SELECT 1 FROM tasks t WHERE t.session_id = s.id AND t.title LIKE ? ESCAPE '\\')"
+    " OR EXISTS (SELECT 1 FROM outputs o WHERE o.session_id = s.id AND o.name LIKE ? ESCAPE '\\')"
+)
 _NAMED = "s.id IN (SELECT value FROM json_each(?))"
 
 ORDERS = {
@@ -60,16 +64,14 @@ ORDERS = {
 def list_sessions(
     connection: Connection, search: str = "", limit: int = 1000, *, order: str = "last active", also: Collection[str] = ()
 ) -> tuple[SessionLine, ...]:
-    """At most `limit` sessions that pass the filters of `search` and hold its other words.
+    """At most `limit` sessions that pass the filters of `search` and hold its other words; no deleted ones.
 
-    The words are looked for in goal, title, id, workspace, model, tags, state and facts; the sessions `also` named
-    hold them elsewhere. `order` is one of `ORDERS`.
+    The words are looked for, as parts of words too, in goal, title, id, workspace, model, tags and state, in facts, in
+    the titles of tasks and in the names of artifacts; the sessions `also` named hold them elsewhere (`search_messages`).
+    `order` is one of `ORDERS`.
     """
     filters = parse_filters(search)
     words = filters.words
-    if not words and not filters.clauses:
-        rows = connection.execute(f"{_SELECT}{ORDERS[order]}", (limit,))
-        return tuple(SessionLine(*row) for row in rows)
     haystack = (
         "(s.goal || ' ' || ifnull(s.title, '') || ' ' || s.id || ' ' || s.workspace || ' ' || s.model || ' ' || s.tags"
         " || ' ' || s.status)"
@@ -79,8 +81,8 @@ def list_sessions(
     for word in words:
         pattern = "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
         terms = re.findall(r"\w+", word)
-        clause = f"{haystack} LIKE ? ESCAPE '\\'"
-        values.append(pattern)
+        clause = f"{haystack} LIKE ? ESCAPE '\\'{_NAMES}"
+        values += [pattern, pattern, pattern]
         if terms:
             clause += (
                 " OR s.id IN (SELECT f.session_id FROM facts_fts JOIN facts f ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?)"

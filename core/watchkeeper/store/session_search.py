@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.message_search import DEADLINE_SECONDS, search_by_session
+from watchkeeper.store.search_query import MOST_WORDS, typed_words
+from watchkeeper.store.snippets import Piece, plain_snippet
 
 _STATES = {"live": "running", "dead": "running"}
 """What the list calls states that the row cannot tell apart: the lease does."""
-_FILTER = re.compile(r"(state|model|tag|since|before|workspace):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)", re.IGNORECASE)
-
-_MESSAGES = (
-    "SELECT (SELECT session_id FROM agents WHERE id = m.agent_id), m.agent_id, m.seq,"
-    " substr(m.content, max(1, instr(lower(m.content), ?) - 40), 160) FROM messages m"
-)
+_FILTER = re.compile(r"(state|model|tag|since|before|workspace|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)", re.IGNORECASE)
+_COLUMNS = {"model": "s.model", "tag": "s.tags", "workspace": "s.workspace", "id": "s.id"}
 
 
 @dataclass(frozen=True, slots=True)
 class MessageHit:
-    """A message that holds the words. `excerpt` is a piece of its stored JSON: hostile until sanitised."""
+    """The newest message of a session that holds the words."""
 
     session_id: str
     agent_id: str
     seq: int
     excerpt: str
+    """The words in their context: hostile until sanitised."""
+    pieces: tuple[Piece, ...] = ()
+    """The excerpt, with the words marked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,77 +36,73 @@ class Filters:
     """The filters of a search as SQL conditions on `sessions s`, and the words that are left."""
 
     words: tuple[str, ...]
+    """Each a word, or what stood in quotation marks."""
     clauses: tuple[str, ...]
     values: tuple[object, ...]
+    text: str = ""
+    """The words as they were typed, for `message_search`."""
+    deleted: bool = False
+    """Whether it is deleted sessions that are looked for; they are hidden else."""
 
 
 def parse_filters(search: str) -> Filters:
-    """`state:paused model:opus tag:x workspace:x cost>1 since:2026-11-01 before:… compacted`; all else are words."""
+    """`state:paused model:opus tag:x workspace:x id:x cost>1 since:2026-11-01 before:… compacted`; all else are words.
+
+    What stands in quotation marks is never a filter. `state:deleted` finds the sessions that can still be restored.
+    """
     words: list[str] = []
+    kept: list[str] = []
     clauses: list[str] = []
     values: list[object] = []
-    for word in search.split()[:16]:
-        match = _FILTER.fullmatch(word)
+    deleted = False
+    for typed in typed_words(search)[:MOST_WORDS]:
+        match = None if typed.quoted else _FILTER.fullmatch(typed.text)
         name = (match[1] or "").lower() if match else ""
-        if match is None:
-            words.append(word)
+        at = _day(match[2]) if match is not None and name in ("since", "before") else None
+        if match is None or (name in ("since", "before") and at is None):
+            words.append(typed.text)
+            kept.append(f'"{typed.text}"' if typed.quoted else typed.text)
         elif match[5]:
             clauses.append("EXISTS (SELECT 1 FROM agents c WHERE c.session_id = s.id AND c.compactions > 0)")
         elif match[3]:
             clauses.append("s.cost_usd > ?" if match[3] == ">" else "s.cost_usd < ?")
             values.append(float(match[4]))
+        elif name == "state" and match[2].lower() == "deleted":
+            deleted = True
         elif name == "state":
             clauses.append("s.status = ?")
             values.append(_STATES.get(match[2].lower(), match[2].lower()))
-        elif name in ("since", "before"):
-            at = _day(match[2])
-            if at is None:
-                words.append(word)
-                continue
+        elif at is not None:
             clauses.append("s.last_active >= ?" if name == "since" else "s.last_active < ?")
             values.append(at)
         else:
-            column = {"model": "instr(lower(s.model), ?)", "tag": "instr(lower(s.tags), ?)"}
-            clauses.append(column.get(name, "instr(lower(s.workspace), ?)") + " > 0")
+            clauses.append(f"instr(lower({_COLUMNS[name]}), ?) > 0")
             values.append(match[2].lower())
-    return Filters(tuple(words), tuple(clauses), tuple(values))
+    clauses.append("s.deleted_at IS NOT NULL" if deleted else "s.deleted_at IS NULL")
+    return Filters(tuple(words), tuple(clauses), tuple(values), " ".join(kept), deleted)
 
 
 def search_messages(
     connection: Connection,
-    words: tuple[str, ...],
+    words: str | Sequence[str],
     *,
-    seconds: float = 0.2,
-    limit: int = 400,
+    seconds: float = DEADLINE_SECONDS,
+    limit: int = 1000,
+    cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> tuple[dict[str, MessageHit], bool]:
     """The newest message of each session that holds every word, and whether all messages were looked through.
 
-    It stops after `seconds`, or `limit` messages found: a viewer's reader has more to do than to search.
+    `words`: as typed (`Filters.text`), or one by one. It stops after `seconds`, at `limit` sessions, or when `cancelled`
+    says that nobody waits for the answer any more.
     """
-    if not words:
-        return {}, True
-    patterns = [json.dumps(word)[1:-1].replace("!", "!!").replace("%", "!%").replace("_", "!_") for word in words]
-    where = " AND ".join("m.content LIKE ? ESCAPE '!'" for _ in words)
-    first = json.dumps(words[0])[1:-1].lower()
-    deadline, found, count = monotonic() + seconds, dict[str, MessageHit](), 0
-    connection.set_progress_handler(lambda: int(monotonic() > deadline), 2000)
-    try:
-        rows = connection.execute(
-            f"{_MESSAGES} WHERE {where} ORDER BY m.rowid DESC LIMIT ?",
-            (first, *(f"%{pattern}%" for pattern in patterns), limit),
-        )
-        for row in rows:
-            count += 1
-            if row[0] is not None:
-                found.setdefault(row[0], MessageHit(*row))
-    except sqlite3.OperationalError as error:
-        if "interrupt" not in str(error):
-            raise
-        return found, False
-    finally:
-        connection.set_progress_handler(None, 0)
-    return found, count < limit
+    text = words if isinstance(words, str) else " ".join(f'"{word}"' if " " in word else word for word in words)
+    found = search_by_session(connection, text, limit=limit, deadline_seconds=seconds, cancelled=cancelled, monotonic=monotonic)
+    hits = {
+        hit.session_id: MessageHit(hit.session_id, hit.agent_id, hit.seq, plain_snippet(hit.snippet), hit.snippet)
+        for hit in found.hits
+    }
+    return hits, found.complete
 
 
 def _day(text: str) -> float | None:

@@ -12,6 +12,7 @@ from tests.core.cli.conftest import Wk
 
 from watchkeeper._version import __version__
 from watchkeeper.cli.app import COMMANDS, HIDDEN
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.driver import sqlite3
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
@@ -33,6 +34,54 @@ def test_sessions_are_found_by_what_they_hold(wk: Wk, demo: Path) -> None:
     assert len(wk("sessions", "--search", "open TODOs", "--json").json) == 1
     assert wk("sessions", "--search", "a100%sure", "--json").json == []
     assert "no sessions with" in wk("sessions", "--search", "a100%sure").out
+
+
+def test_a_search_shows_the_words_in_their_context(wk: Wk, demo: Path) -> None:
+    (one,) = wk("sessions", "--search", "todo state:done", "--json").json
+    assert one["found"].keys() == {"agent", "seq", "pieces"}
+    assert any(found and text.lower().startswith("todo") for text, found in one["found"]["pieces"])
+    assert f"#{one['found']['seq']}: " in wk("sessions", "--search", "todo").out
+    assert wk("sessions", "--search", "todo state:failed", "--json").json == []
+
+
+def test_a_host_that_has_ended_leaves_every_message_indexed(demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    assert connection.execute("SELECT indexed_through = (SELECT max(id) FROM messages) FROM message_index").fetchone() == (1,)
+    connection.close()
+
+
+def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
+    wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = sqlite3.connect(demo)
+    connection.execute(
+        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+        " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1",
+        (json.dumps("a kraken"),),
+    )
+    connection.commit()
+    connection.close()
+
+    def refuse(path: Path) -> None:
+        raise StoreUnusable(f"{path} cannot be written")
+
+    monkeypatch.setattr("watchkeeper.cli.finding.database.open_writable", refuse)
+    (one,) = wk("sessions", "--search", "kraken", "--json").json
+    assert one["found"]["seq"] == 9999
+
+
+def test_a_found_message_is_harmless_for_the_terminal(wk: Wk, demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    connection.execute(
+        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+        " SELECT id, 9999, 'user', ?, 1, 1, 1 FROM agents LIMIT 1",
+        (json.dumps(f"kraken {NASTY} squid{NASTY}"),),
+    )
+    connection.commit()
+    connection.close()
+    shown = wk("sessions", "--search", "kraken").out
+    assert "kraken" in shown
+    assert not HARMFUL & set(shown)
 
 
 def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None:

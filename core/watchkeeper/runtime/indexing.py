@@ -1,0 +1,78 @@
+"""Keeping the index of words up to date while a host runs: beside the agents' steps, in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.message_index import index_batch, index_until
+
+log = logging.getLogger(__name__)
+
+EVERY_SECONDS = 3.0
+MOST_BATCHES = 20
+"""In one round: some 10,000 messages. A backlog of a million takes a few minutes, and no agent notices."""
+PAUSE_SECONDS = 0.02
+"""Between two batches, so that the write lock is free four fifths of the time."""
+LOCK_SECONDS = 0.05
+LAST_SECONDS = 1.0
+"""What is not indexed when the host has ended is searched by reading it, until somebody indexes it."""
+
+
+class Indexing:
+    """The indexer of one host. An index that cannot be written stops nothing: searches read what it does not hold."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._executor = ThreadPoolExecutor(1, "watchkeeper-index")
+        self._connection: Connection | None = None
+        self._failed = False
+
+    async def run(self) -> None:
+        """Index what was written, every few seconds, until cancelled."""
+        while not self._failed:
+            await asyncio.sleep(EVERY_SECONDS)
+            await self._in_thread(self._round)
+
+    async def close(self) -> None:
+        """Index what is left, for a moment, and end."""
+        try:
+            await self._in_thread(self._last_round)
+        finally:
+            self._executor.shutdown(wait=False)
+
+    async def _in_thread(self, work: Callable[[Connection], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._guarded, work)
+
+    def _guarded(self, work: Callable[[Connection], None]) -> None:
+        if self._failed:
+            return
+        try:
+            if self._connection is None:
+                self._connection = database.open_writable(self._path, check_same_thread=False)
+                # A power failure may take the newest of the index, never one message: it is made again.
+                self._connection.execute("PRAGMA synchronous=NORMAL")
+            work(self._connection)
+        except (sqlite3.DatabaseError, StoreUnusable) as error:
+            if not database.is_busy(error):
+                self._failed = True
+                log.warning("messages are no longer indexed: %s", error)
+
+    def _round(self, connection: Connection) -> None:
+        for _ in range(MOST_BATCHES):
+            if not index_batch(connection, lock_timeout_seconds=LOCK_SECONDS).more:
+                return
+            time.sleep(PAUSE_SECONDS)
+
+    def _last_round(self, connection: Connection) -> None:
+        try:
+            index_until(connection, seconds=LAST_SECONDS)
+        finally:
+            connection.close()
