@@ -1,0 +1,126 @@
+"""A copy of the whole database, consistent while hosts write to it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, sqlite3
+
+PAGES_AT_ONCE = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class BackupDone:
+    """A backup that was made and checked."""
+
+    path: Path
+    bytes: int
+    sessions: int
+    seconds: float
+
+
+def backup(path: Path, target: Path, *, overwrite: bool = False, told: Callable[[int, int], None] | None = None) -> BackupDone:
+    """Copy the database at `path` to `target` by SQLite's backup API, as of the moment at which it begins.
+
+    Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its integrity
+    was checked, and never takes the place of another file unless `overwrite`. `told` hears (pages done, pages in all).
+
+    Raises:
+        BadInput: `target` exists, is no place for a file, or is the database itself.
+        StoreUnusable: the database cannot be read, the copy cannot be written, or it is damaged.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    _check(path, target, overwrite)
+    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    source = database.open_readonly(path)
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        _copy(source, part, told)
+        sessions = _checked(part)
+        _sync(part)
+        if overwrite:
+            os.replace(part, target)
+        else:
+            os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
+        _sync(target.parent)
+        return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
+    except FileExistsError:
+        raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(path, error)) from error
+    except OSError as error:
+        raise StoreUnusable(f"{target} cannot be written ({error.strerror or error}); choose another place") from error
+    finally:
+        source.close()
+        for name in (
+            part,
+            part.with_name(part.name + "-wal"),
+            part.with_name(part.name + "-shm"),
+            part.with_name(part.name + "-journal"),
+        ):
+            name.unlink(missing_ok=True)
+
+
+def _check(path: Path, target: Path, overwrite: bool) -> None:
+    if target.is_dir() or not target.name:
+        raise BadInput(f"{target} is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise BadInput(f"there is no folder {target.parent}; make it first")
+    live = path.resolve()
+    if target.resolve() in (live, live.with_name(live.name + "-wal"), live.with_name(live.name + "-shm")):
+        raise BadInput(f"{target} is the database itself; a backup needs a name of its own")
+    if target.exists() and not overwrite:
+        raise BadInput(f"{target} exists already; choose another name, or --overwrite it")
+
+
+def _copy(source: Connection, part: Path, told: Callable[[int, int], None] | None) -> None:
+    copy = sqlite3.connect(str(part), isolation_level=None)
+    try:
+        # With a read transaction of its own the copy stays with one moment: without it, every commit of a host would
+        # make SQLite begin again.
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        try:
+            source.backup(
+                copy,
+                pages=PAGES_AT_ONCE,
+                sleep=0.0,
+                progress=(lambda _, left, pages: told(pages - left, pages)) if told is not None else None,
+            )
+        finally:
+            source.execute("ROLLBACK")
+        copy.execute("PRAGMA journal_mode=WAL")
+    finally:
+        copy.close()
+
+
+def _checked(part: Path) -> int:
+    """How many sessions the copy holds.
+
+    Raises:
+        StoreUnusable: it is damaged.
+    """
+    copy = sqlite3.connect(f"file:{part}?mode=ro", uri=True) if "?" not in str(part) else sqlite3.connect(str(part))
+    try:
+        found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreUnusable(f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`")
+        return int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
+    finally:
+        copy.close()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

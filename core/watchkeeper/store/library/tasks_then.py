@@ -1,0 +1,138 @@
+"""The tasks of a session's plans as they stood at a moment.
+
+Whether a task was there, its title and what it depends on stand in the plan's revision; how it stood, in its events;
+what it was told, in the calls by which the planner made and revised it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.store import artifacts, plans
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.library.moment import Moment, TaskMoment
+
+Row = dict[str, Any]
+
+_TOLD = ("instructions", "role", "expected_outputs")
+
+
+def tasks_then(connection: Connection, session_id: str, moment: Moment, last_seq: dict[str, int]) -> dict[str, Row]:
+    """Rows of `tasks` as they stood, by id. `last_seq`: each agent's last message then."""
+    graph: dict[str, Row] = {}
+    for plan_id, revision in moment.revisions.items():
+        row = connection.execute(
+            "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?", (plan_id, revision)
+        ).fetchone()
+        graph |= {one["id"]: one for one in decode(row[0])}
+    found = connection.execute("SELECT * FROM tasks WHERE session_id = ?", (session_id,))
+    names = [column[0] for column in found.description]
+    rows = {row["id"]: row for row in (dict(zip(names, values, strict=True)) for values in found) if row["id"] in graph}
+    revised = _revised_later(connection, moment)
+    told = _told(connection, session_id, moment, last_seq) if revised else {}
+    then: dict[str, Row] = {}
+    for task_id, row in rows.items():
+        if row["name"] in revised:
+            row = row | {key: value for key, value in told.get(row["name"], {}).items() if key in _TOLD}
+        state = moment.tasks.get(task_id, TaskMoment())
+        then[task_id] = row | {"title": graph[task_id]["title"]} | _state(connection, row, state, moment, last_seq)
+    return then
+
+
+def _state(connection: Connection, row: Row, state: TaskMoment, moment: Moment, last_seq: dict[str, int]) -> Row:
+    agent_id = state.agent
+    inputs = connection.execute(
+        "SELECT inputs_ref FROM handoffs WHERE task_id = ? AND assigned_agent = ?", (row["id"], agent_id or "")
+    ).fetchone()
+    refs = inputs[0] if inputs else row["inputs_ref"] if state.attempt > 1 else "[]"
+    # The hash is made at hand-over, of the instructions as they were then, and goes when the task is to be done again.
+    given = agent_id is not None and row["assigned_agent"] == agent_id
+    hashed = row["inputs_hash"] if given else plans.inputs_hash(decode(refs), row["instructions"]) if inputs else None
+    token = row["resume_token"] if state.attempt > 1 and agent_id is None else None
+    if agent_id is not None and agent_id in moment.agents:
+        token = f"{agent_id}:{moment.agents[agent_id].turn}:{last_seq.get(agent_id, 0)}"
+    same = row["attempt"] == state.attempt and row["status"] == state.status and row["assigned_agent"] == agent_id
+    result, refs_made = row["result"], row["artifact_refs"]
+    if state.done_at is None:
+        result, refs_made = None, "[]"
+    elif not same or result is None:
+        result, refs_made = _result(connection, row, agent_id, state.done_at)
+    return {
+        "status": state.status, "status_reason": state.reason, "attempt": state.attempt, "assigned_agent": agent_id,
+        "resume_token": row["resume_token"] if same and token is not None else token, "starts_from": state.starts_from,
+        "inputs_ref": refs, "inputs_hash": hashed, "artifact_refs": refs_made, "result": result, "error": state.error,
+        "failures": state.failures, "ended_at": state.ended_at,
+        "started_at": row["started_at"] if (row["started_at"] or 0.0) <= moment.at else None,
+    }  # fmt: skip
+
+
+def _result(connection: Connection, row: Row, agent_id: str | None, done_at: float) -> tuple[str | None, str]:
+    """What the task's agent had reported and produced when it was done."""
+    rows = connection.execute(
+        "SELECT name, kind, digest FROM outputs WHERE agent_id = ? AND created_at <= ? ORDER BY id", (agent_id or "", done_at)
+    ).fetchall()
+    newest = {name: artifacts.ref_of(digest) for name, kind, digest in rows if kind == "artifact"}
+    reported = [artifacts.ref_of(digest) for _, kind, digest in rows if kind == "result"][-1:]
+    text = artifacts.get(_Reads(connection), reported[0]) if reported else None
+    refs = [*reported, *(ref for _, ref in sorted(newest.items()))]
+    return (text.decode("utf-8", "replace") if text is not None else row["result"]), encode(refs)
+
+
+def _revised_later(connection: Connection, moment: Moment) -> set[str]:
+    """Names of the tasks that the planner has revised since."""
+    names: set[str] = set()
+    for plan_id, revision in moment.revisions.items():
+        for (reason,) in connection.execute(
+            "SELECT reason FROM plan_revisions WHERE plan_id = ? AND revision > ? AND reason LIKE 'revised %'",
+            (plan_id, revision),
+        ):
+            names.add(reason.removeprefix("revised "))
+    return names
+
+
+def _told(connection: Connection, session_id: str, moment: Moment, last_seq: dict[str, int]) -> dict[str, Row]:
+    """What the planner had said of each task by then: instructions, role, expected outputs, by the task's name."""
+    planner = connection.execute("SELECT planner_agent_id FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
+    done = {
+        row[0]
+        for row in connection.execute("SELECT tool_use_id, id FROM tool_calls WHERE agent_id = ? AND status = 'done'", (planner,))
+        if row[1] in moment.calls
+    }
+    ids = dict(connection.execute("SELECT id, name FROM tasks WHERE session_id = ?", (session_id,)).fetchall())
+    told: dict[str, Row] = {}
+    for (content,) in connection.execute(
+        "SELECT content FROM messages WHERE agent_id = ? AND seq <= ? AND role = 'assistant' ORDER BY seq",
+        (planner, last_seq.get(planner, 0)),
+    ):
+        blocks = decode(content)
+        for block in blocks if isinstance(blocks, list) else []:
+            if block.get("type") != "tool_use" or block.get("id") not in done or not isinstance(block.get("input"), dict):
+                continue
+            given = block["input"]
+            if block.get("name") == "create_plan":
+                for one in given.get("tasks") or []:
+                    told[str(one.get("name")).strip()] = _fields(one)
+            elif block.get("name") == "add_task":
+                told[str(given.get("name")).strip()] = _fields(given)
+            elif block.get("name") == "revise_task":
+                name = ids.get(str(given.get("task")), str(given.get("task")))
+                told[name] = told.get(name, {}) | _fields(given)
+    return told
+
+
+def _fields(given: Row) -> Row:
+    fields = {key: given[key] for key in ("instructions", "role") if isinstance(given.get(key), str)}
+    if given.get("expected_outputs"):
+        fields["expected_outputs"] = encode(given["expected_outputs"])
+    return fields
+
+
+class _Reads:
+    """A connection as artifacts ask it."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+        return self._connection.execute(sql, parameters).fetchone()

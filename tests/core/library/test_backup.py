@@ -1,0 +1,106 @@
+"""A backup is whole, consistent while a host writes, private, and never takes another file's place by accident."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.library.conftest import add_session
+
+from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.library import backup
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "watchkeeper.db"
+
+
+def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: Path, tmp_path: Path) -> None:
+    add_session(connection, "abcd2345")
+    heard: list[tuple[int, int]] = []
+    done = backup(path, tmp_path / "copy.db", told=lambda did, of: heard.append((did, of)))
+    assert done.path.stat().st_mode & 0o777 == 0o600
+    assert (done.sessions, done.bytes) == (1, done.path.stat().st_size)
+    assert heard[-1][0] == heard[-1][1]
+    copy = database.open_readonly(done.path)
+    for table in ("sessions", "agents", "messages", "facts", "events"):
+        assert copy.execute(f"SELECT * FROM {table}").fetchall() == connection.execute(f"SELECT * FROM {table}").fetchall()
+    copy.close()
+    assert not [name for name in tmp_path.iterdir() if name.name.endswith(".part")]
+
+
+def test_a_backup_is_of_one_moment_while_another_process_writes(
+    connection: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchkeeper.store.library.backing_up.PAGES_AT_ONCE", 5)
+    connection.execute("CREATE TABLE pairs (a, b)")
+    connection.execute("BEGIN")
+    connection.executemany("INSERT INTO pairs VALUES (?, ?)", [("x" * 900, 0) for _ in range(500)])
+    connection.execute("COMMIT")
+    over = threading.Event()
+    written: list[int] = []
+
+    def host() -> None:
+        mine = database.open_writable(path, check_same_thread=False)
+        number = 0
+        while not over.is_set():
+            number += 1
+            database.begin_immediate(mine)
+            mine.execute("UPDATE pairs SET b = ?", (number,))
+            mine.execute("COMMIT")
+            written.append(number)
+        mine.close()
+
+    thread = threading.Thread(target=host)
+    thread.start()
+    try:
+        while not written:
+            pass
+        before = len(written)
+        done = backup(path, tmp_path / "copy.db")
+        during = len(written) - before
+    finally:
+        over.set()
+        thread.join()
+    copy = sqlite3.connect(done.path)
+    assert copy.execute("SELECT count(DISTINCT b), count(*) FROM pairs").fetchone() == (1, 500)
+    assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    copy.close()
+    assert during > 0
+
+
+def test_no_file_is_overwritten_without_saying_so(connection: Any, path: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copy.db"
+    target.write_text("precious")
+    with pytest.raises(BadInput, match="exists already"):
+        backup(path, target)
+    assert target.read_text() == "precious"
+    backup(path, target, overwrite=True)
+    assert target.read_bytes().startswith(b"SQLite format 3")
+    assert target.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(BadInput, match="the database itself"):
+        backup(path, path, overwrite=True)
+    with pytest.raises(BadInput, match="is a folder"):
+        backup(path, tmp_path)
+    with pytest.raises(BadInput, match="no folder"):
+        backup(path, tmp_path / "nowhere" / "copy.db")
+
+
+def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(connection: Any, path: Path, tmp_path: Path) -> None:
+    for number in range(200):
+        add_session(connection, f"abcd{number:04}")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = bytearray(path.read_bytes())
+    for page in range(60, len(data) // 4096):
+        data[page * 4096 : page * 4096 + 200] = b"\xff" * 200
+    path.write_bytes(bytes(data))
+    with pytest.raises(StoreUnusable, match="damaged"):
+        backup(path, tmp_path / "copy.db")
+    assert not (tmp_path / "copy.db").exists()
+    assert not [name for name in tmp_path.iterdir() if ".part" in name.name]

@@ -1,0 +1,132 @@
+"""Titles and tags, and deleting with a way back, of sessions that nobody drives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.library.conftest import add_session
+
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, NotFound
+from watchkeeper.store import sessions, state
+from watchkeeper.store.dashboard_sessions import list_sessions
+from watchkeeper.store.lease import Lease, lock_path
+from watchkeeper.store.library import change_tags, delete, deleted_sessions, rename, restore
+from watchkeeper.store.library.deletion import find_deleted
+from watchkeeper.store.writer import Group
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "watchkeeper.db"
+
+
+def value(connection: Any, column: str, session_id: str = "abcd2345") -> Any:
+    return connection.execute(f"SELECT {column} FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
+
+
+def test_a_title_stands_for_the_goal_until_it_is_taken_away(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345")
+    assert rename(path, "abcd2345", "  the\n  big one ") == "the big one"
+    assert value(connection, "title") == "the big one"
+    assert rename(path, "abcd2345", " ") is None
+    assert value(connection, "title") is None
+    with pytest.raises(BadInput, match="at most 400"):
+        rename(path, "abcd2345", "x" * 401)
+
+
+def test_tags_are_added_once_and_taken_away_whatever_their_case(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345", tags='["old"]')
+    assert change_tags(path, "abcd2345", add=["#Nightly", "nightly", "+keep"]) == ("old", "Nightly", "keep")
+    assert change_tags(path, "abcd2345", remove=["NIGHTLY"]) == ("old", "keep")
+    assert value(connection, "tags") == '["old","keep"]'
+
+
+@pytest.mark.parametrize("tag", ["", "two words", "a,b", 'quo"te', "x" * 61, "\x1b[31m", "#"])
+def test_what_is_no_tag_is_refused(connection: Any, path: Path, tag: str) -> None:
+    add_session(connection, "abcd2345")
+    with pytest.raises(BadInput):
+        change_tags(path, "abcd2345", add=[tag])
+    assert value(connection, "tags") == "[]"
+
+
+def test_a_session_that_a_live_host_drives_is_not_changed(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345", status="running")
+    lease = Lease.acquire(path, "abcd2345")
+    for change in (
+        lambda: rename(path, "abcd2345", "other"),
+        lambda: change_tags(path, "abcd2345", add=["x"]),
+        lambda: delete(path, "abcd2345"),
+    ):
+        with pytest.raises(DrivenElsewhere, match="wk pause abcd2345"):
+            change()
+    lease.release()
+    assert (value(connection, "title"), value(connection, "tags"), value(connection, "deleted_at")) == (None, "[]", None)
+    assert rename(path, "abcd2345", "other") == "other"
+
+
+def test_a_name_that_is_no_session_is_told(connection: Any, path: Path) -> None:
+    with pytest.raises(NotFound, match="no session 'nothing2'"):
+        rename(path, "nothing2", "x")
+
+
+def test_a_deleted_session_is_in_no_list_and_no_name_means_it(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345", created_at=5.0, last_active=5.0)
+    add_session(connection, "older234")
+    gone = delete(path, "abcd2345", now=1000.0)
+    assert (gone.name, gone.gone_at) == ("goal of abcd2345", 1000.0 + 7 * 86_400)
+    assert [row.id for row in list_sessions(connection)] == ["older234"]
+    assert [row.id for row in list_sessions(connection, "goal")] == ["older234"]
+    assert [row.id for row in list_sessions(connection, "state:done")] == ["older234"]
+
+    class Reads:
+        def all(self, sql: str, parameters: Any = ()) -> Any:
+            from watchkeeper.store.driver import sqlite3
+
+            connection.row_factory = sqlite3.Row
+            try:
+                return connection.execute(sql, parameters).fetchall()
+            finally:
+                connection.row_factory = None
+
+    assert [row["id"] for row in state.summaries(Reads())] == ["older234"]
+    assert sessions.find(connection, "last") == "older234"
+    with pytest.raises(NotFound, match="`wk restore abcd2345` brings it back"):
+        sessions.find(connection, "abcd2345")
+    with pytest.raises(NotFound):
+        sessions.find(connection, "abcd")
+
+
+def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345", tags='["x"]')
+    before = connection.execute("SELECT * FROM sessions").fetchone()
+    delete(path, "abcd2345", now=1000.0)
+    assert [one.id for one in deleted_sessions(connection)] == ["abcd2345"]
+    assert find_deleted(connection, "ab") == find_deleted(connection, "last") == "abcd2345"
+    with pytest.raises(BadInput, match="deleted already"):
+        delete(path, "abcd2345")
+    restore(path, "abcd2345")
+    assert deleted_sessions(connection) == ()
+    assert sessions.find(connection, "last") == "abcd2345"
+    after = connection.execute("SELECT * FROM sessions").fetchone()
+    epoch = [column[0] for column in connection.execute("SELECT * FROM sessions").description].index("lease_epoch")
+    assert [one for at, one in enumerate(after) if at != epoch] == [one for at, one in enumerate(before) if at != epoch]
+    with pytest.raises(BadInput, match="not deleted"):
+        restore(path, "abcd2345")
+
+
+def test_a_host_that_was_suspended_writes_nothing_to_a_deleted_session(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345", lease_epoch=3)
+    delete(path, "abcd2345")
+    with pytest.raises(LeaseLost):
+        Group(connection).fence("abcd2345", 3, 1.0)
+
+
+def test_the_lease_is_free_again_after_a_change(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345")
+    rename(path, "abcd2345", "x")
+    with pytest.raises(BadInput):
+        change_tags(path, "abcd2345", add=[f"t{n}" for n in range(60)])
+    Lease.acquire(path, "abcd2345").release()
+    assert lock_path(path, "abcd2345").exists()
