@@ -9,7 +9,9 @@ call that nothing can interrupt (200 ms for three letters of a million messages)
 some 10 ms, and mostly nobody needs the others. FTS5 also never merges a million messages into one segment again.
 
 `detail=none` keeps which message holds which word, and no positions: a fifth of the size, twice the speed. Phrases
-are checked on the messages themselves. Besides its words, each message is indexed under its session's `session_word`.
+are checked on the messages themselves. Besides its words, each message is indexed under its session's `session_word`;
+and `messages_fts_sessions` says whose messages the ids from `first_id` to the next row's are, so that a search for
+sessions need not ask each of a common word's hits.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from watchkeeper.store.message_text import TOKENIZE, tokenizable, words_of
 PART_MESSAGES = 65_536
 
 BATCH_MESSAGES = 500
-BATCH_CHARACTERS = 400_000
+BATCH_CHARACTERS = 200_000
 """A batch holds the write lock for about 5 ms: no agent notices."""
 
 _NEXT = (
@@ -49,6 +51,10 @@ class Batch:
     """Whether there is more to do, as far as was seen."""
 
 
+_Text = tuple[int, str, str]
+"""A message's id, its session's id or nothing, and what is indexed of it."""
+
+
 def part_name(number: int) -> str:
     """The table that holds the ids from `number * PART_MESSAGES` on."""
     return f"messages_fts_{number:d}" if number else "messages_fts"
@@ -57,6 +63,16 @@ def part_name(number: int) -> str:
 def parts(connection: Connection) -> list[int]:
     """The numbers of the parts that exist, the newest first."""
     return sorted((0, *(int(row[0].rpartition("_")[2]) for row in connection.execute(_PARTS))), reverse=True)
+
+
+def sessions_of_part(connection: Connection, number: int) -> list[tuple[int, str]]:
+    """Whose the messages of a part are: (first id, session id) where another session's begin, in ids' order."""
+    first = number * PART_MESSAGES
+    rows = connection.execute(
+        "SELECT first_id, session_id FROM messages_fts_sessions WHERE first_id >= ? AND first_id < ? ORDER BY first_id",
+        (first, first + PART_MESSAGES),
+    )
+    return [(row[0], row[1]) for row in rows]
 
 
 def indexed_through(connection: Connection) -> int:
@@ -162,24 +178,45 @@ def _state(connection: Connection) -> tuple[int, int]:
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
-def _texts(rows: Iterable[tuple[int, str | None, Any]]) -> list[tuple[int, str]]:
+def _texts(rows: Iterable[tuple[int, str | None, Any]]) -> list[_Text]:
     return [
-        (message_id, tokenizable(words_of(content)) + (f"\n{session_word(session_id)}" if session_id else ""))
+        (message_id, session_id or "", tokenizable(words_of(content)) + (f"\n{session_word(session_id)}" if session_id else ""))
         for message_id, session_id, content in rows
     ]
 
 
-def _add(connection: Connection, texts: list[tuple[int, str]]) -> None:
+def _add(connection: Connection, texts: list[_Text]) -> None:
     """Texts above the high-water, in ids' order, into their parts."""
     existing = set(parts(connection))
-    for number, of_part in groupby(texts, lambda row: row[0] // PART_MESSAGES):
+    for number, rows in groupby(texts, lambda row: row[0] // PART_MESSAGES):
+        of_part = list(rows)
+        _note_sessions(connection, number, of_part)
         name = part_name(number)
         if number not in existing:
             connection.execute(
                 f"CREATE VIRTUAL TABLE {name} USING fts5 (text, content='', contentless_delete=1, detail=none, {TOKENIZE})"
             )
-        connection.executemany(f"INSERT INTO {name} (rowid, text) VALUES (?, ?)", list(of_part))  # noqa: S608 - a number
+        connection.executemany(
+            f"INSERT INTO {name} (rowid, text) VALUES (?, ?)",  # noqa: S608 - a number
+            [(message_id, text) for message_id, _, text in of_part],
+        )
     connection.execute("UPDATE message_index SET indexed_through = ?", (texts[-1][0],))
+
+
+def _note_sessions(connection: Connection, number: int, texts: list[_Text]) -> None:
+    """Where another session's messages begin. Each part begins with a row, so that it can be read by itself."""
+    first = number * PART_MESSAGES
+    connection.execute("DELETE FROM messages_fts_sessions WHERE first_id >= ?", (texts[0][0],))  # ids that are given again
+    row = connection.execute(
+        "SELECT session_id FROM messages_fts_sessions WHERE first_id >= ? ORDER BY first_id DESC LIMIT 1", (first,)
+    ).fetchone()
+    before = row[0] if row else None
+    rows = []
+    for message_id, session_id, _ in texts:
+        if session_id != before:
+            rows.append((message_id, session_id))
+            before = session_id
+    connection.executemany("INSERT INTO messages_fts_sessions VALUES (?, ?)", rows)
 
 
 def _drop_removed(connection: Connection, *, above: int, most: int) -> bool:

@@ -7,15 +7,17 @@ index, part by part. It can stop anywhere: at its limit, at its deadline, or bec
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from operator import neg
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import decode
-from watchkeeper.store.message_index import PART_MESSAGES, indexed_through, part_name, parts, session_word
+from watchkeeper.store.message_index import PART_MESSAGES, indexed_through, part_name, parts, session_word, sessions_of_part
 from watchkeeper.store.message_text import WordTable, words_of
 from watchkeeper.store.search_query import Query, parse_query
 from watchkeeper.store.snippets import Piece, snippet
@@ -28,6 +30,8 @@ DEADLINE_SECONDS = 0.2
 _AT_ONCE = 64
 """How many messages are read at a time to be checked: a deadline is never missed by much."""
 
+_IDS_AT_ONCE = 1000
+
 _FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
 _TAIL = (
     f"SELECT {_FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
@@ -38,6 +42,11 @@ _PART = (
     "SELECT {found} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id = m.agent_id"
     " CROSS JOIN sessions s ON s.id = a.session_id WHERE {part} MATCH ?1 AND {part}.rowid <= ?2"
     " AND s.deleted_at IS NULL AND (?3 IS NULL OR s.id = ?3) ORDER BY {part}.rowid DESC"
+)
+_IDS = "SELECT rowid FROM {part} WHERE {part} MATCH ? AND rowid <= ? ORDER BY rowid DESC"
+_PLACE = (
+    f"SELECT {_FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
+    " CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id = ?"
 )
 
 
@@ -124,17 +133,10 @@ def search_by_session(
 ) -> Found:
     """As `search`, the newest first, but only the newest message of each session; the first `snippets` have a snippet."""
     with _Search(connection, text, None, prefix, deadline_seconds, cancelled, monotonic) as walk:
-        newest: dict[str, _Place] = {}
-        full = False
-        with closing(walk.places()) as found:
-            for place in found:
-                if place[1] not in newest:
-                    if len(newest) == limit:
-                        full = True
-                        break
-                    newest[place[1]] = place
-        stopped = walk.stopped or (Stopped.LIMIT if full else None)
-        places = list(newest.values())
+        with closing(walk.newest_places()) as found:
+            places = list(islice(found, limit + 1))
+        stopped = walk.stopped or (Stopped.LIMIT if len(places) > limit else None)
+        places = places[:limit]
         hits = [*walk.hits(places[:snippets]), *(Hit(*place, ()) for place in places[snippets:])]
         return Found(tuple(hits), stopped)
 
@@ -174,19 +176,28 @@ class _Search:
         with self._interruptible():
             through = indexed_through(self._connection)
             yield from self._above(through)
-            also = (session_word(self._session_id),) if self._session_id is not None else ()
-            match = self._query.for_index(*also)
-            for number in parts(self._connection):
-                if number * PART_MESSAGES > through:
+            for number in self._parts(through):
+                yield from self._places_in(number, through)
+
+    def newest_places(self) -> Generator[_Place]:
+        """The first place of each session."""
+        if not self._query.terms:
+            return
+        known: set[str] = set()
+        with self._interruptible():
+            through = indexed_through(self._connection)
+            for place in self._above(through):
+                if place[1] not in known:
+                    known.add(place[1])
+                    yield place
+            for number in self._parts(through):
+                if not self._query.phrases:
+                    yield from self._newest_in(number, through, known)
                     continue
-                if self._must_stop():
-                    return
-                sql = _PART.format(found=_FOUND, part=part_name(number))
-                rows = self._connection.execute(sql, (match, through, self._session_id))
-                for place in self._checked(rows) if self._query.phrases else rows:
-                    yield tuple(place)
-                    if self._must_stop():
-                        return
+                for place in self._places_in(number, through):
+                    if place[1] not in known:
+                        known.add(place[1])
+                        yield place
 
     def ranked(self, places: list[_Place]) -> list[_Place]:
         """The best first, by bm25 among these."""
@@ -214,6 +225,50 @@ class _Search:
             for number, row in some.items():
                 if number in found:
                     yield row[:6]
+
+    def _parts(self, through: int) -> Iterator[int]:
+        for number in parts(self._connection):
+            if self._must_stop():
+                return
+            if number * PART_MESSAGES <= through:
+                yield number
+
+    def _places_in(self, number: int, through: int) -> Iterator[_Place]:
+        also = (session_word(self._session_id),) if self._session_id is not None else ()
+        sql = _PART.format(found=_FOUND, part=part_name(number))
+        rows = self._connection.execute(sql, (self._query.for_index(*also), through, self._session_id))
+        for place in self._checked(rows) if self._query.phrases else rows:
+            yield tuple(place)
+            if self._must_stop():
+                return
+
+    def _newest_in(self, number: int, through: int, known: set[str]) -> Iterator[_Place]:
+        """The first place in a part of each session that is not known yet, without a look at the hits of those that are."""
+        begins: list[int] = []
+        owners: list[str] = []
+        rows = self._connection.execute(_IDS.format(part=part_name(number)), (self._query.for_index(), through))
+        while some := rows.fetchmany(_IDS_AT_ONCE):
+            if not begins:
+                for first_id, session_id in sessions_of_part(self._connection, number):
+                    begins.append(first_id)
+                    owners.append(session_id)
+            ids = [row[0] for row in some]
+            at = 0
+            while at < len(ids) and not self._must_stop():
+                run = bisect_right(begins, ids[at]) - 1
+                if run >= 0 and owners[run] in known:
+                    at = bisect_right(ids, -begins[run], lo=at, key=neg)
+                    continue
+                place = self._connection.execute(_PLACE, (ids[at],)).fetchone()
+                at += 1
+                if place is None:
+                    continue  # deleted for good a moment ago
+                if place[1] not in known:
+                    known.add(place[1])
+                    if place[6]:
+                        yield tuple(place)[:6]
+            if self._must_stop():
+                return
 
     def _checked(self, rows: Iterator[_Place]) -> Iterator[_Place]:
         """Of messages that hold all tokens, those that hold them as the words were typed."""

@@ -504,6 +504,10 @@ CREATE VIRTUAL TABLE messages_fts USING fts5 (
 CREATE TABLE messages_fts_removed (
     id INTEGER PRIMARY KEY
 );
+CREATE TABLE messages_fts_sessions (
+    first_id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL
+);
 CREATE TABLE message_index (
     id INTEGER PRIMARY KEY CHECK (id = 1),
     indexed_through INTEGER NOT NULL,
