@@ -68,6 +68,8 @@ class PrunePlan:
     kept: int
     """Sessions that stay."""
     file_bytes: int
+    free_bytes: int
+    """Room in the file that nothing takes now."""
 
     @property
     def bytes(self) -> int:
@@ -108,7 +110,7 @@ def plan_prune(
     at = time.time() if now is None else now
     connection = database.open_readonly(path)
     try:
-        file_bytes = _file_bytes(connection)
+        file_bytes, free_bytes = _file_bytes(connection), _pages(connection, "freelist_count")
         total = connection.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0]
         chosen = _named(connection, path, names) if names else {}
         if not names and (older_than_seconds is not None or larger_than_bytes is not None or keep is not None):
@@ -121,7 +123,7 @@ def plan_prune(
             wanted = {one: why for one, why in wanted.items() if one in over or sizes.get(one, 0) > larger_than_bytes}
             wanted = {one: why or f"takes {sizes.get(one, 0):,} bytes" for one, why in wanted.items()}
         doomed = _described(connection, wanted, sizes)
-        return PrunePlan(doomed, total - sum(1 for one in doomed if one.id not in over), file_bytes)
+        return PrunePlan(doomed, total - sum(1 for one in doomed if one.id not in over), file_bytes, free_bytes)
     finally:
         connection.close()
 
@@ -253,5 +255,10 @@ def _described(connection: Connection, wanted: dict[str, str], sizes: dict[str, 
 
 
 def _file_bytes(connection: Connection) -> int:
-    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+    return _pages(connection, "page_count")
+
+
+def _pages(connection: Connection, which: str) -> int:
+    """Bytes of all pages, or of the free ones."""
+    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (which, "page_size"))
     return int(pages * size)

@@ -1,0 +1,125 @@
+"""Keeping the library of sessions in order from the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.core.cli.conftest import Wk
+
+from watchkeeper.store import database
+from watchkeeper.store.lease import Lease
+
+
+def session_of(demo: Path) -> str:
+    connection = database.open_readonly(demo)
+    (found,) = connection.execute("SELECT id FROM sessions").fetchone()
+    connection.close()
+    return str(found)
+
+
+def test_a_session_is_renamed_and_tagged(wk: Wk, demo: Path) -> None:
+    session = session_of(demo)
+    assert wk("rename", "last", "the first survey").out == f"session {session}: the first survey\n"
+    assert wk("tag", session[:5], "keep", "nightly", "--json").json == {"session": session, "tags": ["keep", "nightly"]}
+    assert wk("tag", "last", "nightly", "--remove").out == f"session {session}: #keep\n"
+    assert "the first survey" in wk("sessions").out
+    assert "is no tag" in wk("tag", "last", "two words").error
+
+
+def test_a_deleted_session_is_gone_until_it_is_restored(wk: Wk, demo: Path) -> None:
+    session = session_of(demo)
+    assert f"`wk restore {session}` brings it back" in wk("delete", "last").out
+    assert wk("sessions", "--json").json == []
+    gone = wk("show", session)
+    assert gone.code == 3
+    assert f"`wk restore {session}`" in gone.error
+    assert session in wk("restore").out
+    assert wk("restore", "--json").json[0]["session"] == session
+    assert wk("restore", session[:4]).out == f"session {session} is back\n"
+    assert wk("show", "last").code == 0
+    assert wk("restore", session).code == 3
+
+
+def test_a_fork_is_resumed_to_the_same_end(wk: Wk, demo: Path) -> None:
+    session = session_of(demo)
+    survey = wk("artifacts", session, "SURVEY.md").out
+    made = wk("fork", session, "--at", "explorer-1:2", "--title", "another way", "--json").json
+    assert (made["forked_from"], made["status"]) == (session, "paused")
+    assert wk("resume", "last", "--headless").code == 0
+    assert wk("artifacts", made["session"], "SURVEY.md").out == survey
+    whole = wk("fork", session)
+    assert f"is a fork of {session} at event #" in whole.out
+    assert "it is done" in whole.out
+
+
+@pytest.mark.parametrize(("step", "code", "told"), [
+    ("zzz", 2, "is no step"), ("nobody:3", 3, "no agent 'nobody'"), ("planner:999", 3, "has no turn 999"), ("99999", 3, "has no event #99999"),
+])  # fmt: skip
+def test_a_step_that_is_none_is_told(wk: Wk, demo: Path, step: str, code: int, told: str) -> None:
+    said = wk("fork", "last", "--at", step)
+    assert (said.code, told in said.error) == (code, True)
+
+
+def test_prune_says_what_would_go_and_then_takes_it(wk: Wk, demo: Path) -> None:
+    session = session_of(demo)
+    plan = wk("prune", "--older-than", "0d", "--dry-run", "--json").json
+    assert [one["session"] for one in plan["sessions"]] == [session]
+    assert plan["bytes"] > 10_000
+    assert "1 session would go" in wk("prune", "--keep", "0", "--dry-run").out
+    assert "nothing to prune" in wk("prune", "--older-than", "1y").out
+    assert wk("show", session).code == 0
+    done = wk("prune", "--older-than", "0d")
+    assert "1 session and" in done.out
+    assert "the file went from" in done.out
+    assert wk("sessions", "--json").json == []
+
+
+def test_prune_takes_a_deleted_session_by_name_before_its_window_is_over(wk: Wk, demo: Path) -> None:
+    session = session_of(demo)
+    wk("delete", session)
+    assert "nothing to prune" in wk("prune").out
+    assert wk("prune", session, "--json").json["pruned"] == [session]
+    assert wk("restore", session).code == 3
+
+
+def test_odd_conditions_are_told(wk: Wk, demo: Path) -> None:
+    assert "is no age" in wk("prune", "--older-than", "soon").error
+    assert "is no size" in wk("prune", "--larger-than", "big").error
+    assert "not both" in wk("prune", "last", "--keep", "1").error
+
+
+def test_what_a_live_host_drives_is_left_alone_with_exit_code_4(wk: Wk, demo: Path) -> None:
+    session = session_of(demo)
+    lease = Lease.acquire(demo, session)
+    try:
+        for command in (
+            ("rename", session, "x"),
+            ("tag", session, "x"),
+            ("delete", session),
+            ("fork", session),
+            ("prune", session),
+        ):
+            said = wk(*command)
+            assert (said.code, f"`wk pause {session}`" in said.error) == (4, True)
+        assert "nothing to prune" in wk("prune", "--older-than", "0d").out
+    finally:
+        lease.release()
+
+
+def test_a_backup_is_used_like_the_database(wk: Wk, demo: Path, tmp_path: Path) -> None:
+    target = tmp_path / "copies" / "monday.db"
+    assert "no folder" in wk("backup", target).error
+    target.parent.mkdir()
+    assert wk("backup", target, "--json").json["sessions"] == 1
+    assert wk("sessions", "--db", target, "--json").json == wk("sessions", "--json").json
+    assert "exists already" in wk("backup", target).error
+    assert wk("backup", target, "--overwrite").code == 0
+    assert wk("backup", demo, "--overwrite").code == 2
+
+
+def test_a_tool_of_a_run_may_not_keep_the_library(wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd2345")
+    for command in (("rename", "last", "x"), ("tag", "last", "x"), ("delete", "last"), ("restore", "last"), ("fork", "last"),
+                    ("prune", "last"), ("backup", "x.db")):  # fmt: skip
+        assert "WATCHKEEPER_AGENT" in wk(*command).error
