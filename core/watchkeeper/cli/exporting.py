@@ -46,18 +46,18 @@ def export(
     """
     opened = Opened(db, session)
     form = form or _form_of(output)
-    redactor = None if no_redact else _redactor
+    makes = None if no_redact else redactor
     if output is not None and str(output) == "-":
         if as_json:
             raise BadInput("--output - prints the session itself; leave --json out")
-        redacted = _print(opened, form, redactor)
+        redacted = _print(opened, form, makes)
         click.echo(f"wk: {_told(redacted)}", err=True)
         return 0
     path = _place(output, opened.session_id, form)
     from watchkeeper.transcripts.export.saving import new_file
 
     with new_file(path, replace=force) as file:
-        redacted = _write(opened, form, file, redactor)
+        redacted = _write(opened, form, file, makes)
     size = path.stat().st_size
     if as_json:
         print_json({"session": opened.session_id, "format": form, "path": str(path), "bytes": size, "redacted": redacted})
@@ -97,7 +97,7 @@ def _print(opened: Opened, form: str, redactor: Callable[[], Redactor] | None) -
     return redacted
 
 
-def _redactor() -> Redactor:
+def redactor() -> Redactor:
     """What takes out the secrets that this program knows of: variables, the configured key, those of MCP servers."""
     from watchkeeper.agents.tools.mcp import parse_servers, secrets_of
     from watchkeeper.records.redact import Redactor

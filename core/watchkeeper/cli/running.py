@@ -7,10 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from watchkeeper.cli.options import Opened, db_option, is_terminal, json_option, print_json, session_argument
+from watchkeeper.cli.options import (
+    Opened,
+    clean,
+    complete_session,
+    db_option,
+    is_terminal,
+    json_option,
+    print_json,
+    say,
+    session_argument,
+)
 from watchkeeper.records.errors import BadInput, WatchkeeperError
 
 if TYPE_CHECKING:
+    from watchkeeper.runtime.carrying import Carried
     from watchkeeper.store.lease import LeaseHolder
 
 SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
@@ -67,16 +78,25 @@ def demo(**options: Any) -> int:
 
 
 @click.command()
-@click.argument("goal")
+@click.argument("goal", required=False)
+@click.option(
+    "--from",
+    "from_session",
+    metavar="SESSION",
+    shell_complete=complete_session,
+    help="Carry on SESSION, own or imported: its plan and what it knew go along. GOAL may then be left out.",
+)
 @click.option("--model", metavar="REF", help="anthropic/<model> or offline/surveyor (default: from the configuration).")
 @driving_options
-def run(goal: str, model: str | None, **options: Any) -> int:
+def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
     """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
 
     With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it running.
     With --headless, or without a terminal, it runs in the foreground.
     """
-    return _start(goal, model, options)
+    if goal is None and from_session is None:
+        raise click.UsageError('say what should be done: wk run "GOAL", or which session to carry on: --from SESSION')
+    return _start(goal, model, options, from_session)
 
 
 NO_MODEL = (
@@ -151,7 +171,7 @@ def _await_end(opened: Opened, seconds: float = 30.0) -> LeaseHolder | None:
     return holder
 
 
-def _start(goal: str, model: str | None, options: dict[str, Any]) -> int:
+def _start(goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None) -> int:
     from watchkeeper.runtime.config import load_config
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.runtime.starting import NewSession, SessionSettings, check_workspace, create_session
@@ -175,8 +195,9 @@ def _start(goal: str, model: str | None, options: dict[str, Any]) -> int:
     }
     _check_model(ref, config, budgets)
     path = (options["db"] or database.default_path()).expanduser().absolute()
+    carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
-        goal=goal,
+        goal=goal if goal is not None else carried.goal if carried else "",
         workspace=workspace,
         model=ref,
         settings=SessionSettings(
@@ -189,10 +210,29 @@ def _start(goal: str, model: str | None, options: dict[str, Any]) -> int:
         ),
         budgets=budgets,
     )
-    session_id = create_session(path, wanted)
+    session_id = create_session(path, wanted, prepare=carried.write if carried else None)
     if model is None and ref == "offline/surveyor":
         click.echo(NO_MODEL, err=True)
     return _drive(path, session_id, headless, as_json, resume=False, detach=False)
+
+
+def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:
+    """What the session `name` hands on, and a line that says so."""
+    from watchkeeper.cli.exporting import redactor
+    from watchkeeper.runtime.carrying import carry
+
+    carried = carry(path, name, redact=redactor())
+    brief = carried.brief
+    done = sum(task.status == "done" for task in brief.tasks)
+    if not quiet:
+        say(
+            f"carries on {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)} facts  ({clean(carried.goal, 80)})"
+        )
+        if carried.workspace != str(workspace.resolve()):
+            say(
+                f"  it worked in {clean(carried.workspace)}; this run works in {clean(workspace.resolve())} (--workspace chooses)"
+            )
+    return carried
 
 
 def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.records.model import Model
+from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime import control
+from watchkeeper.runtime.carrying import carry
 from watchkeeper.runtime.host import HostResult, SessionHost
 from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
 from watchkeeper.store import database, state
@@ -54,15 +56,22 @@ class Runtime:
         model: str | None = None,
         settings: SessionSettings | None = None,
         budgets: dict[str, float] | None = None,
+        from_session: str | None = None,
     ) -> str:
         """Write a session's row; returns its id. Nothing runs before `run`.
 
+        `from_session`: a session to carry on. Its planner is told that one's plan, facts and what it saw last.
+
         Raises:
             BadInput: the workspace is no folder, or a budget makes no sense.
+            NotFound: there is no session to carry on.
         """
         ref = model or (self._model.ref if self._model else "offline/surveyor")
         wanted = NewSession(goal, Path(workspace), ref, settings or SessionSettings(), budgets or {})
-        return create_session(self.path, wanted, new_id=self._new_id, now=self._clock.now())
+        prepare = None
+        if from_session is not None:
+            prepare = carry(self.path, from_session, redact=Redactor(os.environ)).write
+        return create_session(self.path, wanted, new_id=self._new_id, now=self._clock.now(), prepare=prepare)
 
     async def run(self, session_id: str, *, resume: bool = True, once: int | None = None) -> HostResult:
         """Drive a session until it ends or pauses; run it again to carry on.

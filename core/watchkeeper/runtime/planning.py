@@ -11,13 +11,18 @@ from watchkeeper.agents.roles import Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.states import AgentStatus
+from watchkeeper.runtime.briefing import bounded_text, room_for
+from watchkeeper.runtime.carrying import brief_of
 from watchkeeper.store import agents
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.transaction import Transaction
 
 
 async def ensure_planner(environment: Environment, role: Role, *, agents_md: str | None) -> None:
-    """Give the session its planner, with the goal as its first message, unless it has one. One transaction."""
+    """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
+
+    Where the session carries on another, the message tells what that one left.
+    """
     store = environment.store
     row = store.one("SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (store.session_id,))
     if row[0] is not None:
@@ -33,6 +38,10 @@ async def ensure_planner(environment: Environment, role: Role, *, agents_md: str
     )  # fmt: skip
     limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
     now = environment.clock.now()
+    message = prompts.goal_message(goal, workspace)
+    brief = brief_of(store, store.session_id)
+    if brief is not None:
+        message += "\n\n" + environment.redact(bounded_text(brief, room_for(window)))
 
     def write(tx: Transaction) -> None:
         memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
@@ -47,7 +56,7 @@ async def ensure_planner(environment: Environment, role: Role, *, agents_md: str
             context_limit=window,
         )
         memory.start(tx)
-        memory.append("user", prompts.goal_message(goal, workspace), at=now).write(tx)
+        memory.append("user", message, at=now).write(tx)
         lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
         tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
 BUDGET_KINDS = ("usd", "tokens", "turns", "seconds")
@@ -52,8 +54,17 @@ class NewSession:
     """Kind (`usd`, `tokens`, `turns`, `seconds`) → amount."""
 
 
-def create_session(database_path: Path, wanted: NewSession, *, new_id: IdSource = random_id, now: float | None = None) -> str:
+def create_session(
+    database_path: Path,
+    wanted: NewSession,
+    *,
+    new_id: IdSource = random_id,
+    now: float | None = None,
+    prepare: Callable[[Transaction], None] | None = None,
+) -> str:
     """Write the session's row; returns its id. A host drives it from there.
+
+    `prepare` writes more in the same transaction: what the session starts with (see `runtime.carrying`).
 
     Raises:
         BadInput: the workspace is no folder, the goal is empty, or a budget cannot be kept.
@@ -69,8 +80,10 @@ def create_session(database_path: Path, wanted: NewSession, *, new_id: IdSource 
     connection = database.open_writable(database_path)
     try:
         database.begin_immediate(connection)
+        group = Group(connection)
+        at = now if now is not None else time.time()
         sessions.create(
-            Group(connection),
+            group,
             session_id=session_id,
             user_id=_user(),
             goal=wanted.goal,
@@ -78,8 +91,11 @@ def create_session(database_path: Path, wanted: NewSession, *, new_id: IdSource 
             model=wanted.model,
             settings=_plain(asdict(wanted.settings)),
             budgets=wanted.budgets,
-            now=now if now is not None else time.time(),
+            now=at,
         )
+        if prepare is not None:
+            prepare(Transaction(group, session_id, 0, at))
+            group.flush()
         connection.execute("COMMIT")
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(database_path, error)) from error
