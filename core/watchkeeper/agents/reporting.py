@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.store import agents, artifacts, plans, sessions
+from watchkeeper.store import agents, artifacts, facts, plans, sessions
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
 RESULT_CHARACTERS = 2_000
@@ -100,13 +100,16 @@ def memory_delta(
     tx: Transaction, agent: Agent, task_name: str, result: str, produced: list[tuple[str, str]], memory_ref: str
 ) -> str:
     """What a sub-agent learned and made, with pointers to where it stands, as an artifact; returns its reference."""
-    facts = tx.all("SELECT id, kind, text, sources FROM facts WHERE agent_id = ? ORDER BY id", (agent.id,))
+    learned = facts.current_facts(tx, tx.session_id, writer=agent.id)
     last_seq = tx.one("SELECT last_seq FROM agents WHERE id = ?", (agent.id,))[0]
     delta = {
         "agent": agent.id,
         "task": task_name,
         "result": result,
-        "facts": [{"id": row[0], "kind": row[1], "text": row[2], "sources": decode(row[3])} for row in facts],
+        "facts": [
+            {"id": one.id, "kind": one.kind, "text": one.text, "sources": one.sources, "replaces": one.replaces}
+            for one in learned
+        ],
         "artifacts": [{"name": name, "ref": ref} for name, ref in produced],
         "memory": memory_ref,
         "transcript": f"message://{agent.id}/1-{last_seq}",

@@ -11,9 +11,9 @@ from watchkeeper.agents.prompts import Input
 from watchkeeper.agents.roles import Role
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.states import AgentStatus, TaskStatus
-from watchkeeper.store import agents, artifacts, plans
+from watchkeeper.store import agents, artifacts, facts, plans
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.encoding import encode
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
@@ -38,11 +38,14 @@ async def dispatch(
     )  # fmt: skip
     limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
     now = environment.clock.now()
-    facts = store.all(
-        "SELECT text FROM facts WHERE session_id = ? AND superseded_by IS NULL ORDER BY pinned DESC, id DESC LIMIT ?",
-        (environment.session_id, prompts.FACTS_IN_ASSIGNMENT),
+    known = facts.current_facts(
+        store,
+        environment.session_id,
+        reader=source,
+        workspace=str(environment.workspace),
+        limit=prompts.FACTS_IN_ASSIGNMENT,
     )
-    learned = [row[0] for row in reversed(facts)]
+    learned = [fact.cited() for fact in known]
 
     def write(tx: Transaction) -> None:
         current = plans.load_task(tx, task.id)
@@ -58,7 +61,7 @@ async def dispatch(
         else:
             memory = AgentMemory.empty(limits, environment.counter, agent_id, now)
             memory.start(tx)
-        delta_ref = _delta(tx, task, agent_id)
+        delta_ref = _delta(tx, task, source)
         text = prompts.assignment(task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None)
         memory.append("user", environment.redact(text), at=now).write(tx)
         refs = [one.ref for one in inputs]
@@ -139,13 +142,23 @@ def _name(environment: Environment, role: str) -> str:
     return f"{role}-{row[0] + 1}"
 
 
-def _delta(tx: Transaction, task: Task, agent_id: str) -> str | None:
-    """What the session has learned that is new to the assignee, as an artifact; None where nothing is."""
-    rows = tx.all(
-        "SELECT id, kind, text, sources, agent_id FROM facts WHERE session_id = ? AND superseded_by IS NULL ORDER BY id",
-        (tx.session_id,),
-    )
-    if not rows:
+def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
+    """What the session has learned that is new to the assignee (`source`: whose memory it has), as an artifact; None
+    where nothing is."""
+    learned = [
+        fact for fact in facts.current_facts(tx, tx.session_id, reader=source) if source is None or fact.agent_id != source
+    ]
+    if not learned:
         return None
-    facts = [{"id": r[0], "kind": r[1], "text": r[2], "sources": decode(r[3]), "agent": r[4]} for r in rows]
-    return artifacts.put(tx, encode({"task": task.name, "facts": facts}).encode("utf-8", "replace"), "application/json")
+    told = [
+        {
+            "id": one.id,
+            "kind": one.kind,
+            "text": one.text,
+            "sources": one.sources,
+            "agent": one.agent_id,
+            "replaces": one.replaces,
+        }
+        for one in learned
+    ]
+    return artifacts.put(tx, encode({"task": task.name, "facts": told}).encode("utf-8", "replace"), "application/json")

@@ -1,7 +1,8 @@
 """Rows of `facts`: what agents and people want remembered, and by whom each may be recalled.
 
-Who sees a fact is decided by its own scope: `agent`, only the agent that wrote it; `session`, every agent of the
-session; `workspace`, every agent of this session and of later ones on the same workspace.
+Who sees a fact is decided by its own scope: `agent`, only the agent that wrote it (and one that was made from its
+memory); `session`, every agent of the session; `workspace`, every agent of this session and of later ones on the same
+workspace. A fact that a newer one supersedes is kept, and told by nothing but its own pointer, `fact://<id>`.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from watchkeeper.store.encoding import encode, plain
+from watchkeeper.store.encoding import decode, encode, plain
+from watchkeeper.store.superseding import SAME_KINDS, is_same, is_update, subject_of
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -19,16 +22,54 @@ if TYPE_CHECKING:
 SCOPES = ("agent", "session", "workspace")
 KINDS = ("fact", "decision", "artifact", "outcome", "instruction")
 
-_COLUMNS = "SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at FROM facts f"
+CANDIDATES = 200
+"""How many facts that speak of a new one's subject are looked at for one that it updates."""
+
+_REPLACES = "(SELECT json_group_array(o.id) FROM facts o WHERE o.superseded_by = f.id)"
+_COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {_REPLACES} FROM facts f"  # noqa: S608
 # ?1 session (null: all), ?2 workspace, ?3 the agent that asks, ?4 whether facts of every agent are seen.
 _VISIBLE = (
-    " f.superseded_by IS NULL AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR f.agent_id IS ?3 OR ?4))"
-    " OR (f.scope = 'workspace' AND f.workspace = ?2))"
+    " f.superseded_by IS NULL AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"
+    " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id = line.id)"
+    " SELECT id FROM line WHERE id IS NOT NULL))) OR (f.scope = 'workspace' AND f.workspace = ?2))"
+)
+_CURRENT = (
+    f"{_COLUMNS} WHERE {_VISIBLE} AND (?6 IS NULL OR (f.agent_id = ?6 AND f.session_id = ?1))"
+    " ORDER BY f.pinned DESC, f.session_id = ?1 DESC, f.id DESC LIMIT ?5"
 )
 _BY_WORDS = f"{_COLUMNS} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?6 AND {_VISIBLE} ORDER BY bm25(facts_fts) LIMIT ?5"
 _HOLDS_LITERAL = "EXISTS (SELECT 1 FROM json_each(?6) AS one WHERE instr(lower(f.text), one.value) > 0)"
 _BY_LITERALS = f"{_COLUMNS} WHERE {_VISIBLE} AND {_HOLDS_LITERAL} ORDER BY f.id DESC LIMIT ?5"
 _COUNT = f"SELECT count(*) FROM facts f WHERE {_VISIBLE}"  # noqa: S608
+
+
+class Remembered(NamedTuple):
+    """What `add_fact` did."""
+
+    id: int
+    """The fact that now says it."""
+    new: bool
+    """False: it was known already."""
+    replaced: tuple[tuple[int, str], ...] = ()
+    """Ids and texts of the facts that it supersedes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A fact that holds."""
+
+    id: int
+    kind: str
+    text: str
+    sources: tuple[str, ...]
+    agent_id: str | None
+    replaces: tuple[int, ...] = ()
+    """Facts that it superseded; `fact://<id>` reads them back."""
+
+    def cited(self) -> str:
+        """The fact in one line, with pointers to where it was learned and to what it replaced."""
+        pointers = [*self.sources, *(f"replaces fact://{one}" for one in self.replaces)]
+        return self.text + (f" ({', '.join(pointers)})" if pointers else "")
 
 
 def normal(text: str) -> str:
@@ -53,25 +94,33 @@ def add_fact(
     confidence: float = 1.0,
     pinned: bool = False,
     replaces: int | None = None,
-) -> tuple[int, bool]:
-    """Remember a fact, unless it is known already in the same words; returns its id, and whether it is new.
+    also: bool = False,
+) -> Remembered:
+    """Remember a fact, unless it is known already (`superseding.is_same`, or the same words of another kind).
 
-    One that is known becomes visible to the wider of both scopes, and pinned if either is. `replaces`: the id of a
-    fact that this one supersedes; it is kept, and recalled no more.
+    One that is known becomes visible to the wider of both scopes, and pinned if either is. A fact or decision that
+    brings an earlier one of its kind up to date (`superseding.is_update`) supersedes it, where its scope is as wide and
+    its confidence as high and the earlier one is not pinned; the earlier one is kept, and recalled no more.
+
+    Args:
+        replaces: the id of a fact that this one supersedes, whatever it says. The new fact's scope becomes as wide as
+            that one's: who knew the old answer gets the new one.
+        also: both hold; no earlier fact is superseded but the one that `replaces` names.
 
     Raises:
         ValueError: `replaces` names no fact that the session sees, or one that was superseded already.
     """
+    replaced: dict[int, str] = {}
     if replaces is not None:
-        _check_replaceable(tx, workspace, replaces)
+        old_scope, old_text = _replaceable(tx, workspace, replaces)
+        scope = max(scope, old_scope, key=SCOPES.index)
+        replaced[replaces] = old_text
+    near = _near(tx, agent_id, workspace, text)
     digest = digest_of(text)
-    known = tx.one(
-        "SELECT id, scope FROM facts WHERE digest = ? AND superseded_by IS NULL AND (scope <> 'agent' OR agent_id IS ?)"
-        " AND (session_id = ? OR (scope = 'workspace' AND workspace = ?)) ORDER BY id LIMIT 1",
-        (digest, agent_id, tx.session_id, workspace),
-    )
+    known = next((row for row in near if row[2] == digest or (row[4] == kind and is_same(row[3], text))), None)
     if known is not None:
         fact_id, new = int(known[0]), False
+        replaced.pop(fact_id, None)
         wider = max(scope, known[1], key=SCOPES.index)
         tx.execute("UPDATE facts SET scope = ?, pinned = max(pinned, ?) WHERE id = ?", (wider, int(pinned), fact_id))
     else:
@@ -84,17 +133,80 @@ def add_fact(
                 int(pinned), tx.now,
             ),
         )  # fmt: skip
-    if replaces is not None and replaces != fact_id:
-        tx.execute("UPDATE facts SET superseded_by = ? WHERE id = ?", (fact_id, replaces))
-    return fact_id, new
+    if not also and kind in SAME_KINDS:
+        for row in near:
+            narrower = SCOPES.index(row[1]) <= SCOPES.index(scope) and row[5] <= confidence and not row[6]
+            if row[0] != fact_id and row[4] == kind and narrower and is_update(row[3], text):
+                replaced[int(row[0])] = row[3]
+    tx.executemany("UPDATE facts SET superseded_by = ? WHERE id = ?", [(fact_id, old) for old in replaced])
+    return Remembered(fact_id, new, tuple(replaced.items()))
 
 
-def _check_replaceable(tx: Transaction, workspace: str, fact_id: int) -> None:
-    row = tx.one("SELECT session_id, scope, workspace, superseded_by FROM facts WHERE id = ?", (fact_id,))
+def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> list[Any]:
+    """Facts that the writer sees with a text's subject in them: `(id, scope, digest, text, kind, confidence, pinned)`."""
+    found: dict[int, Any] = {}
+    seen = (
+        " f.superseded_by IS NULL AND (f.scope <> 'agent' OR f.agent_id IS ?2) AND (f.session_id = ?3 OR (f.scope = 'workspace'"
+        " AND f.workspace = ?4))"
+    )
+    columns = "SELECT f.id, f.scope, f.digest, f.text, f.kind, f.confidence, f.pinned FROM facts f"
+    bound = (agent_id, tx.session_id, workspace)
+    same = tx.all(f"{columns} WHERE f.digest = ?1 AND {seen} ORDER BY f.id", (digest_of(text), *bound))
+    shared = [piece for word in subject_of(normal(text)) for piece in re.findall(r"\w+", plain(word))][:24]
+    if shared:
+        same += tx.all(
+            f"{columns} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?1 AND {seen}"
+            " ORDER BY bm25(facts_fts), f.id LIMIT ?5",
+            (" AND ".join(f'"{piece}"' for piece in shared), *bound, CANDIDATES),
+        )
+    for row in same:
+        found.setdefault(row[0], row)
+    return list(found.values())
+
+
+def _replaceable(tx: Transaction, workspace: str, fact_id: int) -> tuple[str, str]:
+    """Scope and text of a fact that may be replaced."""
+    row = tx.one("SELECT session_id, scope, workspace, superseded_by, text FROM facts WHERE id = ?", (fact_id,))
     if row is None or (row[0] != tx.session_id and (row[1], row[2]) != ("workspace", workspace)):
         raise ValueError(f"`replaces`: there is no fact {fact_id}; recall gives the ids")
     if row[3] is not None:
         raise ValueError(f"`replaces`: fact {fact_id} was replaced already, by fact {row[3]}")
+    return row[1], row[4]
+
+
+def current_facts(
+    reads: Any,
+    session_id: str,
+    *,
+    reader: str | None = None,
+    workspace: str | None = None,
+    writer: str | None = None,
+    limit: int = 1_000,
+) -> list[Fact]:
+    """The facts that hold now and that `reader` may see, oldest first; of more than `limit` the pinned and the newest.
+
+    Args:
+        reader: the agent that is told; None: one that has no facts of its own yet (of scope `agent` it sees none).
+        workspace: also what earlier sessions kept for this workspace.
+        writer: only what this agent wrote in the session.
+    """
+    rows = reads.all(_CURRENT, (session_id, workspace, reader, 0, limit, writer))
+    found = [Fact(row[0], row[1], row[2], tuple(decode(row[3])), row[4], tuple(decode(row[6]))) for row in rows]
+    return sorted(found, key=lambda fact: fact.id)
+
+
+def read_fact(reads: Any, session_id: str, fact_id: int, *, reader: str | None = None) -> str | None:
+    """A fact in words, superseded or not, with its pointers; None where there is none that `reader` may see."""
+    row = reads.one(
+        "SELECT f.kind, f.text, f.sources, f.superseded_by FROM facts f JOIN sessions s ON s.id = ?1 WHERE f.id = ?2 AND"
+        " ((f.session_id = s.id AND (f.scope <> 'agent' OR f.agent_id IS ?3))"
+        " OR (f.scope = 'workspace' AND f.workspace = s.workspace))",
+        (session_id, fact_id, reader),
+    )
+    if row is None:
+        return None
+    by = f"; superseded by fact://{row[3]}" if row[3] is not None else ""
+    return f"[{row[0]} {fact_id}] {row[1]} ({', '.join(decode(row[2])) or 'no source'}{by})"
 
 
 def find_facts(
@@ -108,7 +220,8 @@ def find_facts(
     everyone: bool = False,
     limit: int = 200,
 ) -> list[Any]:
-    """Facts that hold any of the words (by their stems, BM25) or literals: `(id, kind, text, sources, agent_id, created_at)`.
+    """Facts that hold any of the words (by their stems, BM25) or literals: `(id, kind, text, sources, agent_id, created_at,
+    replaces)`, `sources` and `replaces` as JSON.
 
     Args:
         session_id: whose facts; None: of all sessions.

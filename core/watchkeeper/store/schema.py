@@ -520,6 +520,20 @@ BEGIN
     UPDATE message_index SET removals = removals + 1,
         indexed_through = min(indexed_through, (SELECT ifnull(max(id), 0) FROM messages));
 END;
+
+CREATE INDEX facts_superseded ON facts (superseded_by) WHERE superseded_by IS NOT NULL;
+
+CREATE TABLE embeddings (
+    kind TEXT NOT NULL,
+    item INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    vector BLOB NOT NULL,
+    PRIMARY KEY (kind, item)
+);
+CREATE TRIGGER messages_take_their_vectors_along AFTER DELETE ON messages
+BEGIN DELETE FROM embeddings WHERE kind = 'message' AND item = old.id; END;
+CREATE TRIGGER facts_take_their_vectors_along AFTER DELETE ON facts
+BEGIN DELETE FROM embeddings WHERE kind = 'fact' AND item = old.id; END;
 """
 """Deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum, an index of words."""
 

@@ -142,3 +142,87 @@ def test_chinese_facts_and_messages_are_found_by_a_part_of_them(session: Session
     session.say("ann", "我昨天在北京买了一本书")
     assert texts(session, "监听端口") == ["代理监听端口8443"]
     assert texts(session, "在北京买书") == ["我昨天在北京买了一本书"]
+
+
+def test_a_new_value_of_the_same_subject_supersedes_the_old_one_and_points_to_it(session: Session) -> None:
+    old = int(session.use("ann", "remember", text="The proxy listens on port 8080").split()[-1])
+    said = session.use("bob", "remember", text="The proxy now listens on port 8443")
+    assert f"replaces fact {old} (The proxy listens on port 8080)" in said
+    assert texts(session, "proxy port") == ["The proxy now listens on port 8443"]
+    recalled = session.use("ann", "recall", query="proxy port")
+    assert f"replaces fact://{old}" in recalled
+    read = session.use("ann", "read_back", pointer=f"fact://{old}")
+    assert "The proxy listens on port 8080" in read
+    assert "superseded by fact://" in read
+
+
+def test_who_says_that_both_hold_keeps_both(session: Session) -> None:
+    session.use("ann", "remember", text="The proxy listens on port 8080")
+    session.use("ann", "remember", text="The proxy listens on port 8443", also=True)
+    assert len(texts(session, "proxy port")) == 2
+
+
+def test_facts_of_different_subjects_kinds_and_sessions_stay(start: Start) -> None:
+    first = start()
+    first.use("ann", "remember", text="The staging port is 8080")
+    first.use("ann", "remember", text="The production port is 8443")
+    first.use("ann", "remember", text="The staging port is 9000", kind="outcome")
+    start().use("ann", "remember", text="The staging port is 1234")
+    assert len(texts(first, "port")) == 3
+
+
+def test_a_fact_of_the_workspace_is_not_superseded_by_one_that_later_sessions_cannot_see(start: Start) -> None:
+    start().use("ann", "remember", text="The default branch is master", scope="workspace")
+    second = start()
+    second.use("ann", "remember", text="The default branch is main")
+    assert texts(start(), "default branch") == ["The default branch is master"]
+    second.use("ann", "remember", text="The default branch is trunk", scope="workspace")
+    assert texts(start(), "default branch") == ["The default branch is trunk"]
+
+
+def test_who_knew_the_old_answer_gets_the_one_that_replaces_it(start: Start) -> None:
+    number = int(start().use("ann", "remember", text="Deploys happen on Friday", scope="workspace").split()[-1])
+    start().use("ann", "remember", text="Nobody deploys any more", replaces=number)
+    assert texts(start(), "deploys") == ["Nobody deploys any more"]
+
+
+def test_a_standing_instruction_of_a_person_is_never_superseded_by_an_agents_own_words(session: Session) -> None:
+    from watchkeeper.memory.recall import lift, pinned_lines
+
+    session.do(lambda tx: lift(tx, "All tests must pass. Always use port 8080.", workspace=str(session.workspace)))
+    session.use("ann", "remember", text="Always use port 9000.", kind="decision")
+    assert len(pinned_lines(session.store, session.id)) == 2
+
+
+def test_what_an_agent_is_told_of_the_session_is_what_holds_and_what_it_may_see(start: Start) -> None:
+    from watchkeeper.store import facts
+
+    earlier, session = start(), start()
+    earlier.use("ann", "remember", text="The owner is Ann", scope="workspace")
+    earlier.use("ann", "remember", text="Only for the earlier session")
+    session.use("ann", "remember", text="The limit is 10 requests")
+    session.use("bob", "remember", text="The limit is 20 requests")
+    session.do(
+        lambda tx: facts.add_fact(
+            tx,
+            agent_id=session.name("ann"),
+            workspace=str(session.workspace),
+            scope="agent",
+            kind="fact",
+            text="Mine alone",
+            sources=[],
+        )
+    )
+
+    def told(reader: str | None) -> list[str]:
+        known = facts.current_facts(
+            session.store, session.id, reader=session.name(reader) if reader else None, workspace=str(session.workspace)
+        )
+        return [fact.text for fact in known]
+
+    assert told("bob") == told(None) == ["The owner is Ann", "The limit is 20 requests"]
+    assert told("ann") == ["The owner is Ann", "The limit is 20 requests", "Mine alone"]
+    session.do(
+        lambda tx: tx.execute("UPDATE agents SET copied_from = ? WHERE id = ?", (session.name("ann"), session.name("bob")))
+    )
+    assert "Mine alone" in told("bob")

@@ -14,6 +14,7 @@ from watchkeeper.store import artifacts, facts, memory
 from watchkeeper.store.transaction import Transaction
 
 PAGE_CHARACTERS = 6_000
+_FACT = re.compile(r"fact://(\d{1,15})\Z")
 _POINTER = re.compile(r"message://([A-Za-z0-9_-]+)/(\d+)(?:-(\d+))?\Z")
 
 
@@ -22,12 +23,14 @@ def memory_tools() -> list[FunctionTool]:
         tool(
             "remember",
             "Keep one fact, decision, outcome or instruction, in one sentence. Every agent of the session can recall it; with scope"
-            " `workspace`, later sessions here too. Where it corrects an earlier fact, name that one's id in `replaces`.",
+            " `workspace`, later sessions here too. A new value of the same subject replaces the earlier fact by itself; where it"
+            " corrects a fact in other words, name that one's id in `replaces`.",
             {
                 "text": {"type": "string"},
                 "kind": {"type": "string", "enum": list(facts.KINDS)},
                 "scope": {"type": "string", "enum": ["session", "workspace"]},
                 "replaces": {"type": "integer", "minimum": 1, "description": "the id of the fact that this one corrects"},
+                "also": {"type": "boolean", "description": "true: earlier facts about it hold as well, none is replaced"},
             },
             ["text"],
             remember,
@@ -46,7 +49,7 @@ def memory_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_back",
-            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last> or artifact://sha256/…",
+            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>, artifact://sha256/… or fact://<id>",
             {"pointer": {"type": "string"}, "offset": {"type": "integer", "minimum": 0}},
             ["pointer"],
             read_back,
@@ -72,7 +75,7 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
     if replaces is not None and (not isinstance(replaces, int) or isinstance(replaces, bool)):
         raise ValueError("`replaces` must be the id of a fact, a whole number")
     row = tx.one("SELECT last_seq FROM agents WHERE id = ?", (context.agent_id,))
-    fact_id, new = facts.add_fact(
+    kept = facts.add_fact(
         tx,
         agent_id=context.agent_id,
         workspace=str(context.workspace),
@@ -81,11 +84,18 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
         text=text_of(arguments, "text", limit=2_000),
         sources=[f"message://{context.agent_id}/{row[0]}"],
         replaces=replaces,
+        also=bool(arguments.get("also")),
     )
-    if new:
-        tx.event("memory.remembered", agent_id=context.agent_id, task_id=context.task_id, fact=fact_id, fact_kind=kind)
-    said = f"remembered as fact {fact_id}" if new else f"known already, as fact {fact_id}"
-    return ToolResult(said + (f"; it replaces fact {replaces}" if replaces not in (None, fact_id) else ""))
+    if kept.new or kept.replaced:
+        replaced = [fact_id for fact_id, _ in kept.replaced]
+        tx.event(
+            "memory.remembered", agent_id=context.agent_id, task_id=context.task_id, fact=kept.id, fact_kind=kind,
+            **({"replaces": replaced} if replaced else {}),
+        )  # fmt: skip
+    said = f"remembered as fact {kept.id}" if kept.new else f"known already, as fact {kept.id}"
+    for fact_id, old in kept.replaced:
+        said += f"; it replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
+    return ToolResult(said)
 
 
 def recall(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -100,7 +110,8 @@ def recall(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> 
     lines = []
     for one in found:
         name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
-        lines.append(f"- [{name}] {one.text} ({', '.join(one.sources)})")
+        pointers = [*one.sources, *(f"replaces fact://{old}" for old in one.replaces)]
+        lines.append(f"- [{name}] {one.text} ({', '.join(pointers)})")
     return ToolResult("\n".join(lines))
 
 
@@ -114,6 +125,11 @@ def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) 
         if data is None:
             raise ValueError(f"nothing is stored under {pointer}")
         text = data.decode("utf-8", "replace")
+    elif (fact := _FACT.match(pointer)) is not None:
+        found = facts.read_fact(tx, tx.session_id, int(fact[1]), reader=context.agent_id)
+        if found is None:
+            raise ValueError(f"there is no fact {fact[1]} in this session")
+        text = found
     else:
         text = _messages(tx, pointer)
     piece = text[offset : offset + PAGE_CHARACTERS]
@@ -133,7 +149,9 @@ def compact(tx: Transaction, arguments: dict[str, Any], context: ToolContext) ->
 def _messages(tx: Transaction, pointer: str) -> str:
     match = _POINTER.match(pointer)
     if match is None:
-        raise ValueError("a pointer looks like message://<agent>/12-40, message://<agent>/12 or artifact://sha256/<hex>")
+        raise ValueError(
+            "a pointer looks like message://<agent>/12-40, message://<agent>/12, artifact://sha256/<hex> or fact://7"
+        )
     agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
     if tx.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, tx.session_id)) is None:
         raise ValueError(f"no agent {agent_id} in this session")

@@ -68,11 +68,11 @@ def lift(
     """
     new: list[int] = []
     for line in standing_instructions(text):
-        fact_id, is_new = facts.add_fact(
+        kept = facts.add_fact(
             tx, agent_id=agent_id, workspace=workspace, scope=scope, kind="instruction", text=line,
             sources=[source] if source else [], pinned=True,
         )  # fmt: skip
-        if is_new:
-            new.append(fact_id)
-            tx.event("memory.remembered", agent_id=agent_id, fact=fact_id, fact_kind="instruction")
+        if kept.new:
+            new.append(kept.id)
+            tx.event("memory.remembered", agent_id=agent_id, fact=kept.id, fact_kind="instruction")
     return new

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
 from watchkeeper.memory.recall.ranking import Document, rank
-from watchkeeper.memory.recall.words import literals_of, characters_of, words_of
+from watchkeeper.memory.recall.words import characters_of, literals_of, words_of
 from watchkeeper.records.memory import Content
 from watchkeeper.store import facts, recollection
 
@@ -54,6 +54,8 @@ class Recalled:
     agent_id: str | None
     at: float
     fact_id: int | None = None
+    replaces: tuple[int, ...] = ()
+    """Earlier facts that it superseded; `fact://<id>` reads them back."""
 
 
 def recall(
@@ -108,7 +110,8 @@ def _facts(reads: Any, session_id: str | None, query: str, scope: Scope, limit: 
     found = []
     for hit in rank(documents, query, limit, corpus_size=size):
         row = by_id[hit.id]
-        found.append(Recalled(row[1], row[2], tuple(json.loads(row[3])), hit.score, hit.why, row[4], row[5], row[0]))
+        sources, replaces = tuple(json.loads(row[3])), tuple(json.loads(row[6]))
+        found.append(Recalled(row[1], row[2], sources, hit.score, hit.why, row[4], row[5], row[0], replaces))
     return found
 
 
