@@ -1,0 +1,297 @@
+"""The compactor alone: given up at every await, published late, twice, or over a context that has moved (DESIGN §4)."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, fill, result
+from tests.support.message_rules import broken_rule
+
+from watchkeeper.memory.changes import Prepared, Rejection
+from watchkeeper.memory.compactor import CompactionPass, Compactor
+from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
+from watchkeeper.memory.tokens import count_message, default_counter
+
+
+def context(window: int = 2_000, count: int = 20) -> ContextState:
+    state = ContextState(ContextLimits(window, 0), Words())
+    fill(state, count)
+    return state
+
+
+async def says(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return "They went on."
+
+
+async def test_a_pass_given_up_at_any_await_leaves_no_trace() -> None:
+    given_up = 0
+    for steps in range(40):
+        state = context()
+        compactor = Compactor(state, says)
+        before, shown, epoch = state.view, state.render(), state.epoch
+        task = asyncio.create_task(compactor.run(at=1.0))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert not compactor.is_compacting
+        if not task.cancelled():
+            assert task.result().applied
+            break
+        given_up += 1
+        assert (state.view, state.render(), state.epoch) == (before, shown, epoch)
+        assert [m.seq for m in state.messages] == list(range(1, 21))
+        assert (await compactor.run(at=2.0)).applied, "the next one runs as if nothing had been"
+    assert given_up > 3
+
+
+async def test_a_pass_is_published_once() -> None:
+    state = context()
+    compactor = Compactor(state, says)
+    run = compactor.begin()
+    assert isinstance(run, CompactionPass)
+    prepared = await compactor.prepare(run)
+    assert compactor.publish(prepared, at=1.0).applied
+    view = state.view
+    for publish in (compactor.publish, compactor.republish):
+        outcome = publish(prepared, at=2.0)
+        assert not outcome.applied
+        assert outcome.reason
+        assert state.view is view
+
+
+async def test_of_two_compactors_over_one_context_the_first_to_publish_wins() -> None:
+    state = context()
+    one, other = Compactor(state, says), Compactor(state, says)
+    first, second = one.begin(8), other.begin(12)
+    assert isinstance(first, CompactionPass)
+    assert isinstance(second, CompactionPass)
+    later = await other.prepare(second)
+    assert one.publish(await one.prepare(first), at=1.0).applied
+    outcome = other.publish(later, at=2.0)
+    assert not outcome.applied
+    assert "appeared while the pass ran" in outcome.reason
+    assert_covered(state.view, state.last_seq)
+
+
+@pytest.mark.parametrize("instructions", [None, "Keep the port."])
+async def test_every_word_of_an_instruction_reaches_each_attempt(instructions: str | None) -> None:
+    asked: list[str | None] = []
+
+    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+        asked.append(instructions)
+        return "" if len(asked) == 1 else "They went on."
+
+    outcome = await Compactor(context(), summarize).run(None, instructions, at=0.0)
+    assert outcome.applied
+    assert asked[0] == instructions
+    assert asked[1] is not None
+    assert (instructions or "") in asked[1]
+
+
+@pytest.mark.xfail(strict=True, reason="any TimeoutError is told as our own, with its seconds")
+async def test_what_read_timed_out_elsewhere_is_not_told_as_our_own_time_out() -> None:
+    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+        raise TimeoutError("the provider closed the connection")
+
+    outcome = await Compactor(context(), summarize, timeout_seconds=120.0).run(at=0.0)
+    assert outcome.reason.startswith("digest")
+    assert "longer than 120" not in outcome.reason or "provider" in outcome.reason
+
+
+async def test_numbers_in_decisions_and_error_lines_survive_a_summary_that_drops_them() -> None:
+    state = ContextState(ContextLimits(20_000, 0), default_counter())
+    lines = [
+        "We decided to listen on port 8443 with a limit of 250 requests.",
+        "error[E0308]: mismatched types in crates/core/src/lexer.rs:88",
+        "The commit is 9f1c2ab77e0d, the ticket WATCH-4711, see https://tracker.invalid/issues/4711",
+    ]
+    for number, line in enumerate(lines * 2):
+        state.append("user" if number % 2 else "assistant", f"{line}\n" + "Some other words. " * 40, at=0.0)
+    outcome = await Compactor(state, says).run(up_to=6, at=0.0)
+    assert outcome.applied
+    assert outcome.change is not None
+    text = outcome.change.observations[0].text
+    for wanted in (
+        "8443",
+        "250",
+        "error[E0308]",
+        "crates/core/src/lexer.rs",
+        "9f1c2ab77e0d",
+        "https://tracker.invalid/issues/4711",
+    ):
+        assert wanted in text
+    assert "→ #" in text
+
+
+# --- anything in any order --------------------------------------------------------------------------------------------
+
+STEPS = st.one_of(
+    st.tuples(st.just("say"), st.integers(0, 400), st.booleans()),
+    st.tuples(st.just("say"), st.integers(0, 3_000), st.booleans()),
+    st.tuples(st.just("calls"), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("results"), st.integers(1, 3), st.booleans()),
+    st.tuples(st.just("begin"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
+    st.tuples(st.just("publish"), st.integers(0, 2_000), st.booleans()),
+    st.tuples(st.just("publish"), st.integers(0, 200), st.booleans()),
+    st.tuples(st.just("give up"), st.just(0), st.booleans()),
+    st.tuples(st.just("undo"), st.just(0), st.booleans()),
+    st.tuples(st.just("redo"), st.just(0), st.booleans()),
+    st.tuples(st.just("digest"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
+    st.tuples(st.just("limits"), st.sampled_from([300, 1_000, 3_000]), st.booleans()),
+    st.tuples(st.just("restart"), st.just(0), st.booleans()),
+    st.tuples(st.just("reset"), st.just(0), st.booleans()),
+)
+
+
+@given(steps=st.lists(STEPS, min_size=20, max_size=90), window=st.sampled_from([300, 1_000, 3_000]), pin=st.booleans())
+def test_a_pass_may_land_at_any_time(steps: list[tuple[str, Any, bool]], window: int, pin: bool) -> None:
+    state = ContextState(ContextLimits(window, 0), Words(), pin_first=pin)
+    compactor = Compactor(state)
+    run: CompactionPass | None = None
+    open_calls: list[str] = []
+    stored: list[Any] = []
+    calls = 0
+    for kind, size, flag in steps:
+        if kind == "say":
+            stored += state.append("user" if flag else "assistant", f"<{state.last_seq}>" + "w " * (size // 2), at=0.0).messages
+            if not flag:
+                open_calls = []
+        elif kind == "calls":
+            open_calls = [f"c{calls + index}" for index in range(size)]
+            calls += size
+            stored += state.append("assistant", call(*open_calls), at=0.0).messages
+        elif kind == "results" and open_calls:
+            names, open_calls = open_calls[:size], open_calls[size:]
+            stored += state.append("user", result(*names, text="found " * 20), at=0.0).messages
+        elif kind == "begin" and run is None:
+            begun = compactor.begin(size)
+            if isinstance(begun, Rejection):
+                assert begun.reason
+                assert not compactor.is_compacting
+            else:
+                run = begun
+                assert size is None or run.high_water <= size
+                assert run.covers[0] == 1, "a summary builds on all that came before"
+                assert run.source_tokens > 0
+                assert_valid(run.request)
+                assert broken_rule({"max_tokens": 1, "messages": run.request}) is None
+                assert isinstance(compactor.begin(size), Rejection), "single flight"
+        elif kind == "publish" and run is not None:
+            publish(state, compactor, run, size)
+            run = None
+        elif kind == "give up" and run is not None:
+            before = state.view
+            compactor.end()
+            run = None
+            assert state.view is before
+        elif kind in ("undo", "redo"):
+            try:
+                state.undo(at=0.0) if kind == "undo" else state.redo(at=0.0)
+            except ValueError as error:
+                assert str(error)  # noqa: PT017
+        elif kind == "digest":
+            state.digest(up_to=size, at=0.0, keep_newest=flag)
+        elif kind == "limits":
+            state.set_limits(ContextLimits(size, 0), 1.0)
+            state.fit(at=0.0)
+        elif kind == "restart" and stored:
+            prepared = _prepared(run, 40) if run is not None else None
+            state = ContextState.restore(
+                state.limits, state.counter, agent_id="agent", messages=stored, views=state.views,
+                current=state.view.version, pin_first=pin,
+            )  # fmt: skip
+            compactor, run = Compactor(state), None
+            if prepared is not None:
+                before = state.view
+                outcome = compactor.republish(prepared, at=0.0)
+                assert outcome.applied or (outcome.reason and state.view is before)
+        elif kind == "reset":
+            state.reset_epoch()
+        check(state, stored, run)
+
+
+def _prepared(run: CompactionPass, size: int) -> Prepared:
+    text = ("word " * (size // 5 + 1)).strip()
+    return Prepared(
+        text=text,
+        tokens=Words().count(text),
+        covers=run.covers,
+        citations=tuple(dict.fromkeys(run.covers)),
+        replaces=tuple(o.id for o in run.earlier),
+        source_tokens=run.source_tokens,
+        base_version=run.base_version,
+        epoch=run.epoch,
+    )
+
+
+def publish(state: ContextState, compactor: Compactor, run: CompactionPass, size: int) -> None:
+    before, tail = state.view, [(m.seq, m.content) for m in state.verbatim if m.seq > run.high_water]
+    covered_behind = [o for o in before.observations if o.covers[0] > run.high_water]
+    outcome = compactor.publish(_prepared(run, size), at=0.0)
+    assert not compactor.is_compacting
+    if not outcome.applied:
+        assert outcome.reason
+        assert state.view is before
+        return
+    assert outcome.high_water == run.high_water
+    assert [(m.seq, m.content) for m in state.verbatim] == tail, "entries behind the mark are never touched"
+    summary = state.view.observations[0] if run.covers[0] == 1 else None
+    assert summary is not None
+    assert summary.covers == run.covers
+    assert list(state.view.observations[1:]) == covered_behind
+    assert run.epoch == state.epoch
+
+
+def check(state: ContextState, stored: list[Any], run: CompactionPass | None) -> None:
+    assert_covered(state.view, state.last_seq)
+    assert [m.seq for m in stored] == list(range(1, state.last_seq + 1))
+    if run is not None and run.epoch == state.epoch:
+        for observation in state.view.observations:
+            if observation.provisional:
+                first, last = observation.covers
+                assert not first <= run.high_water < last, "a digest splits at a mark in flight"
+    if not stored:
+        return
+    for view in state.views:
+        assert view.parent is None or view.parent < view.version
+    try:
+        shown = state.render()
+    except WindowTooSmall:
+        return
+    assert_valid(shown)
+    assert sum(count_message(m["role"], m["content"], state.counter) for m in shown) == state.tokens <= state.limit
+    del stored
+
+
+@given(
+    sizes=st.lists(st.integers(1, 3_000), min_size=2, max_size=30),
+    up_to=st.integers(0, 32),
+    window=st.sampled_from([500, 2_000, 8_000]),
+)
+def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(sizes: list[int], up_to: int, window: int) -> None:
+    state = ContextState(ContextLimits(window, 0), Words())
+    for number, size in enumerate(sizes):
+        if number % 3 == 1:
+            state.append("assistant", call(f"c{number}"), at=0.0)
+        elif number % 3 == 2:
+            state.append("user", result(f"c{number - 1}", text="x" * size), at=0.0)
+        else:
+            state.append("user", "y" * size, at=0.0)
+    compactor = Compactor(state)
+    begun = compactor.begin(up_to)
+    if isinstance(begun, Rejection):
+        assert begun.reason.endswith((".", ")"))
+        return
+    assert begun.high_water <= up_to
+    outcome = compactor.publish(replace(_prepared(begun, 0), text="ok", tokens=1), at=0.0)
+    if outcome.applied:
+        assert_pairs_whole(state.view, state.messages)
+        assert state.view.verbatim_from is None or state.view.verbatim_from > begun.high_water
