@@ -22,7 +22,7 @@ from typing import Any
 from watchkeeper.store import database, message_index
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.message_index import index_batch, index_inserted, unindexed
+from watchkeeper.store.message_index import index_batch, index_within, unindexed
 from watchkeeper.store.message_search import Found, search, search_by_session
 from watchkeeper.store.message_text import words_of
 
@@ -62,7 +62,6 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
         characters += sum(map(len, texts))
         began = time.process_time()
         connection.execute("BEGIN IMMEDIATE")
-        rows = []
         for number, text in enumerate(texts, first):
             session_id, seq = f"s{number // PER_SESSION:06d}", number % PER_SESSION + 1
             if seq == 1 or number == 1:
@@ -73,10 +72,9 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
                 " VALUES (?, ?, ?, 'assistant', ?, 1, ?, 1)",
                 (number, f"{session_id}-a", seq, encode(content), seq),
             )
-            rows.append((number, session_id, content))
         half = time.process_time()
-        if not index_inserted(connection, rows):
-            raise SystemExit("the import could not index what it inserted")
+        if not index_within(connection):
+            raise SystemExit("the import left messages that are not indexed")
         connection.execute("COMMIT")
         stored, indexed = stored + half - began, indexed + time.process_time() - half
     megabytes = characters / 1e6

@@ -17,10 +17,9 @@ sessions need not ask each of a common word's hits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
@@ -108,17 +107,10 @@ def index_batch(
         sqlite3.OperationalError: another connection holds the write lock (`database.is_busy`), the disk is full, …
     """
     began_at = _state(connection)
-    rows: list[tuple[int, str | None, Any]] = []
-    characters = 0
-    for message_id, session_id, content in connection.execute(_NEXT, (began_at[0], most_messages)):
-        rows.append((message_id, session_id, decode(content)))
-        characters += len(content)
-        if characters >= most_characters:
-            break
+    texts, more = _next_texts(connection, began_at[0], most_messages, most_characters)
     removed = connection.execute("SELECT EXISTS (SELECT 1 FROM messages_fts_removed)").fetchone()[0]
-    if not rows and not removed:
+    if not texts and not removed:
         return Batch(0, more=False)
-    texts = _texts(rows)
     database.begin_immediate(connection, timeout_seconds=lock_timeout_seconds)
     try:
         if _state(connection) != began_at:
@@ -133,7 +125,7 @@ def index_batch(
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return Batch(len(rows), more=left or characters >= most_characters or len(rows) == most_messages)
+    return Batch(len(texts), more=left or more)
 
 
 def index_until(connection: Connection, *, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> bool:
@@ -152,24 +144,16 @@ def index_until(connection: Connection, *, seconds: float, monotonic: Callable[[
             return False
 
 
-def index_inserted(connection: Connection, rows: Sequence[tuple[int, str, Any]]) -> bool:
-    """Within the caller's own transaction: index the messages it has just inserted, without reading them again.
-
-    `rows`: every one inserted, in the ids' order, as (id, session id, decoded content). False, and nothing is done, when
-    older messages are not indexed yet: an indexer takes all of them later (`index_until` before the import makes it rare).
+def index_within(connection: Connection, *, most_messages: int = 20_000, most_characters: int = 32_000_000) -> bool:
+    """Within the caller's own transaction, after what it inserted: index what waits, its messages with it. For imports,
+    which hold the write lock for longer than an indexer may. True when nothing is left; what is, an indexer takes later.
     """
-    if not rows:
-        return True
     through, _ = _state(connection)
-    if rows[-1][0] - rows[0][0] + 1 != len(rows):
-        return False
-    if connection.execute("SELECT EXISTS (SELECT 1 FROM messages WHERE id > ? AND id < ?)", (through, rows[0][0])).fetchone()[0]:
-        return False
-    if through >= rows[0][0]:
-        return False
-    _drop_removed(connection, above=through, most=0)
-    _add(connection, _texts(rows))
-    return True
+    texts, more = _next_texts(connection, through, most_messages, most_characters)
+    if texts:
+        _drop_removed(connection, above=through, most=0)
+        _add(connection, texts)
+    return not more
 
 
 def _state(connection: Connection) -> tuple[int, int]:
@@ -178,11 +162,17 @@ def _state(connection: Connection) -> tuple[int, int]:
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
-def _texts(rows: Iterable[tuple[int, str | None, Any]]) -> list[_Text]:
-    return [
-        (message_id, session_id or "", tokenizable(words_of(content)) + (f"\n{session_word(session_id)}" if session_id else ""))
-        for message_id, session_id, content in rows
-    ]
+def _next_texts(connection: Connection, through: int, most_messages: int, most_characters: int) -> tuple[list[_Text], bool]:
+    """The next messages above the high-water, and whether there are more than these."""
+    texts: list[_Text] = []
+    characters = 0
+    for message_id, session_id, content in connection.execute(_NEXT, (through, most_messages)):
+        text = tokenizable(words_of(decode(content)))
+        texts.append((message_id, session_id or "", f"{text}\n{session_word(session_id)}" if session_id else text))
+        characters += len(content)
+        if characters >= most_characters:
+            return texts, True
+    return texts, len(texts) == most_messages
 
 
 def _add(connection: Connection, texts: list[_Text]) -> None:

@@ -20,8 +20,8 @@ from watchkeeper.store import database, message_index, message_search
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.message_index import (
     index_batch,
-    index_inserted,
     index_until,
+    index_within,
     indexed_through,
     unindexed,
 )
@@ -151,7 +151,8 @@ def play(library: Library, steps: list[tuple[str, Any, Any]]) -> None:
             say(first, second)
         elif step == "say and index at once":
             run("BEGIN IMMEDIATE")
-            index_inserted(library.connection, [(say(first, second), first, second)])
+            say(first, second)
+            index_within(library.connection, most_messages=3)
             run("COMMIT")
         elif step == "index":
             index_batch(library.connection, most_messages=first, most_characters=second)
@@ -198,27 +199,21 @@ def test_words_of_purged_messages_leave_the_index(library: Library) -> None:
     assert [row[0] for row in rows] == [ids[0], ids[-1]]
 
 
-def test_an_import_indexes_what_it_inserts_in_its_own_transaction(library: Library) -> None:
-    agent = library.session("s1")
-    run = library.connection.execute
-    run("BEGIN IMMEDIATE")
-    rows = [(library.say(agent, f"kraken n{number}"), "s1", f"kraken n{number}") for number in range(5)]
-    assert index_inserted(library.connection, rows)
-    run("COMMIT")
-    assert unindexed(library.connection) == 0
-    assert [hit.seq for hit in search(library.connection, "n3").hits] == [4]
-
-
-def test_an_import_leaves_its_messages_to_the_indexer_where_older_ones_wait(library: Library) -> None:
+def test_an_import_indexes_what_it_inserts_in_its_own_transaction(library: Library, tmp_path: Path) -> None:
     agent = library.session("s1")
     library.say(agent, "older")
     run = library.connection.execute
     run("BEGIN IMMEDIATE")
-    assert not index_inserted(library.connection, [(library.say(agent, "newer"), "s1", "newer")])
+    for number in range(5):
+        library.say(agent, f"kraken n{number}")
+    assert not index_within(library.connection, most_messages=2)
+    assert index_within(library.connection)
+    other = database.open_readonly(tmp_path / "watchkeeper.db")
+    assert indexed_through(other) == 0
+    other.close()
     run("COMMIT")
-    assert indexed_through(library.connection) == 0
-    assert index_until(library.connection, seconds=60)
-    assert [hit.seq for hit in search(library.connection, "newer").hits] == [2]
+    assert unindexed(library.connection) == 0
+    assert [hit.seq for hit in search(library.connection, "n3").hits] == [5]
 
 
 def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path) -> None:
