@@ -98,16 +98,13 @@ def _one(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> in
     return int(connection.execute(sql, parameters).fetchone()[0])
 
 
-def remember_record(cursor: Any, digest: int, agent_id: str, seq: int) -> bool:
-    """Note that a record was imported as that message; False where one of that digest was before."""
-    cursor.execute("INSERT OR IGNORE INTO transcript_records (digest, agent_id, seq) VALUES (?, ?, ?)", (digest, agent_id, seq))
-    return bool(cursor.rowcount)
-
-
-def find_record(cursor: Any, digest: int) -> tuple[str, int] | None:
-    """Agent and `seq` of the message that a record became."""
-    row = cursor.execute("SELECT agent_id, seq FROM transcript_records WHERE digest = ?", (digest,)).fetchone()
-    return (row[0], row[1]) if row else None
+def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, tuple[str, int]]:
+    """Of those digests that were imported: agent and `seq` of the messages that the records became."""
+    found = cursor.execute(
+        "SELECT r.digest, r.agent_id, r.seq FROM json_each(?) j CROSS JOIN transcript_records r ON r.digest = j.value",
+        (encode(list(digests)),),
+    )
+    return {row[0]: (row[1], row[2]) for row in found}
 
 
 def message_content(cursor: Any, agent_id: str, seq: int) -> str | None:
@@ -120,14 +117,19 @@ def session_of(cursor: Any, agent_id: str) -> str | None:
     return row[0] if row else None
 
 
-def find_call(cursor: Any, key: str) -> tuple[int, str, str, int, int, int, int, float | None] | None:
-    """Of the model call of that key: id, session, agent, input, output, cache read, cache written, cost."""
-    row = cursor.execute(
-        "SELECT m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens, m.cache_write_tokens,"
-        " m.cost_usd FROM transcript_calls c JOIN model_calls m ON m.id = c.model_call_id WHERE c.key = ?",
-        (key,),
-    ).fetchone()
-    return tuple(row) if row else None
+Call = tuple[int, str, str, int, int, int, int, float | None]
+"""Of a stored model call: id, session, agent, input, output, cache read, cache written, cost."""
+
+
+def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
+    """The stored model calls of those keys."""
+    found = cursor.execute(
+        "SELECT c.key, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens,"
+        " m.cache_write_tokens, m.cost_usd FROM json_each(?) j CROSS JOIN transcript_calls c ON c.key = j.value"
+        " CROSS JOIN model_calls m ON m.id = c.model_call_id",
+        (encode(list(keys)),),
+    )
+    return {row[0]: tuple(row[1:]) for row in found}
 
 
 SESSION = (
@@ -300,6 +302,7 @@ _INSERTS = {
     " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status = excluded.status,"
     " started_at = excluded.started_at, ended_at = excluded.ended_at",
     "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
+    "records": "INSERT OR IGNORE INTO transcript_records (digest, agent_id, seq) VALUES (?, ?, ?)",
     "events": "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
     "raw": "INSERT INTO raw_records (session_id, agent_id, path, line, kind, reason, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
 }

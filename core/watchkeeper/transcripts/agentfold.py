@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchkeeper.store import transcripts as rows
-from watchkeeper.store.encoding import encode
+from watchkeeper.transcripts.jsontext import write
 
 LONGEST_PAUSE_SECONDS = 300.0
 """A longer time between two records is not counted as work."""
@@ -39,6 +39,8 @@ class AgentFold:
     """The newest compaction, while its tokens after it are not known."""
     summary: int | None = None
     """The observation that waits for its text."""
+    awaits_summary: bool = False
+    """A compaction came, and its summary has not."""
     dropped_tokens: int = 0
     """Running total of tokens before `verbatim_from`."""
     observation_tokens: int = 0
@@ -110,7 +112,7 @@ class AgentFold:
     def finished(self) -> dict[str, Any]:
         """The row to be written."""
         row = self.row
-        row["composition"] = encode({"observations": self.observation_tokens, "messages": self.view_tokens})
+        row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
         row["ended_at"] = None if row["status"] == "working" else row["last_active"]
         if not row["model_calls"]:
             row["context_tokens"] = self.observation_tokens + self.view_tokens

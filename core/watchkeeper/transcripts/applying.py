@@ -9,7 +9,7 @@ from typing import Any
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
-from watchkeeper.transcripts.records import Raw, Record, Session, Skipped
+from watchkeeper.transcripts.records import Raw, Record, Session
 from watchkeeper.transcripts.sessionfold import Batch, SessionFold
 
 
@@ -99,12 +99,13 @@ def _apply_chunk(
         fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
     kept: Counter[str] = Counter()
     tally = [0, 0]
-    for number, data, group in chunk.groups:
-        named = next((each for each in group if type(each) is Session), None)
-        if named is not None and (fold is None or fold.key != named.key):
-            fold = sessions.get((chunk.program, named.key))
+    named_first = next((each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None)
+    digests = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
+    for (number, data, group), digest in zip(chunk.groups, digests, strict=True):
+        if type(group[0]) is Session and (fold is None or fold.key != group[0].key):
+            fold = sessions.get((chunk.program, group[0].key))
             if fold is None:
-                fold = sessions[chunk.program, named.key] = SessionFold(batch, chunk.program, named.key)
+                fold = sessions[chunk.program, group[0].key] = SessionFold(batch, chunk.program, group[0].key)
         if fold is None:
             fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
         if fold.deleted:
@@ -114,24 +115,22 @@ def _apply_chunk(
         if chunk.reread and not kept:
             kept = Counter(rows.raw_kept(batch.cursor, chunk.stored_path, fold.id))
             kept["\0"] = 1
-        reason = fold.take(group, data)
-        raw = next((each for each in group if type(each) is Raw), None)
-        skipped = next((each.reason for each in group if type(each) is Skipped), reason)
-        if raw is not None:
+        outcome = fold.take(group, data, digest)
+        if outcome is None:
+            counts.read += 1
+        elif type(outcome) is Raw:
             text = data.decode("utf-8", "backslashreplace")
             if kept.get(text, 0) > 0:
                 kept[text] -= 1
                 counts.skipped["kept raw already"] += 1
                 tally[1] += 1
                 continue
-            counts.raw[raw.kind, raw.reason] += 1
+            counts.raw[outcome] += 1
             tally[0] += 1
-            batch.into["raw"].append((fold.id, None, chunk.stored_path, number, raw.kind, raw.reason, text))
-        elif skipped is not None:
-            counts.skipped[skipped] += 1
-            tally[1] += 1
+            batch.into["raw"].append((fold.id, None, chunk.stored_path, number, outcome.kind, outcome.reason, text))
         else:
-            counts.read += 1
+            counts.skipped[outcome.reason] += 1
+            tally[1] += 1
     if fold is not None and not fold.deleted:
         counts.sessions.add(fold.id)
     counts.waiting += int(chunk.waiting)

@@ -44,6 +44,7 @@ def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compactio
              encode(replaces), compaction_id, at)
         )  # fmt: skip
         agent.summary = agent.last_observation
+    agent.awaits_summary = True
     agent.observations, agent.observation_tokens, agent.elided = observations, 0, []
     agent.verbatim_from = last + 1
     agent.dropped_tokens = _total_through(session, cursor, agent, last)
@@ -67,8 +68,8 @@ def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str) -> 
     times = rows.message_times(cursor, agent.id, agent.verbatim_from)
     times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= agent.verbatim_from]
     for seq, at in times:
-        for names in ((session.program, "Message", uid), (session.program, "Message", uid, session.key)):
-            if rows.find_record(cursor, record_digest(at, *names)) == (agent.id, seq):
+        for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
+            if session.record(record_digest(at, kind, uid)) == (agent.id, seq):
                 return seq
     return None
 
@@ -129,11 +130,18 @@ def _total_through(session: SessionFold, cursor: Any, agent: AgentFold, seq: int
 def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summary, at: float) -> None:
     """The text that stands for what the last compaction dropped. Without one (its line was lost), everything before is."""
     agent.touch(at)
+    if agent.summary is None and agent.awaits_summary:
+        # Nothing was there to be dropped, so that nothing can stand for it.
+        agent.awaits_summary = False
+        session.say(agent, "user", record.text, at)
+        return
     if agent.summary is None:
         compact(session, cursor, agent, Compaction(record.agent, record.uid, "unknown", record.at), at)
     if agent.summary is None:
-        return  # nothing was there to be dropped
+        agent.awaits_summary = False
+        session.say(agent, "user", record.text, at)
+        return
     tokens = text_tokens(record.text)
     agent.observation_tokens = tokens
     session.into["summaries"].append((record.text or "(empty)", tokens, agent.id, agent.summary))
-    agent.summary = None
+    agent.summary, agent.awaits_summary = None, False

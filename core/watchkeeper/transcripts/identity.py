@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from zlib import crc32
 
 from watchkeeper.records.ids import ALPHABET, LENGTH
 
@@ -18,11 +19,14 @@ def stable_id(*names: str, length: int = LENGTH) -> str:
     return "".join(ALPHABET[(bits >> (5 * place)) & 31] for place in range(length))
 
 
-def record_digest(at: float | None, *names: str) -> int:
-    """A number for a record, below 2^63. Records of about the same time have numbers near each other, so that a file's
-    records lie on few pages of the table; 32 of its bits tell records of one second apart, all of them those without a
-    time. Equal numbers of different records are possible, and found out by what they say."""
-    found = int.from_bytes(blake2b("\0".join(names).encode("utf-8", "replace"), digest_size=8).digest())
+def record_digest(at: float | None, kind: str, uid: str) -> int:
+    """A number for a record of that kind and id, below 2^63.
+
+    Records of about the same time have numbers near each other, so that a file's records lie on few pages of the table; 32
+    of its bits tell records of one second apart, all of them those without a time. Equal numbers of different records are
+    possible, and found out by what they say.
+    """
+    name = f"{kind}\0{uid}".encode("utf-8", "replace")
     if at is None:
-        return found >> 1
-    return ((int(at) % _SECONDS) << 32) | (found & 0xFFFFFFFF)
+        return int.from_bytes(blake2b(name, digest_size=8).digest()) >> 1
+    return ((int(at) % _SECONDS) << 32) | crc32(name)

@@ -10,13 +10,13 @@ import json
 from datetime import datetime
 from typing import Any
 
+from pydantic_core import PydanticSerializationError, from_json, to_json
+
 from watchkeeper.store.encoding import encode, plain
 
 
 def parse(data: bytes) -> dict[str, Any] | None:
     """The JSON object that a line holds, or None where it holds none (broken, or another kind of value)."""
-    from pydantic_core import from_json
-
     try:
         value = from_json(data, cache_strings="keys")
     except ValueError:
@@ -41,8 +41,6 @@ def bindable(value: Any) -> Any:
 
 def write(value: Any) -> tuple[str, int]:
     """JSON text of `value` as the store holds it, and its length in bytes."""
-    from pydantic_core import PydanticSerializationError, to_json
-
     try:
         data = to_json(value)
         return data.decode(), len(data)
@@ -51,14 +49,20 @@ def write(value: Any) -> tuple[str, int]:
         return text, len(text)
 
 
+_minutes: dict[str, float] = {}
+"""Beginnings of times, `2026-02-23T20:40:`, as seconds: a log has hundreds of records in each minute."""
+
+
 def seconds(timestamp: Any) -> float | None:
     """Seconds since 1970 of an ISO 8601 time, or of a number of seconds or milliseconds; None for anything else."""
     if isinstance(timestamp, str):
-        try:
-            at = datetime.fromisoformat(timestamp)
-            return at.timestamp()
-        except (ValueError, OverflowError, OSError):
-            return None
+        minute = _minutes.get(timestamp[:17])
+        if minute is not None and len(timestamp) == 24 and timestamp[23] == "Z":
+            try:
+                return minute + float(timestamp[17:23])
+            except ValueError:
+                return None
+        return _first_of_minute(timestamp)
     if isinstance(timestamp, bool) or not isinstance(timestamp, int | float):
         return None
     value = float(timestamp)
@@ -67,13 +71,27 @@ def seconds(timestamp: Any) -> float | None:
     return value / 1000 if value > 1e11 else value
 
 
+def _first_of_minute(timestamp: str) -> float | None:
+    try:
+        at = datetime.fromisoformat(timestamp).timestamp()
+        if len(timestamp) == 24 and timestamp[23] == "Z":
+            if len(_minutes) > 10_000:
+                _minutes.clear()
+            _minutes[timestamp[:17]] = datetime.fromisoformat(timestamp[:17] + "00Z").timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
+    return at
+
+
 def text_of(value: Any) -> str | None:
     """A string that says something, or None."""
-    return value if isinstance(value, str) and value.strip() else None
+    return value if isinstance(value, str) and value and not value.isspace() else None
 
 
 def count_of(value: Any) -> int:
     """A number of tokens: what is no number, or below zero, or beyond what any model reads, counts as none."""
+    if type(value) is int and 0 <= value < 1_000_000_000_000:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return 0
     return int(value)

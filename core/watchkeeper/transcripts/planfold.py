@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store import transcripts as rows
-from watchkeeper.store.encoding import encode
 from watchkeeper.transcripts.identity import AGENT_LENGTH, stable_id
+from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.records import Plan, PlanItem
 
 _ENDED = frozenset({"done", "failed", "cancelled", "dropped"})
@@ -118,8 +118,8 @@ class PlanFold:
             {"id": t.id, "name": t.name, "title": t.title, "status": t.status, "attempt": 1, "agent": None, "depends_on": t.needs}
             for t in ordered
         ]
-        into["plans"].append((self.id, session_id, goal, self.revision, cursor, encode(queue), at, at))
-        into["revisions"].append((self.id, self.revision, at, reason, goal, encode(queue), cursor, encode(graph)))
+        into["plans"].append((self.id, session_id, goal, self.revision, cursor, write(queue)[0], at, at))
+        into["revisions"].append((self.id, self.revision, at, reason, goal, write(queue)[0], cursor, write(graph)[0]))
         for task in changed:
             into["tasks"].append(
                 (task.id, session_id, self.id, task.name, task.position, task.title, task.instructions, task.status, at,

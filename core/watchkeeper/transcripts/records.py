@@ -18,7 +18,8 @@ What the importer does with one answer (the list for one line, a *group*):
    empty group is a fault of the reader, and kept raw. A reader never raises for what a line holds; one that does is
    caught, and the line kept raw.
 2. *Sessions.* `Session` names the session to which this and all later records of the source belong, until the next
-   one. It must come before any other record but `Raw` and `Skipped`; fields that are None change nothing.
+   one. One that names another session than before is the first of its group, and the first group that holds more than
+   `Raw` or `Skipped` begins with one; fields that are None change nothing.
 3. *Agents* are named by keys, unique in their session. `MAIN` is the agent that the person talks to; it exists without
    being named. `Agent` adds to what is known of an agent and may come in any order: before its parent, after its
    messages, from another file, several times; None changes nothing. An agent that only occurs as the `agent` of another

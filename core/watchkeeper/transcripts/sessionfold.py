@@ -27,8 +27,10 @@ from watchkeeper.transcripts.records import (
     Message,
     ModelCall,
     Plan,
+    Raw,
     Record,
     Session,
+    Skipped,
     Summary,
     ToolCall,
     ToolResult,
@@ -37,7 +39,9 @@ from watchkeeper.transcripts.records import (
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 
-REPEATED = "repeats a record that is here already"
+_REPEATED = Skipped("repeats a record that is here already")
+ANCHORS = frozenset({Message, Compaction, Summary, Failure})
+"""Records by which a line is recognised."""
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _GOAL_CHARS = 4_000
 
@@ -60,7 +64,41 @@ class Batch:
     calls: dict[str, list[Any]] = field(default_factory=dict)
     """Model calls that are not written yet, by key."""
     owners: dict[str, str] = field(default_factory=dict)
-    """Agents that are not written yet, and their sessions."""
+    """Agents that were asked after, or are not written yet, and their sessions."""
+    records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
+    """Digests of records that were looked up: the messages that they became, or None."""
+    stored_calls: dict[str, rows.Call] = field(default_factory=dict)
+    """Model calls that are stored, by key."""
+
+    def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[int]:
+        """Ask at once what of these groups is here already: one question costs as much as one record's.
+
+        Returns the digest of each group's anchor; 0 where it has none.
+        """
+        digests: list[int] = []
+        keys: list[str] = []
+        kinds = {kind: f"{program}/{kind.__name__}" for kind in ANCHORS}
+        for _, data, group in groups:
+            digest = 0
+            for record in group:
+                kind = type(record)
+                if kind is ModelCall:
+                    if record.key:  # type: ignore[union-attr]
+                        keys.append(record.key)  # type: ignore[union-attr]
+                elif not digest and kind in kinds and (kind is not Failure or record.uid):  # type: ignore[union-attr]
+                    uid = record.uid or _line_id(session, data)  # type: ignore[union-attr]
+                    digest = record_digest(record.at, kinds[kind], uid)  # type: ignore[union-attr]
+            digests.append(digest)
+        fresh = [digest for digest in digests if digest and digest not in self.records]
+        self.records.update(dict.fromkeys(fresh))
+        self.records.update(rows.find_records(self.cursor, fresh))
+        self.stored_calls.update(rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key not in self.calls]))
+        return digests
+
+
+def _line_id(session: str, data: bytes) -> str:
+    """What a record without an id is recognised by: all that its line says, in its session."""
+    return f"{session}\0{stable_id(data.decode('utf-8', 'replace'), length=12)}"
 
 
 class SessionFold:
@@ -105,58 +143,67 @@ class SessionFold:
 
     # Records.
 
-    def take(self, record_group: list[Record], data: bytes) -> str | None:
-        """One line's records; why it was skipped, or None where it was not."""
+    def take(self, group: list[Record], data: bytes, digest: int) -> Raw | Skipped | None:
+        """One line's records; what became of the line where it was not read.
+
+        `digest` is that of the group's anchor (see `Batch.look_up`).
+        """
         self.changed = True
-        seen = self._seen(record_group, data)
-        for record in record_group:
+        seen: bool | None = False
+        outcome: Raw | Skipped | None = None
+        if digest:
+            seen = self._known(next(each for each in group if type(each) in ANCHORS), data, digest)
+            if seen:
+                outcome = _REPEATED
+        for record in group:
             kind = type(record)
             if kind is Message:
-                if seen is not True:
-                    self._message(record, replayed=seen is None)  # type: ignore[arg-type]
+                if not seen:
+                    self._message(record)  # type: ignore[arg-type]
             elif kind is ModelCall:
                 self._model_call(record, counts=seen is False)  # type: ignore[arg-type]
+            elif kind is Raw or kind is Skipped:
+                outcome = record  # type: ignore[assignment]
             elif kind is Session:
                 self._session(record)  # type: ignore[arg-type]
             elif kind is Agent:
                 self._agent(record)  # type: ignore[arg-type]
-            elif seen is False:
-                handler = _HANDLERS.get(kind)
-                if handler is not None:
-                    handler(self, record)
-            elif seen is None and kind in (Compaction, Summary, Plan):
+            elif seen is False or (seen is None and kind in _KEPT_IN_REPLAYS):
                 _HANDLERS[kind](self, record)
-        return REPEATED if seen is True else None
+        return outcome
 
-    def _seen(self, group: list[Record], data: bytes) -> bool | None:
-        """Whether the group's message is here already (True), is another session's as well (None), or is new."""
-        for record in group:
-            kind = type(record)
-            if kind is Message or kind is Compaction or kind is Summary or (kind is Failure and record.uid):  # type: ignore[union-attr]
-                return self._known(record, data)
-        return False
-
-    def _known(self, record: Any, data: bytes) -> bool | None:
+    def _known(self, record: Any, data: bytes, digest: int) -> bool | None:
+        """Whether a record is here already (True), is another session's as well (None), or is new."""
         agent = self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
-        uid = record.uid or stable_id(data.decode("utf-8", "replace"), length=12)
-        names = (self.program, type(record).__name__, uid) if record.uid else (self.program, self.key, uid)
-        digest = record_digest(record.at, *names)
-        if rows.remember_record(self._cursor, digest, agent.id, seq):
+        found = self.record(digest)
+        if found is None:
+            self._remember(digest, agent, seq)
             return False
-        found = rows.find_record(self._cursor, digest)
-        assert found is not None
         if self._is_mine(found[0]):
             return self._says_the_same(record, *found)
-        mine = record_digest(record.at, *names, self.key)
-        if not rows.remember_record(self._cursor, mine, agent.id, seq):
+        kind = f"{self.program}/{type(record).__name__}/{self.key}"
+        mine = record_digest(record.at, kind, record.uid or _line_id(self.key, data))
+        if self.record(mine) is not None:
             return True
+        self._remember(mine, agent, seq)
         owner = self._owner(found[0])
         if owner is not None and self.row["forked_from"] is None:
             self.row["forked_from"] = owner
         if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is Message:
             self.row["forked_at_seq"] = max(self.row["forked_at_seq"] or 0, found[1])
         return None
+
+    def record(self, digest: int) -> tuple[str, int] | None:
+        """The message that a record became, if it was imported."""
+        records = self._batch.records
+        if digest not in records:
+            records[digest] = rows.find_records(self._cursor, [digest]).get(digest)
+        return records[digest]
+
+    def _remember(self, digest: int, agent: AgentFold, seq: int) -> None:
+        self._batch.records[digest] = (agent.id, seq)
+        self.into["records"].append((digest, agent.id, seq))
 
     def _is_mine(self, agent_id: str) -> bool:
         return self._owner(agent_id) == self.id
@@ -274,16 +321,12 @@ class SessionFold:
 
     # What an agent said and did.
 
-    def _message(self, record: Message, replayed: bool) -> None:
+    def _message(self, record: Message) -> None:
         at = self._time(record.at)
         agent = self.agent(record.agent)
         agent.touch(at)
+        self.say(agent, record.role, record.content, at)
         row = agent.row
-        text, size = write(record.content)
-        tokens = message_tokens(record.content, text, size)
-        row["last_seq"] += 1
-        row["message_tokens"] += tokens
-        self.into["messages"].append((row["id"], row["last_seq"], record.role, text, tokens, row["message_tokens"], at))
         if record.role == "assistant":
             agent.take_call(record.call_key)
         elif not row["current_goal"] or (agent.key == MAIN and not self.row["goal"]):
@@ -292,6 +335,15 @@ class SessionFold:
                 row["current_goal"] = row["current_goal"] or said
                 if agent.key == MAIN and not self.row["goal"]:
                     self.row["goal"] = said
+
+    def say(self, agent: AgentFold, role: str, content: Any, at: float) -> None:
+        """Add a message to an agent's history."""
+        row = agent.row
+        text, size = write(content)
+        tokens = message_tokens(content, text, size)
+        row["last_seq"] += 1
+        row["message_tokens"] += tokens
+        self.into["messages"].append((row["id"], row["last_seq"], role, text, tokens, row["message_tokens"], at))
 
     def _tool_call(self, record: ToolCall) -> None:
         agent = self.agent(record.agent)
@@ -331,7 +383,7 @@ class SessionFold:
                 if known[6] == self.id:
                     self._raise_new(known, record)
                 return
-            stored = rows.find_call(self._cursor, record.key)
+            stored = self._batch.stored_calls.get(record.key)
             if stored is not None:
                 self._raise_stored(stored, record)
                 return
@@ -360,14 +412,18 @@ class SessionFold:
 
     def _raise_new(self, known: list[Any], record: ModelCall) -> None:
         old: ModelCall = known[3]
-        ended = old.stop_reason or record.stop_reason
+        if record.at is not None and record.at > known[5]:
+            known[5] = record.at
+        if record.output_tokens <= old.output_tokens and (record.stop_reason is None or old.stop_reason is not None):
+            return
         better = record if record.output_tokens > old.output_tokens else old
+        ended = old.stop_reason or record.stop_reason
         known[3] = better._replace(exact=old.exact or record.exact, stop_reason=ended)
-        known[5] = max(known[5], record.at or known[5])
         self._context(known[1], known[3])
 
-    def _raise_stored(self, stored: tuple[Any, ...], record: ModelCall) -> None:
-        call_id, session_id, agent_id, *old, old_cost = stored
+    def _raise_stored(self, stored: rows.Call, record: ModelCall) -> None:
+        call_id, session_id, agent_id, old_cost = stored[0], stored[1], stored[2], stored[7]
+        old = stored[3:7]
         if session_id != self.id or not (record.output_tokens > old[1] or record.stop_reason):
             return
         better = record
@@ -376,10 +432,11 @@ class SessionFold:
                 input_tokens=old[0], output_tokens=old[1], cache_read_tokens=old[2], cache_write_tokens=old[3]
             )
         cost = self._pricing(better)
-        figures = [getattr(better, name) for name in _FIGURES]
+        figures = better[3:7]  # in the order of `_FIGURES`
         self.into["call_figures"].append(
             (better.stop_reason, *figures, int(better.exact), cost.usd, cost.status, record.at or 0.0, call_id)
         )
+        self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd)
         agent = next((each for each in self._agents.values() if each.id == agent_id), None)
         for row in (self.row, agent.row if agent else None):
             if row is not None:
@@ -429,7 +486,7 @@ class SessionFold:
     def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
         """One event of the session's log."""
         self.row["event_seq"] += 1
-        self.into["events"].append((self.id, self.row["event_seq"], at, kind, agent.id, task_id, encode(data)))
+        self.into["events"].append((self.id, self.row["event_seq"], at, kind, agent.id, task_id, write(data)[0]))
 
     # Writing.
 
@@ -437,20 +494,22 @@ class SessionFold:
         """Price and add up what is new; the rows of the session and of its changed agents."""
         for call_id, agent, turn, record, began, ended, _ in self._calls:
             cost = self._pricing(record)
-            figures = [getattr(record, name) for name in _FIGURES]
+            figures = record[3:7]
             self.into["model_calls"].append(
                 (call_id, self.id, agent.id, turn, record.model, record.stop_reason, *figures, int(record.exact), cost.usd,
                  cost.status, began, record.latency_seconds or max(0.0, ended - began), record.key or record.request_id)
             )  # fmt: skip
             if record.key:
                 self.into["call_keys"].append((record.key, call_id))
+            unpriced = int(cost.usd is None and any(figures))
             for row in (self.row, agent.row):
-                for name, value in zip(_FIGURES, figures, strict=True):
-                    row[name] += value
+                row["input_tokens"] += figures[0]
+                row["output_tokens"] += figures[1]
+                row["cache_read_tokens"] += figures[2]
+                row["cache_write_tokens"] += figures[3]
                 row["model_calls"] += 1
-                if cost.usd is None:
-                    row["unpriced_calls"] += int(any(figures))
-                else:
+                row["unpriced_calls"] += unpriced
+                if cost.usd is not None:
                     row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd
         self._calls = []
         main = self._agents.get(MAIN)
@@ -460,7 +519,8 @@ class SessionFold:
         if not self.row["last_active"]:
             self.row["created_at"] = self.row["last_active"] = self._now
         self.row["ended_at"] = self.row["last_active"]
-        changed = [tuple(agent.finished()[name] for name in rows.AGENT) for agent in self._agents.values() if agent.changed]
+        finished = [agent.finished() for agent in self._agents.values() if agent.changed]
+        changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed
 
 
@@ -472,6 +532,10 @@ _HANDLERS: dict[type, Callable[[SessionFold, Any], None]] = {
     Compaction: SessionFold._compaction,
     Summary: SessionFold._summary,
 }
+
+
+_KEPT_IN_REPLAYS = frozenset({Compaction, Summary, Plan})
+"""What a session that repeats another one's records needs of them besides the messages."""
 
 
 def _said(content: Any) -> str | None:
