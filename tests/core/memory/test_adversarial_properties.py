@@ -230,7 +230,6 @@ async def play(
         assert running == 1, "one pass at a time"
         try:
             assert_valid(messages)
-            assert broken_rule({"max_tokens": 1, "messages": messages}) is None, "the summariser's own request is valid"
             kind, delay = says[next(turn) % len(says)]
             messages_copy = json.loads(json.dumps(messages))
             for _ in range(delay):
