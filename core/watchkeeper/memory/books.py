@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from watchkeeper.memory import history
+from watchkeeper.memory.content import shown
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 
@@ -24,6 +25,8 @@ class Books:
         self.last_seq = 0
         self.total_tokens = 0
         self.next_observation = 1
+        self.odd: dict[int, Content] = {}
+        """What is shown of messages that no encoder takes as they are."""
 
     @classmethod
     def restore(
@@ -54,6 +57,8 @@ class Books:
         known = [*observations, *(o for view in views for o in view.observations)]
         books.next_observation = max((o.id for o in known), default=0) + 1
         books.redo = history.redo_stack(known_views, books.view)
+        for message in (*books.messages, *([books.first] if books.first else [])):
+            books._look_at(message)
         return books
 
     def add(self, role: Role, content: Content, tokens: int, at: float) -> Message:
@@ -71,7 +76,17 @@ class Books:
         self.messages.append(message)
         if message.seq == 1:
             self.first = message
+        self._look_at(message)
         return message
+
+    def _look_at(self, message: Message) -> None:
+        content = shown(message.content)
+        if content is not message.content:
+            self.odd[message.seq] = content
+
+    def content_of(self, message: Message) -> Content:
+        """A message's content as it may be sent."""
+        return self.odd.get(message.seq, message.content)
 
     def enter(self, parts: View, reason: str, at: float, *, parent: int | None = None) -> View:
         """Make a new version of `parts` the current one; `parent`: where it is not made from the current one."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from watchkeeper.memory.content import copied
@@ -75,6 +75,8 @@ class BufferingState:
     watermark: int = 0
 
 
+_MEANT = (asyncio.CancelledError, KeyboardInterrupt, SystemExit)
+
 Observe = Callable[[list[Any], Any], Awaitable[ObserverOutput]]
 Reflect = Callable[[Any], Awaitable[ReflectorOutput]]
 ReflectionNeed = Literal["none", "async", "sync"]
@@ -102,7 +104,7 @@ class BufferingCoordinator:
     @staticmethod
     def compute_buffer_interval(tokens_until_activation: float, config: BufferConfig) -> float:
         """Tokens of new messages from which on an observer should run; `config.min_tokens` at least."""
-        even = tokens_until_activation / max(1, config.target_cycles)
+        even = tokens_until_activation / config.target_cycles if config.target_cycles > 0 else tokens_until_activation
         most = min(config.token_cap, WINDOW_SHARE * config.utility_model_context_window)
         return max(min(even, most), config.min_tokens)
 
@@ -129,12 +131,16 @@ class BufferingCoordinator:
 
         Success appends a chunk and sets the watermark to `end_index`, an index into the verbatim messages. A failure
         is logged and frees the slot. The messages are copied: what the caller does with its own changes nothing.
+
+        Raises:
+            RuntimeError: no event loop is running.
         """
         if self._observer is not None or self._aborted:
             return
+        asyncio.get_running_loop()  # raises before the slot is taken
         slot = self._observer = object()
         epoch = self._epoch
-        given = copied(list(messages))
+        given = [_copy(message) for message in messages]
         self._spawn(self._observe(observe, given, end_index, previous_observations, epoch, slot))
 
     async def _observe(
@@ -157,7 +163,9 @@ class BufferingCoordinator:
                     )
                 )
                 self._watermark = end_index
-        except Exception:
+        except _MEANT:
+            raise
+        except BaseException:  # a panic of an extension module is no Exception, and the slot must be freed all the same
             log.warning("an observer failed; its messages stay unobserved", exc_info=True)
         finally:
             if self._observer is slot:
@@ -210,6 +218,7 @@ class BufferingCoordinator:
         """
         if self._reflector is not None or self._aborted:
             return
+        asyncio.get_running_loop()  # raises before the slot is taken
         slot = self._reflector = object()
         self._spawn(self._reflect(reflect, copied(observations), slot))
 
@@ -220,7 +229,9 @@ class BufferingCoordinator:
                 raise TypeError(f"the reflector returned {type(output).__name__} instead of ReflectorOutput")
             if self._reflector is slot:
                 self._reflection = output
-        except Exception:
+        except _MEANT:
+            raise
+        except BaseException:
             log.warning("a reflector failed; the observations stay as they are", exc_info=True)
         finally:
             if self._reflector is slot:
@@ -268,3 +279,9 @@ class BufferingCoordinator:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)  # the loop keeps weak references only
         task.add_done_callback(self._tasks.discard)
+
+
+def _copy(message: Any) -> Any:
+    if isinstance(message, Message):
+        return replace(message, content=copied(message.content))
+    return copied(message)

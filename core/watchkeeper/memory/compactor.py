@@ -144,7 +144,9 @@ class Compactor:
         rendering = Rendering(state.counter)
         for message in source:
             shortened = state.view.elided.get(message.seq)
-            content = message.content if shortened is None else elision.apply(message.content, shortened)
+            content = state.content_of(message)
+            if shortened is not None:
+                content = elision.apply(content, shortened)
             rendering.push(message.role, content, message.tokens if shortened is None else shortened.tokens)
         self._running = CompactionPass(
             covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
@@ -200,8 +202,9 @@ class Compactor:
             words = max(20, int(run.source_tokens * WORDS_PER_TOKEN / 4**attempt))
             stronger = STRONGER.format(why=refused[-1], words=words)
             instructions = f"{instructions}\n\n{stronger}" if instructions else stronger
+        patience = asyncio.timeout(self.timeout_seconds)
         try:
-            async with asyncio.timeout(self.timeout_seconds):
+            async with patience:
                 if self.write is not None:
                     text = await self.write(run, instructions)
                 elif self.summarize is not None:
@@ -209,9 +212,9 @@ class Compactor:
                     text = await said if inspect.isawaitable(said) else said
                 else:
                     return Rejection("There is no summariser.")
-        except TimeoutError:
-            return Rejection(f"The summariser took longer than {self.timeout_seconds} seconds.")
         except Exception as error:
+            if patience.expired():
+                return Rejection(f"The summariser took longer than {self.timeout_seconds} seconds.")
             return Rejection(f"The summariser failed: {type(error).__name__}: {error}"[:300])
         if not isinstance(text, str):
             return Rejection(f"The summariser returned {type(text).__name__} instead of text.")

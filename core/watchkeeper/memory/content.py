@@ -6,8 +6,13 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from watchkeeper.memory.tokens import plain
 from watchkeeper.records.memory import Block, Content, Role
 
+MOST_LEVELS = 100
+"""Deeper than any API takes, and far from where walking through it would end Python's stack."""
+
+_MOST_CONTAINERS = 1_000_000
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
@@ -48,13 +53,49 @@ def copied_content(content: Content) -> Content:
     """`copied`, for what comes from outside.
 
     Raises:
-        ValueError: it is nested so deeply that nothing could encode it.
+        ValueError: it is nested more than `MOST_LEVELS` deep.
     """
-    try:
-        copy: Content = copied(content)
-    except RecursionError:
-        raise ValueError("A message's content is nested too deeply to be stored.") from None
+    if type(content) is not str and deeper_than(content, MOST_LEVELS):
+        raise ValueError(f"A message's content is nested too deeply (more than {MOST_LEVELS} levels); give it as text.")
+    copy: Content = copied(content)
     return copy
+
+
+def deeper_than(value: Any, levels: int) -> bool:
+    """Whether JSON-like data is nested more than `levels` deep (a cycle is)."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [item for inner in layer for item in _inside(inner)]
+        if not layer:
+            return False
+        if len(layer) > _MOST_CONTAINERS:
+            return True
+    return True
+
+
+def _inside(value: Any) -> list[Any]:
+    items = value.values() if isinstance(value, Mapping) else value
+    return [item for item in items if isinstance(item, Mapping | list | tuple)]
+
+
+def shown(content: Content) -> Content:
+    """`content` as it may leave the program: lone surrogates, which no encoder takes, as U+FFFD. The same object
+    where there are none."""
+    changed: Content = _without_surrogates(content)
+    return changed
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        items = [_without_surrogates(item) for item in value]
+        return value if all(new is old for new, old in zip(items, value, strict=True)) else items
+    if isinstance(value, dict):
+        pairs = {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        same = all(new is old for new, old in zip(pairs.values(), value.values(), strict=False))
+        return value if same and len(pairs) == len(value) and pairs.keys() == value.keys() else pairs
+    return value
 
 
 def blocks_of(content: Content) -> list[Block]:

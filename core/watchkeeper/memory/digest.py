@@ -98,9 +98,9 @@ class DigestNotes:
             # Lines are estimated, the whole is counted: where it came out longer, fewer of them.
             budget = int(budget * _SHRINK)
         else:
-            return Written(bare, (self.first, self.last), counter.count(bare))
+            return Written(bare, tuple(sorted({self.first, self.last})), counter.count(bare))
         if text == head:
-            return Written(bare, (self.first, self.last), counter.count(bare))
+            return Written(bare, tuple(sorted({self.first, self.last})), counter.count(bare))
         return Written(text, tuple(sorted({self.first, self.last, *cited})), spent)
 
     def _compose(self, head: str, budget: int, width: int, counter: TokenCounter) -> tuple[str, set[int]]:

@@ -15,7 +15,7 @@ from watchkeeper.memory.cuts import cut_points, newest_group, newest_turn
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.notes import Notebook
 from watchkeeper.memory.tokens import TokenCounter, count_message
-from watchkeeper.records.memory import Elision, Message, Observation, ObservationKind, View
+from watchkeeper.records.memory import Content, Elision, Message, Observation, ObservationKind, View
 
 KEEP_FORCED = 0.40
 """Of the limit: what stays verbatim after a forced digest, so that the next one is a while away."""
@@ -39,6 +39,9 @@ USEFUL_SHARE = 0.08
 """Of the limit: a result shortened below this is of no use, and what the agent said must make room as well."""
 
 FEW_MESSAGES = 4
+
+SLACK_SHARE = 0.04
+"""Of the limit: what stays free where messages had to be shortened."""
 
 _SMALLER = (DIGEST_SHARE, 0.08, 0.03, 0.0)
 
@@ -76,6 +79,9 @@ class Bench:
     provisional: bool = True
     notebook: Notebook | None = None
     """What was noted of the messages when they were added."""
+    odd: Mapping[int, Content] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    """Tokens of the observations' labels, as far as they were counted."""
     cuts: dict[bool, list[bool]] = field(default_factory=dict)
     """The allowed cuts of `tail`, as far as they were asked for."""
 
@@ -107,7 +113,7 @@ class Bench:
             verbatim_from=tail[0].seq if tail else None,
             elided={seq: shown[seq] for seq in sorted(shown) if seq in alive},
         )
-        return Fitted(view, new, assemble(self.agent_id, view, tail, pinned, self.counter))
+        return Fitted(view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd))
 
     def _observations(
         self, cut: int, digest_tokens: int, *, fold_all: bool
@@ -252,14 +258,19 @@ def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
     yield from _squeezed(bench, cut, range(cut, len(bench.tail)), None)
 
 
-def _squeezed(bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | None) -> Iterator[Fitted]:
-    """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be shortened)."""
-    bare = bench.build(cut, 0, fold_all=True, pinned_tokens=pinned_tokens)
+def _squeezed(
+    bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | None, *, fold_all: bool = True
+) -> Iterator[Fitted]:
+    """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be shortened).
+
+    A little room is left, or each further message, however small, would shorten all of them anew.
+    """
+    bare = bench.build(cut, 0, fold_all=fold_all, pinned_tokens=pinned_tokens)
     if bare.tokens <= bench.limit:
         yield bare
         return
     sizes = [bench.cost(bench.tail[place]) for place in free]
-    room = bench.limit - (bare.tokens - sum(sizes))
+    room = int(bench.limit * (1 - SLACK_SHARE)) - (bare.tokens - sum(sizes))
     for _ in range(6):
         cap = _water_level(sizes, max(0, room))
         shorter = (
@@ -268,11 +279,20 @@ def _squeezed(bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | 
             if size > cap
         )
         elided = {short.seq: short for size, short in shorter if short.tokens < size}
-        tried = bench.build(cut, 0, fold_all=True, elided=elided, pinned_tokens=pinned_tokens)
+        tried = bench.build(cut, 0, fold_all=fold_all, elided=elided, pinned_tokens=pinned_tokens)
         yield tried
         if cap == 0:
             return
         room = min(room - (tried.tokens - bench.limit), int(room * 0.7))
+
+
+def shortened_again(bench: Bench) -> Fitted | None:
+    """The bench's view with the messages that it shows shortened made shorter still, until it fits; None where that
+    is not enough."""
+    free = [place for place, message in enumerate(bench.tail) if message.seq in bench.view.elided]
+    if not free:
+        return None
+    return next((f for f in _squeezed(bench, 0, free, None, fold_all=False) if f.tokens <= bench.limit), None)
 
 
 def _water_level(sizes: Sequence[int], room: int) -> int:

@@ -23,13 +23,17 @@ from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
 from watchkeeper.memory.content import checked_message, content_size
 from watchkeeper.memory.pacing import Pacer
-from watchkeeper.memory.readonly import ReadOnly
+from watchkeeper.memory.readonly import ReadOnly, untouched
 from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.swaps import Callback, Listeners, Swap, SwapEvent, swap_of
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, TokenCounter, as_counter, count_message
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 log = logging.getLogger(__name__)
+
+
+CLOSING_SECONDS = 1.0
+"""How long `close` waits for what it has given up."""
 
 
 @dataclass(slots=True)
@@ -101,7 +105,9 @@ class HierarchicalContextManager:
         self._on_change = on_change
         self._listeners = Listeners()
         self._flight: _Flight | None = None
-        self._order = asyncio.Lock()
+        self._order: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        """Of every pass that was ever begun and has not ended, the abandoned ones included."""
         self._closed = False
 
     # --- what is there -------------------------------------------------------------------------------------------
@@ -137,7 +143,7 @@ class HierarchicalContextManager:
     @property
     def short_term_memory(self) -> tuple[Message, ...]:
         """The messages that are shown as they are (the very large ones shortened)."""
-        return tuple(self._state.verbatim)
+        return tuple(untouched(message) for message in self._state.verbatim)
 
     @property
     def long_term_memory(self) -> tuple[Observation, ...]:
@@ -152,7 +158,7 @@ class HierarchicalContextManager:
     @property
     def is_compacting(self) -> bool:
         """Whether a pass is in flight."""
-        return self._flight is not None and not self._flight.task.done()
+        return self._flight is not None and not self._flight.task.done() and not _is_lost(self._flight.task)
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -165,7 +171,8 @@ class HierarchicalContextManager:
         """
         role, content = checked_message(message)
         # Counting a huge text happens in a thread; the lock keeps messages in the order in which they came.
-        async with self._order:
+        async with self._in_order():
+            self._leave_lost()
             tokens = await self._count(role, content)
             flight = self._flight
             if flight is not None and not flight.task.done():
@@ -182,6 +189,18 @@ class HierarchicalContextManager:
             self._pacer.grew(self._monotonic(), self._state.total_tokens)
             self._start_if_due()
             return self._state.last_seq
+
+    def _in_order(self) -> asyncio.Lock:
+        """One lock for each event loop that the manager lives through: a lock belongs to the loop that waited on it."""
+        loop = asyncio.get_running_loop()
+        if self._order is None or self._order[0] is not loop:
+            self._order = (loop, asyncio.Lock())
+        return self._order[1]
+
+    def _leave_lost(self) -> None:
+        """Give up a pass whose event loop has ended: nobody will ever run it on."""
+        if self._flight is not None and not self._flight.task.done() and _is_lost(self._flight.task):
+            self._abandon("The event loop that the pass ran in has ended.")
 
     async def _count(self, role: Role, content: Content) -> int:
         counter = self._state.counter
@@ -211,6 +230,7 @@ class HierarchicalContextManager:
         """
         if self._closed:
             return self._nothing("The manager is closed.")
+        self._leave_lost()
         if self.is_compacting:
             assert self._flight is not None
             return self._nothing(
@@ -251,26 +271,33 @@ class HierarchicalContextManager:
 
     def _move(self, move: Callable[..., Change], why: str) -> View:
         change = move(at=self._now())
-        self._abandon(why)
         self._store(change)
+        self._abandon(why)
         return change.view
 
     async def idle(self) -> None:
         """Wait until no pass is in flight; what has landed is in place then."""
         while self._flight is not None:
+            self._leave_lost()
             flight = self._flight
+            if flight is None:
+                return
             if not flight.task.done():
                 await asyncio.wait([flight.task])
             if self._flight is flight:
                 self._land()
 
     async def close(self) -> None:
-        """Give up a pass in flight, and start none any more. Messages can still be added and read."""
+        """Give up a pass in flight, start none any more, and wait until nothing of the manager runs (a second at most).
+
+        Messages can still be added and read.
+        """
         self._closed = True
-        task = self._flight.task if self._flight is not None else None
         self._abandon("The manager was closed.")
-        if task is not None and not task.done():
-            await asyncio.wait([task], timeout=1.0)
+        left = {task for task in (*self._tasks, *self._listeners.running()) if not task.done() and not _is_lost(task)}
+        left.discard(asyncio.current_task())  # a listener may close the manager that calls it
+        if left:
+            await asyncio.wait(left, timeout=CLOSING_SECONDS)
 
     def on(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
         """Call `callback` (a function or a coroutine function) with a `Swap` at each `event`; returns how to stop it.
@@ -300,6 +327,8 @@ class HierarchicalContextManager:
         if isinstance(run, Rejection):
             return run
         self._flight = flight = _Flight(run, asyncio.create_task(self._prepare(run)))
+        self._tasks.add(flight.task)
+        flight.task.add_done_callback(self._tasks.discard)
         flight.task.add_done_callback(_retrieved)
         self._listeners.emit(self._swap("swap:start", run, instructions or ""))
         return flight
@@ -356,7 +385,10 @@ class HierarchicalContextManager:
         flight, self._flight = self._flight, None
         if flight is None:
             return
-        flight.task.cancel()
+        if _is_lost(flight.task):
+            self._tasks.discard(flight.task)
+        else:
+            flight.task.cancel()
         self._compactor.end()
         flight.outcome = self._nothing(reason)
         self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
@@ -380,6 +412,15 @@ class HierarchicalContextManager:
     def _store(self, change: Change) -> None:
         if self._on_change is not None:
             self._on_change(change)
+
+
+def _is_lost(task: asyncio.Future[Any]) -> bool:
+    """Whether nobody will run a task on: its event loop is closed, or another one runs now."""
+    loop = task.get_loop()
+    try:
+        return loop is not asyncio.get_running_loop() or loop.is_closed()
+    except RuntimeError:
+        return loop.is_closed()
 
 
 def _retrieved(task: asyncio.Task[Any]) -> None:

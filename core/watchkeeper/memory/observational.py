@@ -24,9 +24,12 @@ from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.cuts import cut_points, newest_turn
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.judging import Judged, judge_log
+from watchkeeper.memory.notes import one_line
 from watchkeeper.memory.prompts import Observer, Reflector
+from watchkeeper.memory.publishing import SMALLER_BY
 from watchkeeper.memory.reflecting import ObservationalSettings, Reflection
 from watchkeeper.memory.state import ContextState
+from watchkeeper.memory.tokens import plain
 from watchkeeper.records.memory import Message, ObservationKind
 
 __all__ = ["EngineState", "ObservationalMemory", "ObservationalSettings"]
@@ -35,6 +38,12 @@ log = logging.getLogger(__name__)
 
 KEEP_VERBATIM = 0.2
 """Of the limit: what an activation leaves verbatim, where the chunks allow it."""
+
+OUTLOOK_CHARACTERS = 400
+"""Of what an observer says the agent is at, and should do next: more belongs into its observations."""
+
+OUTLOOK_ROOM = 0.9
+"""Of what an activation may take: how full it may be for these lines to be added."""
 
 SHORTER = "Your last answer could not be used: {why}. Answer again, much shorter, citing only numbers of the transcript."
 
@@ -236,13 +245,17 @@ class ObservationalMemory:
         pairs = list(zip(chunks, self._ranges, strict=False))
         count = self._how_many(pairs)
         taken, rest = pairs[:count], pairs[count:]
-        change = state.publish(self._activation(taken), at=at)
+        covers = (taken[0][1].first, taken[-1][1].last)
+        change: Change | Rejection | None = state.publish(self._activation(taken), at=at)
         self.coordinator.commit_activation()
         self._launched = None
         if isinstance(change, Rejection):
-            log.warning("chunks for messages %d-%d not used: %s", taken[0][1].first, taken[-1][1].last, change.reason)
-            self._keep([])
-            return None
+            # Observing the same messages once more would end in the same way: a digest takes their place.
+            log.warning("chunks for messages %d-%d not used: %s", *covers, change.reason)
+            change = state.digest(up_to=covers[1], at=at)
+            if change is None or change.high_water != covers[1]:
+                self._keep([])
+                return change
         self._keep(rest)
         return change
 
@@ -257,15 +270,14 @@ class ObservationalMemory:
         return len(pairs)
 
     def _activation(self, taken: Sequence[tuple[ObservationChunk, _Range]]) -> Prepared:
-        parts = [chunk.observations for chunk, _ in taken]
-        last = taken[-1][0]
-        if last.current_task:
-            parts.append(f"Current task: {last.current_task}")
-        if last.suggested_response:
-            parts.append(f"Suggested next: {last.suggested_response}")
-        text = "\n".join(parts)
+        text = "\n".join(chunk.observations for chunk, _ in taken)
         covers = (taken[0][1].first, taken[-1][1].last)
         source = sum(message.tokens for message in self.state.verbatim if message.seq <= covers[1])
+        tokens = self.state.counter.count(text)
+        for line in _outlook(taken[-1][0]):
+            more = self.state.counter.count(line) + 1
+            if tokens + more <= source * (1 - SMALLER_BY) * OUTLOOK_ROOM:
+                text, tokens = f"{text}\n{line}", tokens + more
         return Prepared(
             text=text,
             tokens=self.state.counter.count(text),
@@ -277,3 +289,9 @@ class ObservationalMemory:
             kind=ObservationKind.OBSERVATION,
             reason="activation",
         )
+
+
+def _outlook(chunk: ObservationChunk) -> list[str]:
+    """What the agent is at and should do next, as lines of the log."""
+    said = (("Current task", chunk.current_task), ("Suggested next", chunk.suggested_response))
+    return [f"{title}: {plain(one_line(text, OUTLOOK_CHARACTERS))}" for title, text in said if text]

@@ -16,7 +16,7 @@ LEAD_SHARE = 0.25
 """Of the threshold: how much earlier than it a pass may begin because the context grows fast."""
 
 GROWTH_SHARE = 0.1
-"""Of the limit: how much a context must grow after a pass that gained nothing before another one begins."""
+"""Of the limit: how much a history must grow after a pass that gained nothing before another one begins."""
 
 HOUR = 3_600.0
 
@@ -28,7 +28,7 @@ class Pacer:
     passes_per_hour: int = 120
     _growth: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=50))
     _starts: deque[float] = field(default_factory=deque)
-    _not_before_tokens: int = 0
+    _not_before_total: int = 0
 
     def grew(self, now: float, total_tokens: int) -> None:
         """Note that the history has that many tokens now."""
@@ -43,7 +43,7 @@ class Pacer:
 
     def due(self, state: ContextReading, now: float, expected_seconds: float) -> bool:
         """Whether a pass should start now. `expected_seconds`: how long one takes (the 95th percentile)."""
-        if state.held or state.tokens < self._not_before_tokens:
+        if state.held or state.total_tokens < self._not_before_total:
             return False
         lead = min(self.tokens_per_second() * expected_seconds, state.threshold * LEAD_SHARE)
         if state.tokens + lead < state.threshold:
@@ -57,5 +57,8 @@ class Pacer:
         self._starts.append(now)
 
     def ended(self, state: ContextReading, *, gained: bool) -> None:
-        """A pass ended, or could not begin. Without gain, the context must grow before the next one."""
-        self._not_before_tokens = 0 if gained else state.tokens + max(1, int(state.limit * GROWTH_SHARE))
+        """A pass ended, or could not begin. Without gain, the history must grow before the next one.
+
+        The history, not the context: that one cannot grow beyond its limit, and the next pass would never come.
+        """
+        self._not_before_total = 0 if gained else state.total_tokens + max(1, int(state.limit * GROWTH_SHARE))

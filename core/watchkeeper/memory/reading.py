@@ -11,7 +11,7 @@ from watchkeeper.memory.changes import ContextLimits, WindowTooSmall
 from watchkeeper.memory.content import copied_messages
 from watchkeeper.memory.notes import Notebook
 from watchkeeper.memory.tokens import TokenCounter
-from watchkeeper.records.memory import Message, Observation, View
+from watchkeeper.records.memory import Content, Message, Observation, View
 
 
 class ContextReading:
@@ -28,6 +28,7 @@ class ContextReading:
         """Why the last `digest` had nothing to gain."""
         self.notebook = Notebook()
         """What a digest would say of the messages shown, noted when they were added."""
+        self._labels: dict[str, int] = {}
         self._pin_first = pin_first
         self._books = books
         self._held = bool(books.redo) or books.view.reason == "undo"
@@ -56,6 +57,10 @@ class ContextReading:
     def covered_by(self, observation: Observation) -> Sequence[Message]:
         """The messages that an observation stands for; empty where they are not all loaded."""
         return self._books.covered_by(observation)
+
+    def content_of(self, message: Message) -> Content:
+        """A message's content as it may be sent: without the lone surrogates that no encoder takes."""
+        return self._books.content_of(message)
 
     def shown_tokens(self, message: Message) -> int:
         """Tokens of a message as the view shows it: whole, or shortened."""
@@ -131,4 +136,4 @@ class ContextReading:
         return self._books.first if self._pin_first and pinnable(self._books.first) else None
 
     def _assemble(self, view: View) -> Assembly:
-        return assemble(self.agent_id, view, self._books.tail(view), self._pinned, self.counter)
+        return assemble(self.agent_id, view, self._books.tail(view), self._pinned, self.counter, self._labels, self._books.odd)

@@ -33,6 +33,10 @@ class Rendering:
         """Results in the last item, while it can still take more."""
         self._beside: list[Block] = []
         """Other blocks of that item."""
+        self._used: set[str] = set()
+        """Ids of all calls shown: the API refuses one that comes twice, as from servers that always say `call_0`."""
+        self._renamed: dict[str, str] = {}
+        """Ids of open calls that had to be given another one."""
 
     @property
     def unstable(self) -> int:
@@ -65,9 +69,28 @@ class Rendering:
             self._append("user", START, count_message("user", START, self._counter))
         self._close()
         kept, changed = _assistant_blocks(content)
+        kept, changed = self._unique(kept, changed)
         shown = kept if changed else content
         self._append("assistant", shown, self._count(shown, None if changed else tokens))
         self._open = {str(block["id"]): None for block in kept if block.get("type") == "tool_use"}
+
+    def _unique(self, blocks: list[Block], changed: bool) -> tuple[list[Block], bool]:
+        """The blocks with an id of its own for each call, and whether anything was changed."""
+        self._renamed = {}
+        for place, block in enumerate(blocks):
+            if block.get("type") != "tool_use":
+                continue
+            given = str(block["id"])
+            if given in self._used:
+                number = 2
+                while f"{given}-{number}" in self._used:
+                    number += 1
+                self._renamed[given] = f"{given}-{number}"
+                if not changed:
+                    blocks, changed = list(blocks), True
+                blocks[place] = {**block, "id": self._renamed[given]}
+            self._used.add(str(blocks[place]["id"]))
+        return blocks, changed
 
     def _push_user(self, content: Content, tokens: int | None) -> None:
         results, beside, changed = self._user_blocks(content)
@@ -123,6 +146,10 @@ class Rendering:
         for block in content:
             kind = block.get("type")
             call = str(block.get("tool_use_id", ""))
+            if kind == "tool_result" and call in self._renamed:
+                call = self._renamed[call]
+                block = {**block, "tool_use_id": call}
+                changed = True
             if kind == "tool_result" and call in self._open and call not in seen:
                 seen.add(call)
                 results.append(block)
@@ -164,6 +191,10 @@ def _assistant_blocks(content: Content) -> tuple[list[Block], bool]:
                 changed = True
                 continue
             seen.add(call)
+            given = block.get("input")
+            if not isinstance(given, dict):  # broken arguments, as some servers send them
+                block = {**block, "input": {} if given is None else {"value": given}}
+                changed = True
             kept.append(block)
         elif kind == "tool_result":
             kept.append({"type": "text", "text": f"[result] {result_text(block)}"})

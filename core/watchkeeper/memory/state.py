@@ -89,7 +89,7 @@ class ContextState(ContextReading):
         views: list[View] = []
         if self.view.verbatim_from is None:
             views.append(self._enter(replace(self.view, verbatim_from=message.seq), "append", at))
-        self._assembly.rendering.push(role, content, counted)
+        self._assembly.rendering.push(role, self._books.content_of(message), counted)
         change = self._fitted(at)
         if change is None:
             return Change(
@@ -230,11 +230,20 @@ class ContextState(ContextReading):
             },
         )
         assembly = self._assemble(view)
+        stands_in = any(have.provisional and have.covers[1] <= prepared.covers[1] for have in self.view.observations)
+        if assembly.tokens >= self.tokens and not stands_in:
+            return Rejection(f"The context would not be smaller: {assembly.tokens} tokens instead of {self.tokens}.")
+        fitted: fitting.Fitted | None = fitting.Fitted(view, (observation,), assembly)
         if assembly.tokens > self.limit:
+            # A digest filled the window to the last token: what is shown short already makes room for the summary.
+            tail = self.verbatim if verbatim_from is None else self.verbatim[-(self._books.last_seq + 1 - verbatim_from) :]
+            bench = replace(self._bench(at), view=view, tail=[] if verbatim_from is None else tail)
+            fitted = fitting.shortened_again(bench)
+        if fitted is None:
             return Rejection(
                 f"The context with the summary takes {assembly.tokens} tokens, {assembly.tokens - self.limit} too many."
             )
-        return self._take(fitting.Fitted(view, (observation,), assembly), prepared.reason, at)
+        return self._take(replace(fitted, new=(observation,)), prepared.reason, at)
 
     def undo(self, *, at: float) -> Change:
         """Go back to the view before the last compaction; messages appended since stay.
@@ -278,6 +287,8 @@ class ContextState(ContextReading):
             instructions=instructions,
             provisional=provisional,
             notebook=self.notebook,
+            labels=self._labels,
+            odd=self._books.odd,
         )
 
     def _fitted(self, at: float) -> Change | None:

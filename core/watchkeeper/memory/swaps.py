@@ -72,6 +72,10 @@ class Listeners:
             except Exception:  # a listener's fault must not break the agent that it listens to
                 log.exception("a callback of %s failed", swap.event)
 
+    def running(self) -> tuple[asyncio.Future[Any], ...]:
+        """Callbacks that are coroutines and have not ended."""
+        return tuple(self._background)
+
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._background.discard(task)
         if not task.cancelled() and task.exception() is not None:

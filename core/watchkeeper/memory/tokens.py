@@ -161,7 +161,7 @@ class TiktokenCounter:
 
 
 class CallableCounter:
-    """A plain `str -> int` as a `TokenCounter`."""
+    """A `str -> int` of somebody's own as a `TokenCounter`: it never sees a lone surrogate, which most cannot encode."""
 
     __slots__ = ("_call",)
 
@@ -169,7 +169,7 @@ class CallableCounter:
         self._call = call
 
     def count(self, text: str) -> int:
-        return int(self._call(text))
+        return int(self._call(plain(text)))
 
 
 @lru_cache(maxsize=1)
@@ -186,8 +186,10 @@ def as_counter(tokenizer: TokenCounter | Callable[[str], int] | None) -> TokenCo
     """
     if tokenizer is None:
         return default_counter()
-    if isinstance(tokenizer, TokenCounter):
+    if isinstance(tokenizer, TiktokenCounter | CallableCounter):
         return tokenizer
+    if isinstance(tokenizer, TokenCounter):
+        return CallableCounter(tokenizer.count)
     if callable(tokenizer):
         return CallableCounter(tokenizer)
     raise TypeError(f"tokenizer must be a callable str -> int or have count(str) -> int, not {type(tokenizer).__name__}")

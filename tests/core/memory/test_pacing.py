@@ -8,6 +8,7 @@ from tests.core.memory.support import Words, fill
 from watchkeeper.memory.pacing import Pacer
 from watchkeeper.memory.readonly import ReadOnly
 from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.records.memory import Message
 
 
 def context(tokens: int, *, window: int = 10_000) -> ContextState:
@@ -67,13 +68,14 @@ def test_after_an_undo_no_pass_is_due() -> None:
 
 
 def test_a_read_only_list_is_a_window_on_the_list() -> None:
-    items = [1, 2]
+    one, two, three = (Message(seq, "user", f"text {seq}", 2, 2 * seq, 0.0) for seq in (1, 2, 3))
+    items = [one, two]
     window = ReadOnly(items)
-    items.append(3)
-    assert (len(window), window[0], window[-1], window[1:]) == (3, 1, 3, (2, 3))
-    assert window == [1, 2, 3] == list(window)
-    assert window != (1, 2)
-    assert 2 in window
+    items.append(three)
+    assert (len(window), window[0], window[-1], window[1:]) == (3, one, three, (two, three))
+    assert window == [one, two, three] == list(window)
+    assert window != (one, two)
+    assert two in window
     with pytest.raises(TypeError):
-        window[0] = 9  # type: ignore[index]
-    assert repr(window) == "(1, 2, 3)"
+        window[0] = one  # type: ignore[index]
+    assert repr(window) == repr((one, two, three))

@@ -162,7 +162,6 @@ def test_a_recorded_session_stays_within_its_window_and_loses_no_identifier(wind
     assert swaps or total < window * 0.75, "something was compacted"
 
 
-@pytest.mark.xfail(strict=True, reason="passes end for ever after one without gain near the limit (Pacer.ended)")
 def test_summaries_go_on_to_the_end_of_a_long_session() -> None:
     thread = max(recorded(True), key=lambda thread: len(thread.messages))
     reasons = asyncio.run(play(thread, 16_000, "good"))
