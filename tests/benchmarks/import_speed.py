@@ -25,7 +25,7 @@ from typing import Any
 WORDS = (
     "the cache writer returns a stale index when two sessions open one file and the lock is held by neither of them so that"
     " every reader sees half of a record until the next commit path module function test error value"
-).split()
+)
 
 
 class Log:
@@ -42,7 +42,7 @@ class Log:
         self.size = 0
 
     def text(self, words: int) -> str:
-        return " ".join(self._rng.choices(WORDS, k=words))
+        return " ".join(self._rng.choices(WORDS.split(), k=words))
 
     def id(self) -> str:
         return str(uuid.UUID(int=self._rng.getrandbits(128), version=4))

@@ -7,7 +7,7 @@ Lower-case keys are safe and act at once. Capitals cost money or data: they say 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watchkeeper_tui.pages.memory import context_used
@@ -152,7 +152,12 @@ def _set_budget(target: Target, text: str) -> list[Request]:
     return [Request("set_budget", None, None, {"kind": kind, "amount": amount}, sanitize(about))]
 
 
-ACTIONS: tuple[Action, ...] = (
+def _of_ours(action: Action) -> Action:
+    """The same action, for runs of our own only: nobody here can speak to another program's."""
+    return replace(action, why_not=lambda target: target.not_ours or action.why_not(target))
+
+
+_ACTIONS: tuple[Action, ...] = (
     Action("pause", "p", "Pause", "pause the selected agent at its next step", _each_agent("pause"), _why_not_pause),
     Action(
         "resume",
@@ -268,5 +273,7 @@ ACTIONS: tuple[Action, ...] = (
         text_optional=True,
     ),
 )
+
+ACTIONS: tuple[Action, ...] = tuple(_of_ours(action) for action in _ACTIONS)
 
 BY_ID = {action.id: action for action in ACTIONS}

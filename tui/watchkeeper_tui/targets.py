@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from watchkeeper.store.dashboard import AgentFacts, ApprovalFacts, TaskFacts
+from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Snapshot
@@ -29,6 +30,13 @@ class Target:
     def hosted(self) -> bool:
         """A process drives the session now."""
         return self.snapshot.host_pid is not None
+
+    @property
+    def not_ours(self) -> str:
+        """Why nothing can be controlled here: another program runs (or ran) the session; empty for a run of ours."""
+        session = self.snapshot.session
+        program = imported_from(session.origin) if session is not None else None
+        return f"this run is not ours (imported from {program})" if program else ""
 
     @property
     def names(self) -> str:

@@ -13,6 +13,7 @@ from watchkeeper.cli.options import Opened, db_option, json_option, print_json, 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.runtime import control
 from watchkeeper.store.lease import probe
+from watchkeeper.store.transcripts import refuse_imported
 
 ANSWER_SECONDS = 10.0
 """How long the answer of a host is waited for before the command is left queued."""
@@ -33,6 +34,7 @@ def command(
     """Queue a command, wait for what comes of it, say so, and return the exit code."""
     import getpass
 
+    refuse_imported(opened.connection, opened.session_id)
     alone = probe(opened.path, opened.session_id) is None
     status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
     if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
@@ -78,6 +80,7 @@ def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: 
     """Pause SESSION, or one AGENT of it, at its next step boundary."""
     control.refuse_agents()
     opened = Opened(db, session)
+    refuse_imported(opened.connection, opened.session_id)
     if probe(opened.path, opened.session_id) is None and agent is None:
         status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
         stands = "stopped with its host; `wk resume` carries on" if status == "running" else status
@@ -99,6 +102,8 @@ def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json:
     opened = Opened(db, session)
     if agent is None and probe(opened.path, opened.session_id) is None:
         from watchkeeper.runtime.driving import cancel_without_host
+
+        refuse_imported(opened.connection, opened.session_id)
 
         with suppress(DrivenElsewhere):
             said = cancel_without_host(opened.path, opened.session_id)

@@ -120,9 +120,11 @@ def resume(
     """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause."""
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.store.lease import probe
+    from watchkeeper.store.transcripts import refuse_imported
 
     refuse_agents()
     opened = Opened(db, session)
+    refuse_imported(opened.connection, opened.session_id)
     if agent is not None:
         from watchkeeper.cli.controlling import command
 

@@ -18,6 +18,7 @@ from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import probe
+from watchkeeper.store.transcripts import refuse_imported
 
 GUARD = "WATCHKEEPER_AGENT"
 """Set in the environment of every tool: an agent must not steer the run that it is part of."""
@@ -55,7 +56,7 @@ def submit(
     """Queue a command; returns its id at once. The host applies it, or refuses it with a reason.
 
     Raises:
-        BadInput: not a kind of command, or called from a tool.
+        BadInput: not a kind of command, a session that another program ran, or called from a tool.
         StoreUnusable: the database cannot be written.
     """
     refuse_agents()
@@ -63,6 +64,7 @@ def submit(
         raise BadInput(f"no such command: {kind}; there are {', '.join(sorted(commands.KINDS))}")
     connection = database.open_writable(database_path)
     try:
+        refuse_imported(connection, session_id)
         database.begin_immediate(connection)
         command_id = commands.insert(
             connection,
@@ -103,8 +105,16 @@ def start_host(database_path: Path, session_id: str, *, resume: bool = True, onc
     """Start a detached host process for a session, unless one lives; returns its pid, or None where one lives.
 
     `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it was.
+
+    Raises:
+        BadInput: another program ran the session, or called from a tool.
     """
     refuse_agents()
+    connection = database.open_readonly(database_path)
+    try:
+        refuse_imported(connection, session_id)
+    finally:
+        connection.close()
     if probe(database_path, session_id) is not None:
         return None
     command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]

@@ -14,8 +14,10 @@ from typing import Any
 from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.errors import BadInput
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
+from watchkeeper.store import database
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.transcripts import refuse_imported
 
 SWITCH_SECONDS = 0.0005
 """How long the writer's thread may hold the interpreter while the event loop waits for it (Python's own 5 ms is long)."""
@@ -31,12 +33,21 @@ def drive(database_path: Path, session_id: str, *, resume: bool, once: int | Non
         DrivenElsewhere, NotFound, BadInput, StoreUnusable, LeaseLost.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
+    _refuse_imported(database_path, session_id)
     clock = SystemClock()
     store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
     try:
         return asyncio.run(_drive(store, clock, resume=resume, once=once))
     finally:
         store.close()
+
+
+def _refuse_imported(database_path: Path, session_id: str) -> None:
+    connection = database.open_readonly(database_path)
+    try:
+        refuse_imported(connection, session_id)
+    finally:
+        connection.close()
 
 
 async def _drive(store: SessionStore, clock: SystemClock, *, resume: bool, once: int | None) -> HostResult:

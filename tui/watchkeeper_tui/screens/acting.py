@@ -170,7 +170,7 @@ class Acting(_Base):
 
     def action_leave(self) -> None:
         snapshot = self.watch_app.snapshot
-        if snapshot.state is not SessionState.LIVE or self.prompt.is_asking:
+        if snapshot.state is not SessionState.LIVE or self.prompt.is_asking or self.target.not_ours:
             self.watch_app.leave("leave")
             return
         running = sum(1 for agent in snapshot.agents if agent.status == "working")

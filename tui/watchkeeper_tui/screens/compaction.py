@@ -190,6 +190,8 @@ class CompactionScreen(Acting, WatchScreen):
         return Target(snapshot, (agent,) if agent is not None else ())
 
     def _why_not_undo(self) -> str:
+        if self.target.not_ours:
+            return self.target.not_ours
         agent, facts = self.target.agent, self.sides.detail.facts if self.sides is not None else None
         if agent is None or facts is None:
             return "nothing was read yet"
