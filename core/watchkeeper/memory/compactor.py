@@ -148,6 +148,7 @@ class Compactor:
             if shortened is not None:
                 content = elision.apply(content, shortened)
             rendering.push(message.role, content, message.tokens if shortened is None else shortened.tokens)
+        rendering.close()  # what a forced digest stands for may end in a call whose result was lost
         self._running = CompactionPass(
             covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
             messages=tuple(source),

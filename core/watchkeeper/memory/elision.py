@@ -18,6 +18,9 @@ from watchkeeper.records.memory import Block, Content, Elision, Message
 GAP = "[…]"
 """Stands where text was left out, after the first gap has named the pointer."""
 
+MANY_TOKENS = 20_000
+"""A message above this takes long to count: its shortest form is tried first."""
+
 HEAD_SHARE = 2 / 3
 """Of what is kept of a long text, this share is its beginning."""
 
@@ -34,6 +37,11 @@ def elide(message: Message, agent_id: str, budget: int, counter: TokenCounter) -
     total = words + others
     # Characters in proportion to the tokens that are left; then less and less until it fits.
     keep = int(total * min(1.0, budget / max(1, message.tokens)) * 0.95)
+    if others and message.tokens > MANY_TOKENS:
+        # What cannot be shortened (the frame of a call's input) may alone be too much: then no other form is tried.
+        bare = count_message(message.role, shortened(message.content, 0, 0, pointer), counter)
+        if bare >= budget:
+            return Elision(message.seq, 0, 0, pointer, bare)
     while True:
         whole_words = words if others and keep > words else 0
         head = whole_words + int((keep - whole_words) * HEAD_SHARE)

@@ -59,6 +59,10 @@ class Rendering:
         else:
             self._push_user(content, tokens)
 
+    def close(self) -> None:
+        """Nothing follows: calls still open get an error result, so that somebody may speak next."""
+        self._close()
+
     def _append(self, role: str, content: Content, tokens: int) -> None:
         self.items.append({"role": role, "content": content})
         self.sizes.append(tokens)

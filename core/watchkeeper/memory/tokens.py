@@ -25,7 +25,7 @@ SLICE_CHARACTERS = 65_536
 """Longer texts are counted in slices of this many characters: tiktoken's cost grows faster than its input, and a
 slice border changes a count by two tokens at most."""
 
-BESIDE_LOOP_CHARACTERS = 65_536
+BESIDE_LOOP_CHARACTERS = 16_384
 """Contents above this size are counted in a thread, so that no event loop waits for them."""
 
 MESSAGE_OVERHEAD = 4

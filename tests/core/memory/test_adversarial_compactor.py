@@ -81,7 +81,6 @@ async def test_of_two_compactors_over_one_context_the_first_to_publish_wins() ->
     assert_covered(state.view, state.last_seq)
 
 
-@pytest.mark.xfail(strict=True, reason="a digest forced behind a lost call is read again, and what is read ends in that call")
 async def test_the_request_of_a_summariser_never_ends_in_a_call_without_its_result() -> None:
     state = ContextState(ContextLimits(300, 0), Words())
     fill(state, 4, 2)

@@ -217,17 +217,18 @@ async def undo_and_check(world: World, also_redo: bool) -> None:
             assert before is None, "what fitted a moment ago still fits"
 
 
-async def play(
-    steps: list[Any], says: list[tuple[str, int]], window: int, threshold: float, counter: Any, wait: float, rude: bool
-) -> World:
-    running = 0
+def begin(
+    says: list[tuple[str, int]], window: int, threshold: float, counter: Any, wait: float, rude: bool
+) -> tuple[World, Callable[[], None]]:
+    """A manager with a summariser that takes turns at what it says; the second value lets those that hang come back."""
+    running: list[object] = []
     turn = itertools.count()
-    released = asyncio.Event()
+    released: list[bool] = []
 
     async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
-        nonlocal running
-        running += 1
-        assert running == 1, "one pass at a time"
+        mark = object()
+        running.append(mark)
+        assert len(running) == 1, "one pass at a time"
         try:
             assert_valid(messages)
             kind, delay = says[next(turn) % len(says)]
@@ -235,7 +236,8 @@ async def play(
             for _ in range(delay):
                 await asyncio.sleep(0)
             if kind == "hangs":
-                await released.wait()
+                while not released:
+                    await asyncio.sleep(0)
                 return "Late, but here."
             assert messages == messages_copy
             messages.clear()  # what it does to its own list is nobody else's business
@@ -243,7 +245,7 @@ async def play(
                 raise FAILS[kind]()
             return SAYS[kind](messages_copy, previous)
         finally:
-            running -= 1
+            running.remove(mark)
 
     changes: list[Change] = []
     manager = HierarchicalContextManager(
@@ -254,14 +256,20 @@ async def play(
         manager.on(event, world.heard.append)  # type: ignore[arg-type]
         if rude:
             manager.on(event, lambda swap: 1 / 0)  # type: ignore[arg-type,return-value]
+    return world, lambda: released.append(True)
+
+
+async def play(
+    steps: list[Any], says: list[tuple[str, int]], window: int, threshold: float, counter: Any, wait: float, rude: bool
+) -> None:
+    world, release = begin(says, window, threshold, counter, wait, rude)
     for step in steps:
         await take(world, step)
         world.check()
-    released.set()
-    await manager.idle()
+    release()
+    await world.manager.idle()
     world.check()
     await finish(world)
-    return world
 
 
 async def take(world: World, step: tuple[Any, Any, Any]) -> None:
@@ -402,3 +410,40 @@ def test_whatever_is_done_at_once_the_promises_hold(
 
     asyncio.run(go())
     assert noticed == [], "nothing is left to be found by the event loop"
+
+
+@given(
+    steps=st.lists(st.tuples(STEPS, st.booleans()), min_size=10, max_size=50),
+    says=SUMMARISERS,
+    window=st.sampled_from([400, 1_000, 4_000]),
+    wait=st.sampled_from([0.0, 0.001]),
+)
+def test_event_loops_may_come_and_go_under_a_manager(
+    steps: list[tuple[Any, bool]], says: list[tuple[str, int]], window: int, wait: float
+) -> None:
+    """Each call in an event loop of its own: ended by `asyncio.run`, or closed with a pass still pending in it."""
+    world, release = begin(says, window, 0.5, Words(), wait, False)
+    left: list[Any] = []
+    for step, tidy in steps:
+        if step[0] in ("idle", "cancel"):
+            continue
+        if tidy:
+            asyncio.run(take(world, step))
+        else:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(take(world, step))
+            left.extend(asyncio.all_tasks(loop))  # kept, so that nothing complains of their end
+            loop.close()
+        world.requests.clear()
+        world.check()
+    release()
+
+    async def end() -> None:
+        await asyncio.wait_for(world.manager.idle(), 5)
+        await asyncio.wait_for(finish(world), 5)
+
+    asyncio.run(end())
+    world.check()
+    for task in left:
+        task._log_destroy_pending = False
+        task.get_coro().close()
