@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,11 +18,10 @@ from watchkeeper.store.message_index import index_batch, index_until
 log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3.0
-MOST_BATCHES = 20
-"""In one round: some 10,000 messages. A backlog of a million takes a few minutes, and no agent notices."""
-PAUSE_SECONDS = 0.02
-"""Between two batches, so that the write lock is free four fifths of the time."""
+SHARE = 0.2
+"""Of the time, at most, is spent on batches while a backlog is indexed: the write lock and the core are the agents'."""
 LOCK_SECONDS = 0.05
+"""How long a batch waits for the write lock before it leaves the work to the next round."""
 LAST_SECONDS = 1.0
 """What is not indexed when the host has ended is searched by reading it, until somebody indexes it."""
 
@@ -34,6 +34,7 @@ class Indexing:
         self._executor = ThreadPoolExecutor(1, "watchkeeper-index")
         self._connection: Connection | None = None
         self._failed = False
+        self._ending = threading.Event()
 
     async def run(self) -> None:
         """Index what was written, every few seconds, until cancelled."""
@@ -43,6 +44,7 @@ class Indexing:
 
     async def close(self) -> None:
         """Index what is left, for a moment, and end."""
+        self._ending.set()
         try:
             await self._in_thread(self._last_round)
         finally:
@@ -66,10 +68,11 @@ class Indexing:
                 log.warning("messages are no longer indexed: %s", error)
 
     def _round(self, connection: Connection) -> None:
-        for _ in range(MOST_BATCHES):
+        while not self._ending.is_set():
+            began = time.perf_counter()
             if not index_batch(connection, lock_timeout_seconds=LOCK_SECONDS).more:
                 return
-            time.sleep(PAUSE_SECONDS)
+            self._ending.wait((time.perf_counter() - began) * (1 / SHARE - 1))
 
     def _last_round(self, connection: Connection) -> None:
         try:

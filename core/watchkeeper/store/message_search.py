@@ -70,7 +70,7 @@ class Hit:
     role: str
     created_at: float
     snippet: tuple[Piece, ...]
-    """The words in their context: hostile text until sanitised."""
+    """The words in their context: hostile text until sanitised. Empty where the search was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def search(
             places = list(islice(found, wanted + 1))
         stopped = walk.stopped or (Stopped.LIMIT if len(places) > (limit if ranked else wanted) else None)
         places = places[:wanted]
-        if ranked and places:
+        if ranked and places and stopped is not Stopped.CANCELLED:
             places = walk.ranked(places)
         return Found(tuple(walk.hits(places[:limit])), stopped)
 
@@ -206,7 +206,10 @@ class _Search:
         return [by_id[number] for number in self._table.matching(texts.items(), self._query.for_texts(), ranked=True)]
 
     def hits(self, places: list[_Place]) -> Iterator[Hit]:
-        """With their snippets."""
+        """With their snippets, if somebody still waits for them."""
+        if self.stopped is Stopped.CANCELLED:
+            yield from (Hit(*place, ()) for place in places)
+            return
         for at in range(0, len(places), _AT_ONCE):
             some = places[at : at + _AT_ONCE]
             texts = self._texts([place[0] for place in some])

@@ -501,6 +501,7 @@ CREATE INDEX raw_records_session ON raw_records (session_id);
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
     text, content='', contentless_delete=1, detail=none, tokenize='unicode61 remove_diacritics 2'
 );
+INSERT INTO messages_fts (messages_fts, rank) VALUES ('automerge', 8);
 CREATE TABLE messages_fts_removed (
     id INTEGER PRIMARY KEY
 );

@@ -65,5 +65,6 @@ def in_memory(empty: Path) -> Library:
 def library(tmp_path: Path) -> Iterator[Library]:
     connection = database.open_writable(tmp_path / "watchkeeper.db")
     connection.execute("PRAGMA synchronous=OFF")
+    connection.execute("PRAGMA busy_timeout=10000")
     yield Library(connection)
     connection.close()

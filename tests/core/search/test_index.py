@@ -220,6 +220,7 @@ def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path
     library.say(library.session("s1"), "kraken")
     other = database.open_writable(tmp_path / "watchkeeper.db")
     other.execute("BEGIN IMMEDIATE")
+    library.connection.execute("PRAGMA busy_timeout=0")
     with pytest.raises(sqlite3.OperationalError, match="locked"):
         index_batch(library.connection)
     assert not index_until(library.connection, seconds=0.05)
