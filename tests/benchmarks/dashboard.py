@@ -37,8 +37,8 @@ while True:
     began = time.monotonic()
     c.execute("BEGIN IMMEDIATE")
     now = time.time()
-    c.executemany("INSERT INTO events (session_id, seq, at, kind, agent_id, data) VALUES ('abcd2345', ?, ?, 'tool.done', 'agent003', '{}')",
-                  [(seq + n + 1, now) for n in range(batch)])
+    c.executemany("INSERT INTO events (session_id, seq, at, kind, agent_id, data) VALUES ('abcd2345', ?, ?, 'tool.done', 'agent003', ?)",
+                  [(seq + n + 1, now, '{"tool": "bash", "preview": "line %d"}' % (seq + n + 1)) for n in range(batch)])
     seq += batch
     c.execute("UPDATE sessions SET event_seq = ? WHERE id = 'abcd2345'", (seq,))
     told = began >= due

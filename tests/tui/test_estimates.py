@@ -7,8 +7,8 @@ import json
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 
-from watchkeeper.store import dashboard
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
+from watchkeeper.store.dashboard_fold import SessionFold
 from watchkeeper_tui.estimates import estimate_compaction
 
 WIDE = (120, 40)
@@ -16,8 +16,9 @@ WIDE = (120, 40)
 
 def read(desk: Desk, name: str) -> tuple[AgentFacts, tuple[CompactionFacts, ...]]:
     connection, session = desk.session.connection, desk.session.id
-    agent = next(each for each in dashboard.agents(connection, session) if each.id == name)
-    return agent, dashboard.compactions(connection, session)
+    reading = SessionFold(session).read(connection, desk.time)
+    assert reading is not None
+    return next(each for each in reading.agents if each.id == name), reading.compactions
 
 
 def test_an_estimate_follows_the_agents_own_earlier_passes(desk: Desk) -> None:

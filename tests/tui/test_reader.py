@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.tui.conftest import Desk
 
-from watchkeeper_tui.reader import EVENTS_KEPT, Reader
+from watchkeeper.store.dashboard_fold import EVENTS_KEPT
+from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 
 

@@ -60,14 +60,21 @@ _ENDED = {
 }
 
 
+def last_sign(agent: AgentFacts) -> float:
+    """When the agent last gave a sign of life."""
+    return max(agent.last_active, agent.live.updated_at if agent.live else 0.0)
+
+
+def silent_at(agent: AgentFacts) -> float:
+    """From when on an agent at work counts as silent, if it gives no sign before."""
+    return last_sign(agent) + SILENT_SECONDS
+
+
 def _working(agent: AgentFacts, now: float) -> Condition:
     live = agent.live
-    sign = max(agent.last_active, live.updated_at if live else 0.0)
+    silence = now - last_sign(agent) if now >= silent_at(agent) else None
     if live is None:
-        silent = now - sign
-        if silent > SILENT_SECONDS:
-            return Condition("!", "silent", "silent", f"silent {figures.duration(silent)}")
-        return Condition("●", "working", "working")
+        return _at_work(silence)
     detail = sanitize(live.detail)
     for_long = figures.duration(now - live.since)
     if live.activity == "waiting":
@@ -80,12 +87,15 @@ def _working(agent: AgentFacts, now: float) -> Condition:
         return Condition("↻", word, "retrying", f"{detail}, {left}" if detail else f"{word}, {left}")
     if live.activity == "idle":
         return Condition("○", "idle", "muted", detail)
-    silent = now - sign
     if live.activity == "tool":
         return Condition("●", "running a tool", "working", f"{detail} {for_long}" if detail else "")
-    if silent > SILENT_SECONDS:
-        return Condition("!", "silent", "silent", f"silent {figures.duration(silent)}")
-    return Condition("●", "working", "working")
+    return _at_work(silence)
+
+
+def _at_work(silence: float | None) -> Condition:
+    if silence is None:
+        return Condition("●", "working", "working")
+    return Condition("!", "silent", "silent", f"silent {figures.duration(silence)}")
 
 
 _TASKS = {

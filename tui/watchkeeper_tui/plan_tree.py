@@ -1,14 +1,22 @@
-"""The plan as rows: the planner, its tasks with the agents that do them, earlier attempts below. A pure function."""
+"""The plan as rows: the planner, its tasks with the agents that do them, earlier attempts below.
+
+The shape of the tree changes seldom, the figures in it all the time: the shape is kept as long as it holds, and a row with
+its figures is made only when somebody looks at it. So a thousand agents cost no more than the twenty in sight.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar, overload
 
 from watchkeeper.store.dashboard import AgentFacts, TaskFacts
 from watchkeeper_tui.conditions import Condition, agent_condition, task_condition
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import Snapshot
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,71 +45,195 @@ class PlanRow:
 @dataclass(slots=True)
 class _Node:
     id: str
-    name: str
-    task: TaskFacts | None
-    agent: AgentFacts | None
-    children: list[_Node]
+    task_id: str | None
+    agent_id: str | None
+    children: list[_Node] = field(default_factory=list)
+    above: _Node | None = None
 
 
-def plan_rows(
-    snapshot: Snapshot,
-    now: float,
-    *,
-    collapsed: frozenset[str] = frozenset(),
-    words: str = "",
-) -> tuple[PlanRow, ...]:
-    """The rows to show, in the planner's order. `words` keeps matching rows and those above them."""
-    roots = _nodes(snapshot)
-    wanted = words.casefold().split()
-    rows: list[PlanRow] = []
-    titles = {task.id: task.name or task.title for task in snapshot.tasks}
-    ended = {task.id for task in snapshot.tasks if task.status in ("done", "dropped")}
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A row without its figures."""
 
-    def keep(node: _Node) -> bool:
-        return not wanted or _matches(node, wanted, snapshot, now) or any(keep(child) for child in node.children)
+    id: str
+    prefix: str
+    task_id: str | None
+    agent_id: str | None
+    expandable: bool
+    expanded: bool
+    below: tuple[_Node, ...] = ()
+    """All that is folded away below."""
 
-    def add(node: _Node, lines: str, last: bool, depth: int) -> None:
-        children = [child for child in node.children if keep(child)]
-        expanded = bool(wanted) or node.id not in collapsed
+
+class PlanShape:
+    """Which rows there are, in which order."""
+
+    def __init__(self, places: tuple[_Place, ...]) -> None:
+        self.places = places
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """Where each row stands, by its id."""
+        return {place.id: number for number, place in enumerate(self.places)}
+
+
+class PlanRows(Sequence[PlanRow]):
+    """The rows of one reading at one moment, each made when it is asked for."""
+
+    def __init__(self, shape: PlanShape, snapshot: Snapshot, now: float) -> None:
+        self.shape = shape
+        self.snapshot = snapshot
+        self.now = now
+        self._made: dict[int, PlanRow] = {}
+
+    def __len__(self) -> int:
+        return len(self.shape.places)
+
+    @overload
+    def __getitem__(self, index: int) -> PlanRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PlanRow]: ...
+    def __getitem__(self, index: int | slice) -> PlanRow | Sequence[PlanRow]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        number = index if index >= 0 else len(self) + index
+        row = self._made.get(number)
+        if row is None:
+            row = self._made[number] = self._make(self.shape.places[number])
+        return row
+
+    def __iter__(self) -> Iterator[PlanRow]:
+        return (self[number] for number in range(len(self)))
+
+    def place_of(self, row_id: str) -> int | None:
+        """Where the row of that id stands, or None."""
+        return self.shape.numbers.get(row_id)
+
+    def find(self, row_id: str) -> PlanRow | None:
+        """The row of that id, or None."""
+        place = self.place_of(row_id)
+        return None if place is None else self[place]
+
+    def agent_ids(self) -> list[str]:
+        """The agents that have a row, in the order shown."""
+        return [place.agent_id for place in self.shape.places if place.agent_id is not None]
+
+    def place_of_agent(self, agent_id: str | None) -> int | None:
+        """Where the agent's row stands, or None."""
+        return next((number for number, place in enumerate(self.shape.places) if place.agent_id == agent_id), None)
+
+    def _make(self, place: _Place) -> PlanRow:
+        snapshot = self.snapshot
+        task, agent = snapshot.task(place.task_id), snapshot.agent(place.agent_id)
+        tokens, cost, unpriced = _sum([agent, *(snapshot.agent(each.agent_id) for each in place.below)])
+        return PlanRow(
+            id=place.id,
+            prefix=place.prefix,
+            name=sanitize(_name(task, agent)),
+            task=task,
+            agent=agent,
+            condition=_condition(task, agent, snapshot, self.now),
+            expandable=place.expandable,
+            expanded=place.expanded,
+            tokens=tokens,
+            cost_usd=cost,
+            unpriced_calls=unpriced,
+            hidden=len(place.below),
+        )
+
+
+class PlanShaper:
+    """Gives the rows of one reading after the other, and keeps the shape as long as it holds."""
+
+    def __init__(self) -> None:
+        self._snapshot: Snapshot | None = None
+        self._for: tuple[frozenset[str], str, int] | None = None
+        self._shape = PlanShape(())
+
+    def rows(self, snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = "") -> PlanRows:
+        """The rows to show, in the planner's order. `words` keeps matching rows and those above them."""
+        # What is searched for may be a state, which time alone can change.
+        wanted = (collapsed, words, int(now) if words else 0)
+        before, self._snapshot = self._snapshot, snapshot
+        if before is None or wanted != self._for or not _same_shape(before, snapshot, exact=bool(words)):
+            self._for = wanted
+            self._shape = PlanShape(tuple(_places(_nodes(snapshot), snapshot, now, collapsed, words)))
+        return PlanRows(self._shape, snapshot, now)
+
+
+def plan_rows(snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = "") -> PlanRows:
+    """The rows of one reading; see `PlanShaper.rows`."""
+    return PlanShaper().rows(snapshot, now, collapsed=collapsed, words=words)
+
+
+def _same_shape(before: Snapshot, after: Snapshot, *, exact: bool) -> bool:
+    if before is after:
+        return True
+    then, now = before.session, after.session
+    if (then and (then.id, then.planner_agent_id)) != (now and (now.id, now.planner_agent_id)):
+        return False
+    if exact:
+        return before.tasks is after.tasks and before.agents is after.agents and before.state is after.state
+    return _alike(before.tasks, after.tasks, _task_shape) and _alike(before.agents, after.agents, _agent_shape)
+
+
+def _alike(before: Sequence[T], after: Sequence[T], shape: Callable[[T], object]) -> bool:
+    if before is after:
+        return True
+    return len(before) == len(after) and all(
+        now is then or shape(now) == shape(then) for then, now in zip(before, after, strict=True)
+    )
+
+
+def _task_shape(task: TaskFacts) -> object:
+    return task.id, task.assigned_agent
+
+
+def _agent_shape(agent: AgentFacts) -> object:
+    return agent.id, agent.parent_agent_id, agent.task_id
+
+
+def _places(roots: list[_Node], snapshot: Snapshot, now: float, collapsed: frozenset[str], words: str) -> Iterator[_Place]:
+    kept = _kept(roots, words.casefold().split(), snapshot, now)
+    waiting = [(root, "", True, 0) for root in reversed(roots) if kept is None or root.id in kept]
+    while waiting:
+        node, lines, last, depth = waiting.pop()
+        children = node.children if kept is None else [child for child in node.children if child.id in kept]
+        expanded = kept is not None or node.id not in collapsed
         branch = "" if depth == 0 else lines + ("└" if last else "├")
         mark = ("▾" if expanded else "▸") if children else " "
-        below = list(_below(node))
-        agents = [node.agent, *(each.agent for each in below)] if not expanded else [node.agent]
-        tokens, cost, unpriced = _sum(agents)
-        rows.append(
-            PlanRow(
-                id=node.id,
-                prefix=branch + (mark + " " if children or depth == 0 else "╴" if depth else ""),
-                name=sanitize(node.name),
-                task=node.task,
-                agent=node.agent,
-                condition=_condition(node, snapshot, now, titles, ended),
-                expandable=bool(children),
-                expanded=expanded,
-                tokens=tokens,
-                cost_usd=cost,
-                unpriced_calls=unpriced,
-                hidden=0 if expanded else len(below),
-            )
+        yield _Place(
+            id=node.id,
+            prefix=branch + (mark + " " if children or depth == 0 else "╴"),
+            task_id=node.task_id,
+            agent_id=node.agent_id,
+            expandable=bool(children),
+            expanded=expanded,
+            below=() if expanded else tuple(_below(node)),
         )
         if expanded:
             inner = lines + ("" if depth == 0 else " " if last else "│")
-            for index, child in enumerate(children):
-                add(child, inner, index == len(children) - 1, depth + 1)
-
-    shown = [root for root in roots if keep(root)]
-    for index, root in enumerate(shown):
-        add(root, "", index == len(shown) - 1, 0)
-    return tuple(rows)
+            for index in range(len(children) - 1, -1, -1):
+                waiting.append((children[index], inner, index == len(children) - 1, depth + 1))
 
 
-def agent_ids(rows: Iterable[PlanRow]) -> list[str]:
-    """The agents that have a row, in the order shown."""
-    return [row.agent.id for row in rows if row.agent is not None]
+def _kept(roots: list[_Node], wanted: list[str], snapshot: Snapshot, now: float) -> set[str] | None:
+    """The ids of the nodes that match, and of those above them; None where nothing is searched for."""
+    if not wanted:
+        return None
+    kept: set[str] = set()
+    for root in roots:
+        for node in (root, *_below(root)):
+            if _matches(node, wanted, snapshot, now):
+                each: _Node | None = node
+                while each is not None and each.id not in kept:
+                    kept.add(each.id)
+                    each = each.above
+    return kept
 
 
 def _nodes(snapshot: Snapshot) -> list[_Node]:
-    agents = {agent.id: agent for agent in snapshot.agents}
+    agents = snapshot.agents_by_id
     by_task: dict[str, list[AgentFacts]] = {}
     for agent in snapshot.agents:
         if agent.task_id is not None:
@@ -114,18 +246,18 @@ def _nodes(snapshot: Snapshot) -> list[_Node]:
     for task in snapshot.tasks:
         doers = by_task.pop(task.id, [])
         current = agents.get(task.assigned_agent or "") or (doers[-1] if doers else None)
-        node = _Node(f"task:{task.id}", task.title or task.name, task, current, [])
+        node = _Node(f"task:{task.id}", task.id, current.id if current else None)
         if current is not None:
             nodes.setdefault(current.id, node)
         for earlier in doers:
             if earlier is not current:
-                child = _Node(f"agent:{earlier.id}", f"{earlier.name} (attempt {earlier.attempt})", None, earlier, [])
+                child = _Node(f"agent:{earlier.id}", None, earlier.id, above=node)
                 node.children.append(child)
                 nodes.setdefault(earlier.id, child)
         placed.append((node, current.parent_agent_id if current else planner_id))
     for agent in snapshot.agents:
         if agent.id not in nodes:
-            node = _Node(f"agent:{agent.id}", agent.name or agent.role, None, agent, [])
+            node = _Node(f"agent:{agent.id}", None, agent.id)
             nodes[agent.id] = node
             parent = agent.parent_agent_id
             if agent.id == planner_id or parent not in agents:
@@ -135,20 +267,29 @@ def _nodes(snapshot: Snapshot) -> list[_Node]:
     planner = nodes.get(planner_id or "")
     for node, parent in placed:
         above = nodes.get(parent or "") or planner
-        if above is None or above is node or _contains(node, above):
-            above = planner if planner is not None and planner is not node else None
+        if above is None or _is_below(above, node):
+            above = planner if planner is not None and not _is_below(planner, node) else None
+        node.above = above
         (above.children if above is not None else roots).append(node)
     return roots
 
 
-def _contains(node: _Node, other: _Node) -> bool:
-    return any(each is other for each in _below(node))
+def _is_below(node: _Node, other: _Node) -> bool:
+    """`node` is `other`, or stands somewhere below it."""
+    each: _Node | None = node
+    while each is not None:
+        if each is other:
+            return True
+        each = each.above
+    return False
 
 
-def _below(node: _Node) -> Iterable[_Node]:
-    for child in node.children:
-        yield child
-        yield from _below(child)
+def _below(node: _Node) -> Iterator[_Node]:
+    waiting = list(reversed(node.children))
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += reversed(each.children)
 
 
 def _sum(agents: Iterable[AgentFacts | None]) -> tuple[int, float | None, int]:
@@ -162,19 +303,36 @@ def _sum(agents: Iterable[AgentFacts | None]) -> tuple[int, float | None, int]:
     return tokens, cost, unpriced
 
 
-def _condition(node: _Node, snapshot: Snapshot, now: float, titles: dict[str, str], ended: set[str]) -> Condition:
-    task, agent = node.task, node.agent
+def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> Condition:
     if task is not None and (agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")):
-        unmet = tuple(titles.get(need, need) for need in task.depends_on if need not in ended)
-        return task_condition(task, unmet)
+        return task_condition(task, _unmet(task, snapshot))
     if agent is not None:
         return agent_condition(agent, snapshot.state, now)
     return Condition("·", "pending", "pending")
 
 
+def _name(task: TaskFacts | None, agent: AgentFacts | None) -> str:
+    """A task's title; an agent's name, and which attempt at its task it was where it has none of its own in the tree."""
+    if task is not None:
+        return task.title or task.name
+    if agent is None:
+        return ""
+    return f"{agent.name} (attempt {agent.attempt})" if agent.task_id is not None else agent.name or agent.role
+
+
+def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
+    """The names of the tasks that it still waits for."""
+    unmet = []
+    for need in task.depends_on:
+        other = snapshot.task(need)
+        if other is None or other.status not in ("done", "dropped"):
+            unmet.append(need if other is None else other.name or other.title)
+    return tuple(unmet)
+
+
 def _matches(node: _Node, wanted: list[str], snapshot: Snapshot, now: float) -> bool:
-    agent, task = node.agent, node.task
-    hay = [node.name]
+    agent, task = snapshot.agent(node.agent_id), snapshot.task(node.task_id)
+    hay = [_name(task, agent)]
     if agent is not None:
         hay += [agent.id, agent.name, agent.role, agent.model, agent.status, agent_condition(agent, snapshot.state, now).word]
     if task is not None:

@@ -6,6 +6,7 @@ them. Whoever receives a snapshot may keep it for ever.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -13,20 +14,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.store import dashboard
+from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
+from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.dashboard_fold import EVENTS_KEPT, SessionFold
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.folding import accept_any_text
 from watchkeeper_tui.detail import DetailFold
-from watchkeeper_tui.snapshot import EventLine, Rates, SessionState, Snapshot, session_state
-from watchkeeper_tui.wording import describe
+from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, session_state
 
-TICK_SECONDS = 0.1
-EVENTS_KEPT = 2000
+TICK_SECONDS = 0.05
+FEED_MILLISECONDS = 10
+"""How often file events are collected: seldom enough for a dashboard that is open all day, and nothing changes."""
 STARTING_SECONDS = 8.0
 """How long a new session may be without a host before it counts as dead."""
 LOOK_SECONDS = 1.0
 """How often the lease is probed where nothing changes; a dead host shows within twice that."""
 RETRY_SECONDS = 1.0
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file has that name now."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Feed(Protocol):
@@ -52,7 +64,7 @@ def change_feed(path: Path) -> Feed:
     """The store's own feed."""
     from watchkeeper.store.changes import ChangeFeed
 
-    return ChangeFeed(path)
+    return ChangeFeed(path, step_milliseconds=FEED_MILLISECONDS)
 
 
 class Reader(threading.Thread):
@@ -87,9 +99,12 @@ class Reader(threading.Thread):
         self._focus: str | None = None
         self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
         self._connection: Connection | None = None
+        self._file: tuple[int, int] | None = None
         self._snapshot = Snapshot()
+        self._fold: SessionFold | None = None
         self._events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
-        self._last_seq = 0
+        self._lines: tuple[EventLine, ...] = ()
+        self._working = False
         self._detail: DetailFold | None = None
 
     def look_at(self, agent_id: str | None) -> None:
@@ -158,7 +173,12 @@ class Reader(threading.Thread):
         if self._connection is None:
             from watchkeeper.store.database import open_readonly
 
-            self._connection = open_readonly(self._path, check_same_thread=False)
+            self._connection = accept_any_text(open_readonly(self._path, check_same_thread=False))
+            self._file = _identity(self._path)
+            # A new connection may be to another file of that name: nothing of the old one is taken for granted.
+            self._fold = self._detail = None
+        elif _identity(self._path) != self._file:
+            raise StoreUnusable(f"{self._path} was deleted or replaced; what is shown is what was read before")
         connection = self._connection
         while self._questions:
             question, answer = self._questions.popleft()
@@ -170,89 +190,68 @@ class Reader(threading.Thread):
         if self._session_id is None:
             return
         host_pid = self._probe(self._path, self._session_id)
-        if not changed and host_pid == self._snapshot.host_pid and not self._is_starting():
+        still = self._snapshot.rates.is_still and not self._is_starting()
+        if not changed and host_pid == self._snapshot.host_pid and still:
             return
         connection.execute("BEGIN")
         try:
             snapshot = self._take(connection, self._session_id, host_pid)
         finally:
             connection.execute("COMMIT")
-        self._snapshot = snapshot
-        self._publish(snapshot)
+        if snapshot is not None:
+            self._snapshot = snapshot
+            self._publish(snapshot)
 
     def _is_starting(self) -> bool:
         return self._snapshot.state is SessionState.OPENING
 
-    def _take(self, connection: Connection, session_id: str, host_pid: int | None) -> Snapshot:
-        now = self._now()
-        facts = dashboard.session(connection, session_id)
-        if facts is None:
-            return self._snapshot.with_problem(f"session {session_id} is no longer in the database; press s for the others", now)
-        previous = self._snapshot.session
-        if previous is None or previous.id != session_id:
+    def _take(self, connection: Connection, session_id: str, host_pid: int | None) -> Snapshot | None:
+        """What is to be shown now, or None where that is what is shown already."""
+        now, shown = self._now(), self._snapshot
+        if self._fold is None or self._fold.session_id != session_id:
+            self._fold, self._detail = SessionFold(session_id), None
             self._events.clear()
-            self._last_seq = 0
-            self._detail = None
-        self._tail_events(connection, session_id, facts.event_seq)
-        agents = dashboard.agents(connection, session_id)
-        working = any(agent.status in ("working", "waiting") for agent in agents)
-        state = session_state(facts.status, host_pid is not None, working=working)
+            self._lines = ()
+        reading = self._fold.read(connection, now)
+        if reading is None:
+            problem = f"session {session_id} is no longer in the database; press s for the others"
+            return shown.with_problem(problem, now) if shown.problem != problem else None
+        if reading.events_anew:
+            self._events.clear()
+        if reading.events or reading.events_anew:
+            self._events.extend(map(EventLine, reading.events))
+            self._lines = tuple(self._events)
+        facts = reading.session
+        if reading.agents is not shown.agents:
+            self._working = any(agent.status in ("working", "waiting") for agent in reading.agents)
+        state = session_state(facts.status, host_pid is not None, working=self._working)
         if state is SessionState.DEAD and facts.host_pid is None and now - facts.created_at < STARTING_SECONDS:
             state = SessionState.OPENING
-        return Snapshot(
-            version=self._snapshot.version + 1,
+        snapshot = Snapshot(
+            version=shown.version + 1,
             read_at=now,
             session=facts,
             state=state,
             host_pid=host_pid,
-            tasks=dashboard.tasks(connection, session_id),
-            agents=agents,
-            events=tuple(self._events),
-            compactions=dashboard.compactions(connection, session_id),
-            approvals=dashboard.waiting_approvals(connection, session_id),
-            commands=dashboard.recent_commands(connection, session_id),
-            budgets=dashboard.budgets(connection, session_id),
-            rates=self._rates(connection, session_id, now),
-            detail=self._look(connection, session_id, agents),
+            tasks=reading.tasks,
+            agents=reading.agents,
+            events=self._lines,
+            compactions=reading.compactions,
+            approvals=reading.approvals,
+            commands=reading.commands,
+            budgets=reading.budgets,
+            rates=reading.rates,
+            detail=self._look(connection, session_id, reading.agents),
         )
+        return None if snapshot.shows_the_same(shown) else snapshot
 
-    def _tail_events(self, connection: Connection, session_id: str, newest: int) -> None:
-        if newest - self._last_seq > EVENTS_KEPT or not self._last_seq:
-            self._events.clear()
-            fresh = dashboard.newest_events(connection, session_id, EVENTS_KEPT)
-        elif newest > self._last_seq:
-            fresh = dashboard.events_after(connection, session_id, self._last_seq, EVENTS_KEPT)
-        else:
-            return
-        self._events.extend(describe(event) for event in fresh)
-        if fresh:
-            self._last_seq = fresh[-1].seq
-
-    def _look(self, connection: Connection, session_id: str, agents: tuple[dashboard.AgentFacts, ...]) -> Any:
+    def _look(self, connection: Connection, session_id: str, agents: tuple[AgentFacts, ...]) -> AgentDetail | None:
         agent = next((each for each in agents if each.id == self._focus), None)
         if agent is None:
             return None
         if self._detail is None or self._detail.agent_id != agent.id:
-            self._detail = DetailFold(agent.id)
-        return self._detail.read(connection, session_id, agent)
-
-    def _rates(self, connection: Connection, session_id: str, now: float) -> Rates:
-        spend = dashboard.recent_spend(connection, session_id, now - 60)
-        by_agent: dict[str, float] = {}
-        for call in spend:
-            if call.cost_usd:
-                by_agent[call.agent_id] = by_agent.get(call.agent_id, 0.0) + call.cost_usd
-        recent = 0
-        for event in reversed(self._events):
-            if event.at < now - 5:
-                break
-            recent += 1
-        return Rates(
-            cost_per_minute=sum(by_agent.values()),
-            tokens_per_minute=float(sum(call.tokens for call in spend)),
-            events_per_second=recent / 5,
-            agent_cost=tuple(by_agent.items()),
-        )
+            self._detail = DetailFold(session_id, agent.id)
+        return self._detail.read(connection, agent)
 
     def _fail(self, error: Exception) -> None:
         """Say once why nothing can be read; the last good reading stays."""

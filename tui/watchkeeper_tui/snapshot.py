@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cached_property
 
 from watchkeeper.store.dashboard import (
     AgentFacts,
@@ -11,10 +12,13 @@ from watchkeeper.store.dashboard import (
     BudgetFacts,
     CommandFacts,
     CompactionFacts,
+    EventFacts,
+    Rates,
     SessionFacts,
     TaskFacts,
 )
 from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
+from watchkeeper_tui.wording import EventWords, event_words
 
 
 class SessionState(StrEnum):
@@ -31,19 +35,43 @@ class SessionState(StrEnum):
     """Nothing was read yet."""
 
 
-@dataclass(frozen=True, slots=True)
 class EventLine:
-    """One event, put into words. Texts are sanitised."""
+    """One event. It is put into words when it is first looked at: of thousands that come, a screen shows a few."""
 
-    seq: int
-    at: float
-    kind: str
-    """The word shown: `tool`, `plan`, `error`, …"""
-    role: str
-    """The palette role that colours the word."""
-    agent_id: str | None
-    task_id: str | None
-    text: str
+    __slots__ = ("_words", "agent_id", "at", "facts", "seq", "task_id")
+
+    def __init__(self, facts: EventFacts) -> None:
+        self.facts = facts
+        self.seq, self.at = facts.seq, facts.at
+        self.agent_id, self.task_id = facts.agent_id, facts.task_id
+        self._words: EventWords | None = None
+
+    @property
+    def _said(self) -> EventWords:
+        if self._words is None:
+            self._words = event_words(self.facts)
+        return self._words
+
+    @property
+    def kind(self) -> str:
+        """The word shown: `tool`, `plan`, `error`, … Sanitised."""
+        return self._said.kind
+
+    @property
+    def role(self) -> str:
+        """The palette role that colours the word."""
+        return self._said.role
+
+    @property
+    def text(self) -> str:
+        """What happened, in one line. Sanitised."""
+        return self._said.text
+
+    def __eq__(self, other: object) -> bool:
+        return self.facts == other.facts if isinstance(other, EventLine) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +109,7 @@ class AgentDetail:
     inbox: tuple[InboxFacts, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What runs now, by the minute (over the last one)."""
-
-    cost_per_minute: float = 0.0
-    tokens_per_minute: float = 0.0
-    events_per_second: float = 0.0
-    agent_cost: tuple[tuple[str, float], ...] = ()
-    """Dollars a minute of each agent that spent something."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """One consistent reading of the database."""
 
@@ -110,18 +127,36 @@ class Snapshot:
     approvals: tuple[ApprovalFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()
     budgets: tuple[BudgetFacts, ...] = ()
-    rates: Rates = Rates()
+    rates: Rates = field(default_factory=Rates)
     detail: AgentDetail | None = None
     problem: str | None = None
     """Why nothing newer could be read, in one line; the rest is the last good reading."""
 
+    @cached_property
+    def agents_by_id(self) -> dict[str, AgentFacts]:
+        """Every agent by its id."""
+        return {agent.id: agent for agent in self.agents}
+
+    @cached_property
+    def tasks_by_id(self) -> dict[str, TaskFacts]:
+        """Every task by its id."""
+        return {task.id: task for task in self.tasks}
+
     def agent(self, agent_id: str | None) -> AgentFacts | None:
         """The agent of that id, or None."""
-        return next((agent for agent in self.agents if agent.id == agent_id), None) if agent_id else None
+        return self.agents_by_id.get(agent_id) if agent_id else None
 
     def task(self, task_id: str | None) -> TaskFacts | None:
         """The task of that id, or None."""
-        return next((task for task in self.tasks if task.id == task_id), None) if task_id else None
+        return self.tasks_by_id.get(task_id) if task_id else None
+
+    def shows_the_same(self, other: Snapshot) -> bool:
+        """Nothing that is shown differs, whenever each was read. Sound for snapshots of one reader, which share what did not change."""
+        return all(
+            getattr(self, each.name) is getattr(other, each.name) or getattr(self, each.name) == getattr(other, each.name)
+            for each in fields(self)
+            if each.name not in ("version", "read_at")
+        )
 
     def with_problem(self, problem: str, now: float) -> Snapshot:
         """The same reading, marked as one that could not be renewed."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.dashboard import EventFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import EventLine
 
 _ROLES = {
     "failed": "failed",
@@ -44,8 +44,17 @@ _WORDS = {"session": "run", "compaction": "compact", "artifact": "output", "appr
 _SAID = ("text", "message", "question", "summary", "title", "error", "result", "reason", "goal", "detail", "name")
 
 
-def describe(event: EventFacts) -> EventLine:
-    """The line that stands for an event."""
+@dataclass(frozen=True, slots=True)
+class EventWords:
+    """How an event is told. Texts are sanitised."""
+
+    kind: str
+    role: str
+    text: str
+
+
+def event_words(event: EventFacts) -> EventWords:
+    """The words that stand for an event."""
     subject, _, verb = event.kind.partition(".")
     data = _data(event.data)
     role = _ROLES.get(verb) or _KIND_ROLES.get(subject, "muted")
@@ -54,15 +63,7 @@ def describe(event: EventFacts) -> EventLine:
     if data.get("is_error") in (True, 1):
         role = "failed"
     text = _text(subject, verb, data)
-    return EventLine(
-        seq=event.seq,
-        at=event.at,
-        kind=sanitize(_WORDS.get(subject, subject))[:8],
-        role=role,
-        agent_id=event.agent_id,
-        task_id=event.task_id,
-        text=clip(sanitize(text), 400),
-    )
+    return EventWords(sanitize(_WORDS.get(subject, subject))[:8], role, clip(sanitize(text), 400))
 
 
 def _text(subject: str, verb: str, data: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.folding import Folded, one_text
 
 LARGEST_MESSAGE_CHARS = 400_000
 """A message whose stored text is longer is read in part, and shown as cut."""
@@ -126,6 +127,70 @@ class InboxFacts:
     created_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class AgentReading:
+    """One consistent reading of what changes beside the transcript. Unchanged parts are the objects of the one before."""
+
+    tool_calls: tuple[ToolCallFacts, ...]
+    """The newest, newest first."""
+    calls: tuple[CallFacts, ...]
+    """The newest calls to models, newest first."""
+    facts: tuple[FactFacts, ...]
+    """What this agent remembers and what the session has pinned: pinned first, then newest first."""
+    views: tuple[ViewFacts, ...]
+    """The newest versions of its context without their observations, newest first."""
+    inbox: tuple[InboxFacts, ...]
+    """What it will be told before its next turn, oldest first."""
+
+
+_TOOL_CALLS = one_text(
+    "SELECT json_group_array(json_array(id, tool_use_id, name, status, is_error, started_at, ended_at)) FROM"
+    " (SELECT * FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100)"
+)
+_MODEL_CALLS = one_text(
+    "SELECT json_group_array(json_array(id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens,"
+    " cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds,"
+    " first_token_seconds, waited_seconds, retries, substr(error, 1, 2000))) FROM"
+    " (SELECT * FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300)"
+)
+_FACTS = one_text(
+    "SELECT json_group_array(json_array(id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence,"
+    " created_at)) FROM (SELECT * FROM facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1))"
+    " ORDER BY pinned DESC, id DESC LIMIT 300)"
+)
+_VIEWS = one_text(
+    "SELECT json_group_array(json_array(version, parent, verbatim_from, reason, tokens, created_at)) FROM"
+    " (SELECT * FROM views WHERE agent_id = ? ORDER BY version DESC LIMIT 100)"
+)
+_INBOX = one_text(
+    "SELECT json_group_array(json_array(id, kind, substr(payload, 1, 4000), created_at)) FROM"
+    " (SELECT * FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT 50)"
+)
+
+
+class AgentFold:
+    """What is read again and again of the one agent looked at."""
+
+    def __init__(self, session_id: str, agent_id: str) -> None:
+        self._session_id, self._agent_id = session_id, agent_id
+        self._tool_calls = Folded(_TOOL_CALLS, lambda raw: ToolCallFacts(*[*raw[1:4], bool(raw[4]), *raw[5:]]))
+        self._calls = Folded(_MODEL_CALLS, lambda raw: CallFacts(*[*raw[:10], bool(raw[10]), *raw[11:]]))
+        self._facts = Folded(_FACTS, lambda raw: FactFacts(*[*raw[:5], bool(raw[5]), *raw[6:]]))
+        self._views = Folded(_VIEWS, lambda raw: ViewFacts(*raw))
+        self._inbox = Folded(_INBOX, lambda raw: InboxFacts(*raw))
+
+    def read(self, connection: Connection) -> AgentReading:
+        """All of it as it stands. To be called inside one transaction."""
+        agent = (self._agent_id,)
+        return AgentReading(
+            self._tool_calls.read(connection, agent),
+            self._calls.read(connection, agent),
+            self._facts.read(connection, (self._agent_id, self._session_id)),
+            self._views.read(connection, agent),
+            self._inbox.read(connection, agent),
+        )
+
+
 def newest_messages(connection: Connection, agent_id: str, limit: int) -> list[StoredMessage]:
     """The last `limit` messages, oldest first."""
     return list(reversed(_messages(connection, agent_id, 0, limit, newest_first=True)))
@@ -159,38 +224,6 @@ def _messages(connection: Connection, agent_id: str, seq: int, limit: int, *, ne
     return [StoredMessage(*row) for row in rows]
 
 
-def tool_calls(connection: Connection, agent_id: str, limit: int) -> tuple[ToolCallFacts, ...]:
-    """The newest tool calls, newest first."""
-    rows = connection.execute(
-        "SELECT tool_use_id, name, status, is_error, started_at, ended_at FROM tool_calls WHERE agent_id = ?"
-        " ORDER BY turn DESC, position DESC LIMIT ?",
-        (agent_id, limit),
-    )
-    return tuple(ToolCallFacts(row[0], row[1], row[2], bool(row[3]), row[4], row[5]) for row in rows)
-
-
-def model_calls(connection: Connection, agent_id: str, limit: int) -> tuple[CallFacts, ...]:
-    """The newest model calls, newest first."""
-    rows = connection.execute(
-        "SELECT id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
-        " cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds,"
-        " waited_seconds, retries, substr(error, 1, 2000) FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT ?",
-        (agent_id, limit),
-    )
-    return tuple(CallFacts(*(*row[:10], bool(row[10]), *row[11:])) for row in rows)
-
-
-def facts(connection: Connection, session_id: str, agent_id: str, limit: int) -> tuple[FactFacts, ...]:
-    """What this agent remembers and what the session has pinned: pinned first, then newest first."""
-    rows = connection.execute(
-        "SELECT id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at FROM facts"
-        " WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1))"
-        " ORDER BY pinned DESC, id DESC LIMIT ?",
-        (agent_id, session_id, limit),
-    )
-    return tuple(FactFacts(*(*row[:5], bool(row[5]), *row[6:])) for row in rows)
-
-
 def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
     """One version of the agent's context with its observations, or None."""
     row = connection.execute(
@@ -213,30 +246,10 @@ def _observation(row: Any) -> ObservationFacts:
     return ObservationFacts(*(*row[:7], tuple(json.loads(row[7])), bool(row[8]), row[9]))
 
 
-def views(connection: Connection, agent_id: str, limit: int = 100) -> tuple[ViewFacts, ...]:
-    """The newest versions without their observations, newest first."""
-    rows = connection.execute(
-        "SELECT version, parent, verbatim_from, reason, tokens, created_at FROM views WHERE agent_id = ?"
-        " ORDER BY version DESC LIMIT ?",
-        (agent_id, limit),
-    )
-    return tuple(ViewFacts(*row) for row in rows)
-
-
 def system_prompt(connection: Connection, agent_id: str) -> str:
     """The agent's system prompt, at most 200,000 characters of it."""
     row = connection.execute("SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)).fetchone()
     return str(row[0]) if row else ""
-
-
-def inbox_waiting(connection: Connection, agent_id: str) -> tuple[InboxFacts, ...]:
-    """What the agent will be told before its next turn, oldest first."""
-    rows = connection.execute(
-        "SELECT id, kind, substr(payload, 1, 4000), created_at FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL"
-        " ORDER BY id LIMIT 50",
-        (agent_id,),
-    )
-    return tuple(InboxFacts(*row) for row in rows)
 
 
 def tokens_between(connection: Connection, agent_id: str, first: int, last: int) -> int:

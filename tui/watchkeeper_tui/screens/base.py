@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
+from textual.screen import ModalScreen, Screen
 
 from watchkeeper_tui.slash import SLASHES, Parsed, completions, parse
 from watchkeeper_tui.snapshot import Snapshot
@@ -42,6 +42,12 @@ class WatchScreen(Screen[None]):
     @property
     def prompt(self) -> Prompt:
         return self.query_one(Prompt)
+
+    @property
+    def is_in_sight(self) -> bool:
+        """It is in front, or only a modal screen stands before it."""
+        stack = self.app.screen_stack
+        return self in stack and all(isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :])
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Show this reading."""

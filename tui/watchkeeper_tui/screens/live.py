@@ -10,15 +10,16 @@ from textual.containers import Container
 
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID
-from watchkeeper_tui.plan_tree import PlanRow, plan_rows
-from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.event_filter import EventFilter
+from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
+from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.looking import Looking
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.slash import Parsed
-from watchkeeper_tui.snapshot import EventLine, SessionState, Snapshot
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.targets import Target, target_of
 from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.compaction import CompactionView
@@ -76,7 +77,13 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
         """What was read last; another one while the view is frozen."""
         self.frozen_at: float | None = None
         self.collapsed: frozenset[str] = frozenset()
-        self.shown_rows: tuple[PlanRow, ...] = ()
+        self.shown_rows: PlanRows = plan_rows(self.snapshot, 0.0)
+        self.roster = Roster()
+        """Of what is shown."""
+        self._standing = Roster()
+        """Of what was read last."""
+        self._shaper = PlanShaper()
+        self._matching = EventFilter()
         self.words: dict[str, str] = {}
         self._chosen_by_user = False
 
@@ -120,13 +127,22 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
             self._forget()
         if self.frozen_at is None or changed_session:
             self.snapshot = snapshot
-            self._draw(now)
-        self._draw_edges(now)
+            if self.is_in_sight:
+                self._draw(now)
+        if self.is_in_sight:
+            self._draw_edges(now)
 
     def tick(self, now: float) -> None:
+        if not self.is_in_sight:
+            return
         if self.frozen_at is None and self.snapshot.state in (SessionState.LIVE, SessionState.DEAD, SessionState.OPENING):
             self._draw(now)
         self._draw_edges(now)
+
+    def on_screen_resume(self) -> None:
+        # While another screen covered it, nothing was drawn here.
+        if self.snapshot.session is not None:
+            self.redraw()
 
     def redraw(self) -> None:
         """Draw the last reading again, after something that the user did."""
@@ -137,26 +153,31 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
     def _forget(self) -> None:
         """Another session: nothing of the last one's is selected, marked, folded or filtered."""
         self.collapsed, self.words, self.frozen_at, self._chosen_by_user = frozenset(), {}, None, False
+        self.roster, self._standing, self._shaper, self._matching = Roster(), Roster(), PlanShaper(), EventFilter()
         self.plan.marked, self.plan.selected_id = frozenset(), None
         self.events.following = True
-        self.remove_class("-frozen")
+        self._frame_frozen()
 
     def _draw(self, now: float) -> None:
-        snapshot = self.snapshot
-        names = {agent.id: sanitize(agent.name or agent.role) for agent in snapshot.agents}
-        self.shown_rows = plan_rows(snapshot, now, collapsed=self.collapsed, words=self.words.get("plan", ""))
-        self.plan.filter_words = self.words.get("plan", "")
-        self.plan.show(self.shown_rows, dict(snapshot.rates.agent_cost))
+        snapshot, roster = self.snapshot, self.roster
+        roster.update(snapshot, now)
+        plan_words, event_words = self.words.get("plan", ""), self.words.get("events", "")
+        self.shown_rows = self._shaper.rows(snapshot, now, collapsed=self.collapsed, words=plan_words)
+        plan = self.plan
+        plan.filter_words = plan_words
+        plan.show(self.shown_rows, dict(snapshot.rates.agent_cost))
         if not self._chosen_by_user:
             self._choose_first()
-        self.events.filter_words = self.words.get("events", "")
-        self.events.show(self._events(names), names)
-        self.query_one(CompactionView).show(snapshot, names, now)
-        chosen = self.plan.selected
+        events = self.events
+        events.filter_words = event_words
+        events.show(self._matching.matching(snapshot.events, event_words, roster.names), roster.names)
+        self.query_one(CompactionView).show(snapshot, roster, now)
+        chosen = plan.selected
         agent_id = chosen.agent.id if chosen is not None and chosen.agent is not None else None
         self.watch_app.look_at(agent_id)
-        self.agent_pane.words = self.words.get("agent", "")
-        self.agent_pane.show(snapshot, agent_id, now)
+        pane = self.agent_pane
+        pane.words = self.words.get("agent", "")
+        pane.show(snapshot, agent_id, now)
 
     def _draw_edges(self, now: float) -> None:
         behind = (
@@ -165,7 +186,8 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
             else 0
         )
         frozen = self.frozen_at is not None
-        self.query_one(Header).show(self.newest, now, frozen_since=self.frozen_at, behind=behind if frozen else 0)
+        self._standing.update(self.newest, now)
+        self.query_one(Header).show(self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0)
         self.query_one(KeyLine).show(self._hints())
         notice = self.notice(now)
         self.query_one(StatusLine).say(notice or status_pieces(self.newest, self.target, self.sent, now))
@@ -177,20 +199,12 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
         current = self.plan.selected
         if current is not None and current.task is not None and current.condition.role in ("working", "waiting"):
             return
-        busy = next((row for row in self.shown_rows if row.task and row.condition.role == "working"), None)
+        busy = None
+        if self.roster.counts().get("●"):
+            busy = next((row for row in self.shown_rows if row.task and row.condition.role == "working"), None)
         with_agent = busy or next((row for row in self.shown_rows if row.agent is not None), None)
-        if with_agent is not None:
+        if with_agent is not None and with_agent.id != self.plan.selected_id:
             self.plan.select(with_agent.id, tell=False)
-
-    def _events(self, names: dict[str, str]) -> tuple[EventLine, ...]:
-        words = self.words.get("events", "").casefold().split()
-        if not words:
-            return self.snapshot.events
-        return tuple(
-            event
-            for event in self.snapshot.events
-            if all(word in f"{event.kind} {names.get(event.agent_id or '', '')} {event.text}".casefold() for word in words)
-        )
 
     def _hints(self) -> list[KeyHint]:
         target, key_for = self.target, self.watch_app.key_for
@@ -217,7 +231,8 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
     def target(self) -> Target:
         """The marked rows, or the selected one, as of the newest reading."""
         plan = self.plan
-        marked = [row for row in self.shown_rows if row.id in plan.marked] if plan.marked else []
+        places = sorted(place for place in map(self.shown_rows.place_of, plan.marked) if place is not None)
+        marked = [self.shown_rows[place] for place in places]
         chosen = plan.selected
         rows = marked or ([chosen] if chosen is not None else [])
         return target_of(self.newest, [(row.agent, row.task) for row in rows])
@@ -246,11 +261,11 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
                 self._show_agent(chosen.id)
 
     def _show_agent(self, agent_id: str | None) -> None:
-        row = next((row for row in self.shown_rows if row.agent is not None and row.agent.id == agent_id), None)
-        if row is None:
+        place = self.shown_rows.place_of_agent(agent_id)
+        if place is None:
             self.say("that agent has no row in the plan as it is filtered now", "muted")
             return
-        self.plan.select(row.id)
+        self.plan.select(self.shown_rows[place].id)
         self.action_pane("agent")
 
     def action_back(self) -> None:

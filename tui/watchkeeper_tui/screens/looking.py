@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchkeeper_tui.plan_tree import PlanRow, agent_ids, plan_rows
+from watchkeeper_tui.plan_tree import PlanRows, plan_rows
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.agent import AgentPane
@@ -29,7 +29,7 @@ class Looking(_Base):
     collapsed: frozenset[str]
     words: dict[str, str]
     """What each pane is filtered by."""
-    shown_rows: tuple[PlanRow, ...]
+    shown_rows: PlanRows
     """The rows of the plan as it is filtered and folded now."""
 
     if TYPE_CHECKING:
@@ -47,20 +47,21 @@ class Looking(_Base):
         def redraw(self) -> None: ...
 
     def action_step_agent(self, step: int) -> None:
-        order = agent_ids(self.shown_rows)
+        order = self.shown_rows.agent_ids()
         chosen = self.plan.selected
         if not order:
             return
         current = chosen.agent.id if chosen is not None and chosen.agent is not None else None
         place = (order.index(current) + step) % len(order) if current in order else 0
-        row = next(row for row in self.shown_rows if row.agent is not None and row.agent.id == order[place])
-        self.plan.select(row.id)
+        row = self.shown_rows.place_of_agent(order[place])
+        if row is not None:
+            self.plan.select(self.shown_rows[row].id)
 
     def action_attention(self) -> None:
         """Go to the next row that needs somebody."""
         rows = list(self.shown_rows)
-        chosen = self.plan.selected
-        start = rows.index(chosen) + 1 if chosen in rows else 0
+        place = self.shown_rows.place_of(self.plan.selected_id or "")
+        start = place + 1 if place is not None else 0
         for row in rows[start:] + rows[:start]:
             if row.condition.needs_attention:
                 self.plan.select(row.id)
@@ -144,5 +145,9 @@ class Looking(_Base):
             self.frozen_at = None
             self.snapshot = self.newest
             self.say("following again", "muted", seconds=2)
-        self.set_class(self.frozen_at is not None, "-frozen")
         self.redraw()
+        # The borders after the words: they paint every pane.
+        self.call_after_refresh(self._frame_frozen)
+
+    def _frame_frozen(self) -> None:
+        self.query_one("#panes").set_class(self.frozen_at is not None, "-frozen")

@@ -22,7 +22,7 @@ LiveScreen { layout: vertical; }
 #panes { layout: grid; grid-size: 2 2; grid-columns: 1fr 1fr; grid-rows: 13fr 7fr; height: 1fr; }
 .pane { border: round $pane-border; border-title-style: none; padding: 0; height: 100%; }
 .pane:focus, .pane:focus-within { border: round $pane-focus; }
-LiveScreen.-frozen .pane { border: dashed $warning; }
+#panes.-frozen .pane { border: dashed $warning; }
 LiveScreen.-very-wide #panes { grid-columns: 5fr 6fr; }
 LiveScreen.-narrow #panes { grid-size: 1 2; grid-columns: 1fr; grid-rows: 11fr 9fr; }
 LiveScreen.-low.-narrow #panes, LiveScreen.-tiny #panes, LiveScreen.-zoom #panes {

@@ -11,8 +11,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
 
+from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition
+from watchkeeper_tui.conditions import agent_condition, last_sign
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
@@ -37,6 +38,13 @@ class TabLine(Widget):
         super().__init__(id="tabs")
         self.open = 0
         self.notes: dict[str, str] = {}
+
+    def show(self, opened: int, agent: AgentFacts | None) -> None:
+        """Mark the tab that is open, and tell how much some of them hold."""
+        notes = {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
+        if (opened, notes) != (self.open, self.notes):
+            self.open, self.notes = opened, notes
+            self.refresh()
 
     def render(self) -> Content:
         pieces = [piece for _, _, group in self._groups() for piece in group]
@@ -77,13 +85,18 @@ class Figures(Widget):
 
     def __init__(self) -> None:
         super().__init__(id="figures")
-        self.snapshot = Snapshot()
-        self.agent_id: str | None = None
-        self.now = 0.0
+        self._agent: AgentFacts | None = None
+        self._detail: AgentDetail | None = None
+
+    def show(self, agent: AgentFacts | None, detail: AgentDetail | None) -> None:
+        """Show this agent's figures."""
+        if agent is not self._agent or detail is not self._detail:
+            self._agent, self._detail = agent, detail
+            self.refresh()
 
     def render(self) -> Content:
         palette = cast("WatchkeeperApp", self.app).palette
-        agent = self.snapshot.agent(self.agent_id)
+        agent = self._agent
         if agent is None:
             return Content("")
         width = self.size.width
@@ -93,8 +106,7 @@ class Figures(Widget):
             right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
-        detail = self.snapshot.detail
-        calls = [] if detail is None or detail.agent_id != agent.id else list(reversed(detail.calls))
+        calls = list(reversed(self._detail.calls)) if self._detail is not None else []
         done = [call for call in calls if call.status == "done"]
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
         spent = f"  {figures.cost(agent.cost_usd, agent.unpriced_calls)}  {figures.tokens(agent.total_tokens)} tok"
@@ -125,6 +137,9 @@ class AgentPane(Vertical):
         self._now = 0.0
         self._expanded: dict[str, frozenset[str]] = {}
         self.words = ""
+        self._read: tuple[object, ...] = (None,) * 5
+        """What the lines in sight were made from."""
+        self._asked: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield Figures()
@@ -144,20 +159,22 @@ class AgentPane(Vertical):
         self.redraw()
 
     def redraw(self) -> None:
-        """Make everything anew from the last snapshot."""
+        """Bring everything up to date with the last snapshot; what would be the same is not even made."""
         if not self.is_mounted:
             return
-        agent = self._snapshot.agent(self.agent_id)
-        shown = self.query_one(Figures)
-        shown.snapshot, shown.agent_id, shown.now = self._snapshot, self.agent_id, self._now
-        shown.refresh()
-        tabs = self.query_one(TabLine)
-        tabs.open = self.tab
-        tabs.notes = {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
-        tabs.refresh()
+        agent, detail = self._snapshot.agent(self.agent_id), self._snapshot.detail
+        if detail is not None and detail.agent_id != self.agent_id:
+            detail = None
+        self.query_one(Figures).show(agent, detail)
+        self.query_one(TabLine).show(self.tab, agent)
         self._title()
-        self.page.page_follows = PAGES[self.tab].follows
-        self.page.set_rows(self.lines())
+        page = self.page
+        page.page_follows = PAGES[self.tab].follows
+        read = (agent, detail, self._snapshot.compactions, self._snapshot.session is None, self._snapshot.state)
+        asked = (self.tab, self._width, self._expanded.get(self.agent_id or ""), self.words, int(self._now))
+        if asked != self._asked or any(now is not then for now, then in zip(read, self._read, strict=True)):
+            self._asked, self._read = asked, read
+            page.set_rows(self.lines())
 
     def lines(self) -> list[PageLine]:
         """The lines of the tab that is open."""
@@ -174,12 +191,17 @@ class AgentPane(Vertical):
             snapshot=snapshot,
             agent=agent,
             detail=detail,
-            width=max(10, self.page.scrollable_content_region.width - 1),
+            width=self._width,
             now=self._now,
             expanded=self._expanded.get(agent.id, frozenset()),
             words=self.words,
         )
         return PAGES[self.tab].lines(context)
+
+    @property
+    def _width(self) -> int:
+        """Columns that a line of the page may take."""
+        return max(10, self.page.scrollable_content_region.width - 1)
 
     def open_tab(self, index: int) -> None:
         """Open a tab by its place."""
@@ -212,6 +234,7 @@ class AgentPane(Vertical):
         self.redraw()
 
     def _start(self) -> None:
+        self._asked = ()
         if self.is_mounted:
             self.page.start(follows=PAGES[self.tab].follows)
 
@@ -224,14 +247,14 @@ class AgentPane(Vertical):
         else:
             condition = agent_condition(agent, self._snapshot.state, self._now)
             width = max(20, self.size.width - 8)
-            last = max(agent.last_active, agent.live.updated_at if agent.live else 0.0)
             pieces += [
                 (f" {clip(sanitize(agent.name or agent.role), 28)}  ", "strong"),
                 (f"{condition.glyph} {condition.word}", condition.role),
                 (f"  turn {agent.turn}", "muted"),
             ]
             if agent.ended_at is None:
-                pieces.append((f"  last sign {figures.duration(self._now - last)} ago", "faint"))
+                silence = int(max(0.0, self._now - last_sign(agent)))  # whole seconds: a title paints the whole pane
+                pieces.append((f"  last sign {figures.duration(silence) if silence > 9 else f'{silence}s'} ago", "faint"))
             while pieces_width(pieces) > width and len(pieces) > 3:
                 pieces.pop()
         set_title(self, pieces, palette)

@@ -106,9 +106,10 @@ def content(pieces: Cell, palette: Palette) -> Content:
 
 def set_title(widget: Widget, pieces: Cell, palette: Palette) -> None:
     """Give a pane its title, if it has another one: setting a title paints the whole pane."""
-    wanted = content(pieces, palette)
-    if widget._border_title != wanted:
-        widget.border_title = wanted
+    wanted = (tuple(pieces), palette)
+    if getattr(widget, "_title_pieces", None) != wanted:
+        widget._title_pieces = wanted  # type: ignore[attr-defined]
+        widget.border_title = content(pieces, palette)
 
 
 def pieces_width(pieces: Cell) -> int:

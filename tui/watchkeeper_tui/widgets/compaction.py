@@ -9,6 +9,7 @@ from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.compactions import compaction_pieces
 from watchkeeper_tui.pages.memory import THRESHOLD, context_used
+from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
@@ -29,17 +30,13 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self._names: dict[str, str] = {}
         self._now = 0.0
 
-    def show(self, snapshot: Snapshot, names: dict[str, str], now: float) -> None:
+    def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
         """Show the session's passes."""
-        self._names, self._now = names, now
+        self._names, self._now = roster.names, now
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
         ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
-        near = sorted(
-            (agent for agent in snapshot.agents if agent.ended_at is None and _share(agent) >= SOON), key=_share, reverse=True
-        )[:5]
+        near = roster.nearest(SOON, snapshot)
         self.set_rows([*flying, *near, *ended])
-        if flying:
-            self.refresh()  # how long each has taken
         removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
         pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
         if flying:
@@ -65,7 +62,3 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             )
         name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), 12)
         return (compaction_pieces(row, self._now, name=name),)
-
-
-def _share(agent: AgentFacts) -> float:
-    return figures.share(context_used(agent), agent.context_limit)

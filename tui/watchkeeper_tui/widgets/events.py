@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -30,9 +31,7 @@ class EventsView(RowView[EventLine]):
 
     def show(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
         """Show these events; `names` are agents' names by id."""
-        if names != self._names:
-            self._names = names
-            self.refresh()
+        self._names = names
         self.set_rows(events)
         self.scrolled()
 
@@ -50,6 +49,10 @@ class EventsView(RowView[EventLine]):
 
     def row_id(self, row: EventLine) -> str:
         return str(row.seq)
+
+    def place_of(self, row_id: str) -> int | None:
+        place = bisect_left(self.rows, int(row_id), key=lambda row: row.seq)
+        return place if place < len(self.rows) and self.rows[place].seq == int(row_id) else None
 
     def row_cells(self, row: EventLine) -> Sequence[Cell]:
         name = self._names.get(row.agent_id or "", "")

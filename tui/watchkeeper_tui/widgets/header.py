@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, cast
 
 from textual.content import Content
 from textual.widget import Widget
 
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import SESSION_BADGES, agent_condition
+from watchkeeper_tui.conditions import SESSION_BADGES
+from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
@@ -30,15 +30,17 @@ class Header(Widget):
     def __init__(self) -> None:
         super().__init__(id="header")
         self._snapshot = Snapshot()
+        self._roster = Roster()
         self._now = 0.0
         self._frozen_since: float | None = None
         self._behind = 0
         self._shown: tuple[Piece, ...] = ()
 
-    def show(self, snapshot: Snapshot, now: float, *, frozen_since: float | None = None, behind: int = 0) -> None:
-        """Show this reading. `behind`: events that came while the view is frozen."""
+    def show(self, snapshot: Snapshot, now: float, roster: Roster, *, frozen_since: float | None = None, behind: int = 0) -> None:
+        """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is frozen."""
         before = self._shown
         self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
+        self._roster = roster
         self._shown = tuple(self.pieces(self.size.width))
         if self._shown != before:
             self.refresh()
@@ -104,15 +106,10 @@ class Header(Widget):
         return groups
 
     def _counts(self) -> list[Piece]:
-        counted: Counter[str] = Counter()
-        roles: dict[str, str] = {}
-        for agent in self._snapshot.agents:
-            condition = agent_condition(agent, self._snapshot.state, self._now)
-            counted[condition.glyph] += 1
-            roles[condition.glyph] = condition.role
+        counted, roles = self._roster.counts(), self._roster.roles
         pieces: list[Piece] = []
         for glyph in _COUNTED:
-            if counted[glyph]:
+            if counted.get(glyph):
                 pieces.append((f"{glyph}{counted[glyph]} ", roles[glyph]))
         if pieces:
             pieces.append((" ", "text"))

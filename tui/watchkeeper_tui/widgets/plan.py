@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.memory import context_used
-from watchkeeper_tui.plan_tree import PlanRow
+from watchkeeper_tui.plan_tree import PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
@@ -45,13 +45,14 @@ class PlanView(RowView[PlanRow]):
         self.marked: frozenset[str] = frozenset()
         self.filter_words = ""
 
-    def show(self, rows: Sequence[PlanRow], rates: dict[str, float]) -> None:
+    def show(self, rows: PlanRows, rates: dict[str, float]) -> None:
         """Show these rows; `rates` are dollars a minute by agent."""
-        if rates != self._rates:
-            self._rates = rates
-            self.refresh()
+        self._rates = rates
         self.set_rows(rows)
         self.title()
+
+    def place_of(self, row_id: str) -> int | None:
+        return self.rows.place_of(row_id) if isinstance(self.rows, PlanRows) else None
 
     def title(self) -> None:
         """Bring the pane's title up to date."""

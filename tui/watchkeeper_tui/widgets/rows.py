@@ -7,12 +7,14 @@ away, and then counts what came since.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from rich.segment import Segment
+from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -23,6 +25,18 @@ if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
 
 T = TypeVar("T")
+
+
+class _Look(NamedTuple):
+    """How a row was painted."""
+
+    cells: Sequence[Cell]
+    marked: bool = False
+    chosen: bool = False
+    focused: bool = False
+
+
+_NEVER = _Look(())
 
 
 class RowView(ScrollView, Generic[T], can_focus=True):
@@ -87,6 +101,10 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         self.following = self.FOLLOWS
         self._index = 0
         self._last_seen: str | None = None
+        self._painted: dict[int, _Look | None] = {}
+        """What stands in each line, as it was painted last."""
+        self._under: Style | None = None
+        """The view's own colours; worked out once, not for each line."""
         self._widths: list[int] = []
         self._widths_for = -1
 
@@ -126,44 +144,60 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             return 0
         if self._last_seen is None:
             return 0
-        place = self._find(self._last_seen, len(self.rows) - 1)
+        place = self.place_of(self._last_seen)
         return len(self.rows) - 1 - place if place is not None else len(self.rows)
 
     def set_rows(self, rows: Sequence[T]) -> None:
-        """Show these rows; the selection stays with its row, or with its place where that row is gone."""
-        if rows == self.rows and self.selected_id is not None:
-            if self.following and round(self.scroll_y) < self.max_scroll_y:
-                self._to_end()
-            return
+        """Show these rows; the selection stays with its row, or with its place where that row is gone.
+
+        Only the lines that look different are painted.
+        """
         self.rows = rows
-        if self.selected_id is not None:
-            place = self._find(self.selected_id, self._index)
-            if place is not None:
-                self._index = place
-        self._index = max(0, min(self._index, len(rows) - 1))
+        found = False
         if self.following and rows:
-            self._index = len(rows) - 1
-        if rows and (self.selected_id is None or self.following or self._find(self.selected_id, self._index) is None):
+            self._index, found = len(rows) - 1, True
+            self.selected_id = self._last_seen = self.row_id(rows[-1])
+        elif self.selected_id is not None:
+            place = self.place_of(self.selected_id)
+            self._index, found = (place, True) if place is not None else (self._index, False)
+        self._index = max(0, min(self._index, len(rows) - 1))
+        if rows and not found:
             self.selected_id = self.row_id(rows[self._index])
-        self._resize_rows()
+        grown = self._resize_rows()
         if self.following:
-            self._last_seen = self.row_id(rows[-1]) if rows else None
             self._to_end()
-            # The first rows come before the layout knows how many fit.
-            self.call_after_refresh(self._keep_end)
-        self.refresh()
+            if grown:
+                # The first rows come before the layout knows how many fit.
+                self.call_after_refresh(self._keep_end)
+        self.repaint_changed()
+
+    def repaint_changed(self) -> None:
+        """Paint the lines in sight that would look different now."""
+        if not self.is_mounted:
+            return
+        width, height = self.scrollable_content_region.size
+        first = 1 if self.HEADINGS else 0
+        top = self.scroll_offset.y - first
+        changed = [y for y in range(first, height) if self._painted.get(y, _NEVER) != self._look(top + y)]
+        # Neighbours in one region: each region is painted by itself.
+        for _, run in groupby(enumerate(changed), key=lambda pair: pair[1] - pair[0]):
+            lines = [y for _, y in run]
+            self.refresh(Region(0, lines[0], width, len(lines)))
 
     def select(self, row_id: str, *, tell: bool = True) -> bool:
         """Select the row of that id, bring it into sight; False where there is none."""
-        place = self._find(row_id, self._index)
+        place = self.place_of(row_id)
         if place is None:
             return False
         self._go(place, tell=tell)
         return True
 
     def place_of(self, row_id: str) -> int | None:
-        """Where the row of that id stands, or None."""
-        return self._find(row_id, self._index)
+        """Where the row of that id stands, or None; looks first where the selected one was."""
+        rows, near = self.rows, self._index
+        if 0 <= near < len(rows) and self.row_id(rows[near]) == row_id:
+            return near
+        return next((place for place, row in enumerate(rows) if self.row_id(row) == row_id), None)
 
     # Movement.
 
@@ -257,16 +291,6 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     def _visible_rows(self) -> int:
         return max(1, self.scrollable_content_region.height - (1 if self.HEADINGS else 0))
 
-    def _find(self, row_id: str, near: int) -> int | None:
-        """Where a row stands now, looking first where it was."""
-        rows = self.rows
-        if 0 <= near < len(rows) and self.row_id(rows[near]) == row_id:
-            return near
-        for place, row in enumerate(rows):
-            if self.row_id(row) == row_id:
-                return place
-        return None
-
     # Drawing.
 
     def on_resize(self) -> None:
@@ -280,16 +304,25 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     def laid_out(self) -> None:
         """The size changed; a subclass whose rows depend on the width makes them anew."""
 
-    def _resize_rows(self) -> None:
+    def _resize_rows(self) -> bool:
+        """Tell the layout how many rows there are; whether that is news."""
         size = Size(self.scrollable_content_region.width, len(self.rows) + (1 if self.HEADINGS else 0))
-        if size != self.virtual_size:
-            self.virtual_size = size
+        if size == self.virtual_size:
+            return False
+        self.virtual_size = size
+        return True
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.rows) + (1 if self.HEADINGS else 0)
 
     def render_line(self, y: int) -> Strip:
-        return self._draw_line(y).apply_style(self.rich_style)
+        if self._under is None:
+            self._under = self.rich_style
+        return self._draw_line(y).apply_style(self._under)
+
+    def notify_style_update(self) -> None:
+        self._under = None
+        super().notify_style_update()
 
     def _draw_line(self, y: int) -> Strip:
         palette = self.watch_app.palette
@@ -298,29 +331,35 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if width != self._widths_for:
             self._widths = column_widths(self.columns(), width - gutter)
             self._widths_for = width
+        first = 1 if self.HEADINGS else 0
         if self.HEADINGS:
             if y == 0:
                 titles = [[(column.title, "heading")] for column in self.columns()]
                 return self._line(row_strip(titles, self.columns(), self._widths, palette), " ", "heading", width)
             y -= 1
-        place = self.scroll_offset.y + y
-        if not 0 <= place < len(self.rows):
+        look = self._painted[y + first] = self._look(self.scroll_offset.y + y)
+        if look is None:
             return Strip.blank(width)
-        row = self.rows[place]
-        strip = row_strip(self.row_cells(row), self.columns(), self._widths, palette)
+        strip = row_strip(look.cells, self.columns(), self._widths, palette)
         if not self.CURSOR:
             return strip.adjust_cell_length(width)
-        chosen = place == self._index and (self.has_focus or self.IDLE_SELECTION)
-        glyph, role = (" ", "text")
-        if self.is_marked(row):
-            glyph, role = "◆", "marked"
-        elif chosen:
-            glyph, role = "▌", "accent"
+        glyph, role = ("◆", "marked") if look.marked else ("▌", "accent") if look.chosen else (" ", "text")
         strip = self._line(strip, glyph, role, width)
-        if chosen:
-            under = palette["selected" if self.has_focus else "selected_idle"]
+        if look.chosen:
+            under = palette["selected" if look.focused else "selected_idle"]
             strip = Strip([Segment(text, (style + under) if style else under) for text, style, _ in strip], width)
         return strip
+
+    def _look(self, place: int) -> _Look | None:
+        """All that the looks of a row depend on, but for the theme and the width; None where there is no row."""
+        if not 0 <= place < len(self.rows):
+            return None
+        row = self.rows[place]
+        if not self.CURSOR:
+            return _Look(self.row_cells(row))
+        focused = self.has_focus
+        chosen = place == self._index and (focused or self.IDLE_SELECTION)
+        return _Look(self.row_cells(row), self.is_marked(row), chosen, focused and chosen)
 
     def _line(self, strip: Strip, glyph: str, role: str, width: int) -> Strip:
         if not self.CURSOR:
