@@ -1,0 +1,236 @@
+"""What a log of Claude Code becomes: agents, tool calls, model calls, plans."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.core.transcripts.conftest import Log, Store, call, text
+
+
+def test_a_session_has_its_folder_goal_title_and_times(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("<command-name>/clear</command-name>")
+    log.user("Mend the cache")
+    log.reply(text("Done."), id="msg_1")
+    log.records.append({"type": "ai-title", "sessionId": log.session, "aiTitle": "Cache mended"})
+    store.run(log.write(logs))
+    row = store.one("SELECT goal, title, workspace, origin, source, status, model, created_at, last_active FROM sessions")
+    assert tuple(row) == (
+        "Mend the cache", "Cache mended", "/home/somebody/project", "claude-code", f"claude-code:{log.session}", "done",
+        "anthropic/claude-opus-4-6", 1770091201.0, 1770091203.0,
+    )  # fmt: skip
+
+
+def test_usage_counts_once_for_each_message_and_request_with_the_most_output(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("go")
+    # One reply in three records: 3 + 40 + 100 * 0.1 + 20 = 73 dollars at a dollar a token.
+    log.reply(text("a"), id="msg_1", input=3, output=1, read=100, write=20, stop=None)
+    log.reply(call("Read", "t1", file_path="x"), id="msg_1", input=3, output=40, read=100, write=20, stop="tool_use")
+    log.reply(call("Read", "t2", file_path="y"), id="msg_1", input=3, output=1, read=100, write=20, stop=None)
+    # The same message by another request is another call: 3 + 7 = 10.
+    log.reply(text("b"), id="msg_1", request="req_other", output=7)
+    store.run(log.write(logs))
+    assert store.all("SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd FROM model_calls") == [
+        (3, 40, 100, 20, 73.0),
+        (3, 7, 0, 0, 10.0),
+    ]
+    for table in ("sessions", "agents"):
+        row = store.one(
+            f"SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd FROM {table}"
+        )
+        assert tuple(row) == (2, 6, 47, 100, 20, 83.0)
+
+
+def test_a_figure_taken_before_the_reply_ended_is_an_estimate(store: Store, logs: Path) -> None:
+    log = Log()
+    log.reply(text("a"), id="msg_1", stop=None)
+    log.reply(text("b"), id="msg_2", stop="end_turn")
+    log.reply(text("c"), id="msg_3", model="unheard-of")
+    store.run(log.write(logs))
+    assert store.all("SELECT usage_exact, price_status FROM model_calls ORDER BY id") == [
+        (0, "estimated"),
+        (1, "exact"),
+        (1, "unpriced"),
+    ]
+    assert store.one("SELECT unpriced_calls FROM sessions") == 1
+
+
+def test_tool_calls_are_paired_with_their_results(store: Store, logs: Path) -> None:
+    log = Log()
+    log.reply(call("Bash", "t1", command="ls"), id="msg_1")
+    log.reply(call("Bash", "t2", command="rm"), id="msg_1")
+    log.result("t2", "The user doesn't want to proceed with this tool use.", error=True)
+    log.result("t1")
+    log.reply(call("Edit", "t3"), id="msg_2")
+    log.result("t3", "no such file", error=True)
+    log.reply(call("Edit", "t4"), id="msg_3")
+    store.run(log.write(logs))
+    assert store.all("SELECT tool_use_id, turn, position, status, is_error, seq, result_seq FROM tool_calls ORDER BY id") == [
+        ("t1", 1, 0, "done", 0, 1, 4),
+        ("t2", 1, 1, "denied", 1, 2, 3),
+        ("t3", 2, 0, "error", 1, 5, 6),
+        ("t4", 3, 0, "unknown", 0, 7, None),
+    ]
+
+
+def _child(session: str, agent: str, *, said: str = "Looked.", tokens: int = 5) -> Log:
+    log = Log(session, isSidechain=True, agentId=agent)
+    log.user("Look for the cache", uuid=f"{agent}-0", parent=None)
+    log.reply(text(said), id=f"msg_{agent}", output=tokens, uuid=f"{agent}-1")
+    return log
+
+
+def _parent(agent: str) -> Log:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("Task", "t1", prompt="Look for the cache", description="Find it", subagent_type="Explore"), id="msg_1")
+    log.result("t1", "Looked.", toolUseResult={"status": "completed", "agentId": agent, "prompt": "Look for the cache"})
+    return log
+
+
+AGENTS = "SELECT a.name, a.role, a.status, a.last_seq, a.output_tokens, p.name FROM agents a LEFT JOIN agents p ON p.id = a.parent_agent_id ORDER BY a.last_seq DESC"
+
+
+@pytest.mark.parametrize("layout", ["folder", "sibling", "inline"])
+def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(store: Store, logs: Path, layout: str) -> None:
+    parent, child = _parent("abc123"), _child(Log().session, "abc123")
+    if layout == "inline":
+        for record in child.records:
+            del record["agentId"]
+        del parent.records[2]["toolUseResult"]["agentId"]
+        parent.records[2:2] = child.records
+        store.run(parent.write(logs))
+    else:
+        parent.write(logs)
+        child.write(logs, f"{parent.session}/subagents/agent-abc123.jsonl" if layout == "folder" else "agent-abc123.jsonl")
+        store.run(logs)
+    assert store.counts()["sessions"] == 1
+    assert store.all(AGENTS) == [("main", "main", "done", 3, 10, None), ("Find it", "Explore", "done", 2, 5, "main")]
+    assert store.one("SELECT output_tokens FROM sessions") == 15
+
+
+def test_a_child_is_joined_whether_its_file_comes_first_or_last(store: Store, logs: Path) -> None:
+    child = _child(Log().session, "abc123").write(logs, f"{Log().session}/subagents/agent-abc123.jsonl")
+    store.run(child)
+    assert store.all(AGENTS)[0] == ("abc123", "agent", "done", 2, 5, "main")
+    store.run(_parent("abc123").write(logs))
+    assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
+
+
+def test_progress_records_join_an_agent_before_its_call_has_a_result(store: Store, logs: Path) -> None:
+    parent = _parent("abc123")
+    del parent.records[2]
+    parent.add(
+        "progress",
+        parentToolUseID="t1",
+        toolUseID="agent_msg_1",
+        data={"type": "agent_progress", "agentId": "abc123", "prompt": "…"},
+    )
+    parent.write(logs)
+    _child(parent.session, "abc123").write(logs, f"{parent.session}/subagents/agent-abc123.jsonl")
+    store.run(logs)
+    assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
+
+
+def test_the_file_beside_a_sub_agents_log_tells_its_type(store: Store, logs: Path) -> None:
+    path = _child(Log().session, "abc123").write(logs, f"{Log().session}/subagents/agent-abc123.jsonl")
+    path.with_suffix(".meta.json").write_text(json.dumps({"agentType": "Explore", "description": "Find it", "spawnDepth": 1}))
+    store.run(logs)
+    assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
+
+
+def test_an_agent_without_a_log_of_its_own_stands_in_the_tree(store: Store, logs: Path) -> None:
+    store.run(_parent("abc123").write(logs))
+    assert ("Find it", "Explore", "done", 0, 0, "main") in store.all(AGENTS)
+
+
+def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(store: Store, logs: Path) -> None:
+    for agent, other in (("aaa", "bbb"), ("bbb", "aaa")):
+        log = _child(Log().session, agent)
+        log.reply(call("Task", f"t{agent}", prompt="x", description=other), id=f"msg_t{agent}", uuid=f"{agent}-2")
+        log.result(f"t{agent}", toolUseResult={"agentId": other, "status": "completed"}, uuid=f"{agent}-3")
+        log.write(logs, f"{log.session}/subagents/agent-{agent}.jsonl")
+    store.run(logs)
+    parents = dict(store.all("SELECT id, parent_agent_id FROM agents"))
+    for agent in parents:
+        seen: set[str] = set()
+        while agent is not None:
+            assert agent not in seen
+            seen.add(agent)
+            agent = parents[agent]
+    assert len(parents) == 3
+
+
+def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -> None:
+    log = Log()
+    for place, todos in enumerate((["in_progress", "pending"], ["completed", "in_progress"], ["completed"])):
+        items = [{"content": name, "status": status, "activeForm": "…"} for name, status in zip("ab", todos, strict=False)]
+        log.reply(call("TodoWrite", f"t{place}", todos=items), id=f"msg_{place}")
+        log.result(f"t{place}")
+    store.run(log.write(logs))
+    assert store.all("SELECT title, position, status, started_at, ended_at FROM tasks ORDER BY position") == [
+        ("a", 0, "done", 1770091201.0, 1770091203.0),
+        ("b", 1, "dropped", 1770091203.0, 1770091205.0),
+    ]
+    snapshots = [json.loads(row[0]) for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")]
+    assert [[(item["title"], item["status"]) for item in snapshot] for snapshot in snapshots] == [
+        [("a", "running"), ("b", "pending")],
+        [("a", "done"), ("b", "running")],
+        [("a", "done"), ("b", "dropped")],
+    ]
+    assert store.one("SELECT current_plan_id = planner_agent_id FROM sessions") == 1
+
+
+def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(store: Store, logs: Path) -> None:
+    log = Log()
+    log.reply(
+        call("TaskCreate", "t1", subject="Read", description="all of it"), call("TaskCreate", "t2", subject="Write"), id="msg_1"
+    )
+    log.result("t1", "Task #1 created successfully: Read", toolUseResult={"task": {"id": "1", "subject": "Read"}})
+    log.result("t2", "Task #2 created successfully: Write")
+    log.reply(
+        call("TaskUpdate", "t3", taskId="2", addBlockedBy=["1"]),
+        call("TaskUpdate", "t4", taskId="1", status="completed"),
+        id="msg_2",
+    )
+    log.reply(call("TaskUpdate", "t5", taskId="2", status="deleted"), id="msg_3")
+    store.run(log.write(logs))
+    assert store.all("SELECT title, instructions, status FROM tasks ORDER BY position") == [
+        ("Read", "all of it", "done"),
+        ("Write", "", "dropped"),
+    ]
+    assert store.all(
+        "SELECT t.title, n.title FROM task_dependencies d JOIN tasks t ON t.id = d.task_id JOIN tasks n ON n.id = d.depends_on"
+    ) == [("Write", "Read")]
+    assert store.counts()["plan_revisions"] == 5
+
+
+def test_errors_retries_and_interruptions_are_events_and_counted(store: Store, logs: Path) -> None:
+    log = Log()
+    log.add("system", subtype="api_error", error={"status": 529, "error": {"error": {"message": "Overloaded"}}}, retryInMs=500)
+    log.reply(text("API Error: no credit"), id="msg_1", model="<synthetic>", isApiErrorMessage=True, error="billing")
+    log.user([text("[Request interrupted by user]")])
+    store.run(log.write(logs))
+    events = store.all("SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY seq")
+    assert events == [
+        ("model.retrying", "Overloaded"),
+        ("model.error", "API Error: no credit"),
+        ("agent.interrupted", "[Request interrupted by user]"),
+    ]
+    assert tuple(store.one("SELECT retries, errors, model_calls FROM sessions")) == (1, 1, 0)
+    assert store.counts()["messages"] == 2
+
+
+def test_message_tokens_are_estimates_by_bytes_and_say_so(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("x" * 4_000)
+    log.user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}}])
+    store.run(log.write(logs))
+    tokens = [row[0] for row in store.all("SELECT tokens FROM messages ORDER BY seq")]
+    assert 950 <= tokens[0] <= 1_050
+    assert tokens[1] < 2_000
+    assert json.loads(store.one("SELECT settings FROM sessions"))["imported"]["message_tokens"] == "estimated"

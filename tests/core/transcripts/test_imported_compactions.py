@@ -1,0 +1,160 @@
+"""Compactions of imported sessions: what was dropped, what stands there, and the screen's own query over it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.core.transcripts.conftest import Log, Store, call, text
+from watchkeeper.store import database
+from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_detail
+
+
+def _detail(store: Store, number: int) -> CompactionDetail:
+    connection = database.open_readonly(store.path)
+    try:
+        found = compaction_detail(connection, number)
+    finally:
+        connection.close()
+    assert found is not None
+    return found
+
+
+def _twice_compacted() -> Log:
+    log = Log()
+    log.user("Mend /srv/cache.py")
+    log.reply(text("On it."), id="msg_1", read=140_000)
+    log.boundary(150_000)
+    log.summary("They mend the cache.")
+    log.reply(text("Going on."), id="msg_2", read=40_000, write=2_000)
+    log.user("and the docs")
+    log.boundary(160_000, postTokens=30_000)
+    log.summary("They mend the cache and the docs.")
+    log.user("thanks")
+    return log
+
+
+def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(store: Store, logs: Path) -> None:
+    store.run(_twice_compacted().write(logs))
+    first = _detail(store, 1)
+    assert (first.first, first.last, first.facts.messages_removed) == (1, 2, 2)
+    assert "/srv/cache.py" in first.messages[0].content
+    assert first.after is not None
+    assert [each.text for each in first.after.observations] == ["They mend the cache."]
+    assert first.before is not None
+    assert first.before.observations == ()
+    second = _detail(store, 2)
+    assert (second.first, second.last) == (3, 4)
+    assert second.before is not None
+    assert [each.text for each in second.before.observations] == ["They mend the cache."]
+    assert second.after is not None
+    assert [(each.text, each.first_seq, each.last_seq) for each in second.after.observations] == [
+        ("They mend the cache and the docs.", 1, 4)
+    ]
+    assert second.after.verbatim_from == 5
+
+
+def test_tokens_before_are_as_logged_and_after_as_logged_or_the_next_prompt(store: Store, logs: Path) -> None:
+    store.run(_twice_compacted().write(logs))
+    # 3 + 40,000 read + 2,000 written; then as the log says.
+    assert store.all("SELECT tokens_before, tokens_after, trigger, status FROM compactions ORDER BY id") == [
+        (150_000, 42_003, "auto", "applied"),
+        (160_000, 30_000, "auto", "applied"),
+    ]
+    assert store.one("SELECT compactions FROM agents") == 2
+
+
+def test_the_summary_is_no_message_and_every_message_is_covered_or_verbatim(store: Store, logs: Path) -> None:
+    store.run(_twice_compacted().write(logs))
+    assert store.counts()["messages"] == 5
+    row = store.one(
+        "SELECT v.observations, v.verbatim_from FROM views v JOIN agents a ON a.id = v.agent_id AND a.view_version = v.version"
+    )
+    assert tuple(row) == ("[2]", 5)
+    assert tuple(store.one("SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2")) == (
+        1,
+        4,
+        "[1]",
+        "[3,4]",
+    )
+
+
+def test_messages_that_a_partial_compaction_kept_stay_verbatim(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("one")
+    log.user("two", uuid="kept")
+    log.user("three")
+    log.boundary(150_000, preservedSegment={"headUuid": "kept", "anchorUuid": "x", "tailUuid": "y"})
+    log.summary("One.")
+    log.user("four")
+    store.run(log.write(logs))
+    detail = _detail(store, 1)
+    assert (detail.first, detail.last) == (1, 1)
+    assert detail.after is not None
+    assert detail.after.verbatim_from == 2
+
+
+def test_a_kept_message_is_found_when_it_was_imported_earlier(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("one")
+    log.user("two", uuid="kept")
+    path = log.write(logs)
+    store.run(path)
+    log.boundary(150_000, preservedSegment={"headUuid": "kept"})
+    store.run(log.write(logs))
+    log.summary("One.")
+    store.run(log.write(logs))
+    detail = _detail(store, 1)
+    assert (detail.first, detail.last) == (1, 1)
+    assert detail.after is not None
+    assert [each.text for each in detail.after.observations] == ["One."]
+
+
+def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: Path) -> None:
+    log = Log()
+    for number in (1, 2):
+        log.reply(call("Bash", f"t{number}"), id=f"msg_{number}")
+        log.result(f"t{number}", "long " * 100)
+    log.add(
+        "system",
+        subtype="microcompact_boundary",
+        microcompactMetadata={"trigger": "auto", "preTokens": 90_000, "tokensSaved": 20_000, "compactedToolIds": ["t1"]},
+    )
+    log.reply(text("x"), id="msg_3")
+    store.run(log.write(logs))
+    detail = _detail(store, 1)
+    assert (detail.facts.trigger, detail.facts.tokens_before, detail.facts.tokens_after, detail.facts.messages_removed) == (
+        "micro",
+        90_000,
+        70_000,
+        0,
+    )
+    assert detail.count == 0
+    assert detail.after is not None
+    assert detail.after.elided == (2,)
+    assert json.loads(store.one("SELECT elided FROM views WHERE version = 2"))[0][3].endswith("/2")
+
+
+def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(store: Store, logs: Path) -> None:
+    log = _twice_compacted()
+    del log.records[2]
+    store.run(log.write(logs))
+    assert store.one("SELECT text FROM observations WHERE id = 1") == "They mend the cache."
+    assert store.one("SELECT trigger FROM compactions WHERE id = 1") == "unknown"
+
+
+def test_a_compaction_read_in_two_imports_is_the_same_as_in_one(store: Store, open_store: type[Store], logs: Path) -> None:
+    log, whole = _twice_compacted(), open_store("whole")
+    whole.run(log.write(logs))
+    path = logs / "growing" / f"{log.session}.jsonl"
+    path.parent.mkdir()
+    for count in range(1, len(log.records) + 1):
+        path.write_bytes(b"".join(line + b"\n" for line in log.lines[:count]))
+        store.run(path)
+    for sql in (
+        "SELECT agent_id, trigger, high_water, messages_removed, tokens_before, tokens_after, view_before, view_after FROM compactions",
+        "SELECT agent_id, id, text, tokens, first_seq, last_seq, citations, replaces FROM observations",
+        "SELECT agent_id, version, observations, verbatim_from, reason, tokens FROM views",
+        "SELECT id, context_tokens, message_tokens, composition, view_version, turn, output_tokens FROM agents",
+    ):
+        assert store.all(sql) == whole.all(sql)

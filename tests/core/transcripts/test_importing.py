@@ -1,0 +1,392 @@
+"""Importing again and again: only what is new, nothing twice, nothing lost, whatever happened to the files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.core.transcripts.conftest import Log, Store, call, text
+from watchkeeper.transcripts import importer as importing
+from watchkeeper.transcripts import lines
+
+OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
+
+
+def _work(session: str = Log().session, turns: int = 6) -> Log:
+    log = Log(session)
+    log.user("Mend the cache")
+    for turn in range(turns):
+        log.reply(text(f"Step {turn}."), id=f"msg_{session[:2]}{turn}", output=1, stop=None)
+        log.reply(call("Bash", f"t{turn}", command=f"step {turn}"), id=f"msg_{session[:2]}{turn}", output=20, stop="tool_use")
+        log.add("queue-operation", operation="enqueue")
+        log.result(f"t{turn}")
+        if turn == 3:
+            log.boundary()
+            log.summary("Half of it.")
+    return log
+
+
+CONTENTS = (
+    "SELECT agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY agent_id, seq",
+    "SELECT agent_id, turn, position, seq, tool_use_id, name, status, result_seq, started_at, ended_at FROM tool_calls ORDER BY agent_id, seq, position",
+    "SELECT agent_id, turn, input_tokens, output_tokens, cost_usd, price_status, request_id FROM model_calls ORDER BY agent_id, turn",
+    "SELECT id, input_tokens, output_tokens, cost_usd, model_calls, goal, status, last_active, forked_from FROM sessions ORDER BY id",
+    "SELECT id, name, turn, last_seq, output_tokens, cost_usd, model_calls, context_tokens FROM agents ORDER BY id",
+    "SELECT agent_id, version, observations, verbatim_from FROM views ORDER BY agent_id, version",
+    "SELECT session_id, kind, reason, data FROM raw_records ORDER BY session_id, line",
+)
+
+
+def contents(store: Store) -> list[object]:
+    """All that an import left, apart from numbers that say in which order it was written."""
+    return [store.all(sql) for sql in CONTENTS]
+
+
+def test_a_second_import_adds_nothing(store: Store, logs: Path) -> None:
+    path = _work().write(logs)
+    store.run(path)
+    before, counts = contents(store), store.counts()
+    report = store.run(path)
+    assert (report.files, report.unchanged, report.lines) == (0, 1, 0)
+    os.utime(path)  # touched, and the same
+    assert store.run(path).lines == 0
+    assert (contents(store), store.counts()) == (before, counts)
+
+
+@pytest.mark.parametrize("step", [1, 3, 7])
+def test_a_log_that_grows_ends_as_if_it_had_been_imported_at_once(
+    store: Store, open_store: Callable[[str], Store], logs: Path, step: int
+) -> None:
+    log, whole = _work(), open_store("whole")
+    whole.run(log.write(logs))
+    path = logs / "growing" / f"{log.session}.jsonl"
+    path.parent.mkdir()
+    read = 0
+    for count in range(step, len(log.lines) + step, step):
+        path.write_bytes(b"".join(line + b"\n" for line in log.lines[:count]))
+        read += store.run(path).lines
+    assert read == len(log.lines)
+    assert contents(store) == contents(whole)
+
+
+def test_only_the_new_lines_of_a_log_that_grew_are_read(store: Store, logs: Path) -> None:
+    log = _work()
+    store.run(log.write(logs))
+    log.user("And now?")
+    report = store.run(log.write(logs))
+    assert (report.read, report.lines, report.bytes_read) == (1, 1, len(log.lines[-1]) + 1)
+
+
+def test_half_of_a_last_line_waits_for_its_end(store: Store, logs: Path) -> None:
+    log = _work()
+    path, data = log.write(logs), log.bytes
+    path.write_bytes(data[:-40])
+    report = store.run(path)
+    assert (report.lines, report.waiting, report.raw.total()) == (len(log.lines), 1, 6)
+    assert "1 unfinished last line waiting" in report.line()
+    path.write_bytes(data)
+    assert store.run(path).read == 1
+
+
+def test_a_last_line_without_a_newline_is_read_when_it_is_whole(store: Store, logs: Path) -> None:
+    log = _work()
+    path, data = log.write(logs), log.bytes
+    path.write_bytes(data[:-1])
+    assert store.run(path).lines == len(log.lines)
+    log.user("more")
+    path.write_bytes(log.bytes)
+    report = store.run(path)
+    assert (report.read, report.lines) == (1, 1)
+
+
+def test_a_rewritten_log_is_read_again_without_doubles_and_without_loss(store: Store, logs: Path) -> None:
+    log = _work()
+    path = log.write(logs)
+    store.run(path)
+    counts = store.counts()
+    kept = log.records[4:]
+    log.records = [{"type": "summary", "summary": "Mended", "leafUuid": "x"}, *kept]
+    log.user("And now?")
+    log.write(logs)
+    report = store.run(path)
+    assert report.read == 2
+    assert report.lines == len(log.records)
+    after = store.counts()
+    assert {name: after[name] - counts[name] for name in counts if after[name] != counts[name]} == {
+        "messages": 1,
+        "transcript_records": 1,
+    }
+    assert store.one("SELECT title FROM sessions") == "Mended"
+
+
+def test_a_truncated_log_that_grows_otherwise_keeps_both_histories(store: Store, logs: Path) -> None:
+    log = _work()
+    path = log.write(logs)
+    store.run(path)
+    messages = store.counts()["messages"]
+    log.records = log.records[:6]
+    log.user("Another way", uuid="another")
+    log.write(logs)
+    report = store.run(path)
+    assert report.read == 1
+    assert store.counts()["messages"] == messages + 1
+
+
+def test_a_message_that_was_changed_under_its_id_is_kept_as_well(store: Store, logs: Path) -> None:
+    log = _work()
+    path = log.write(logs)
+    store.run(path)
+    log.records[0]["message"]["content"] = "Mend the other cache, please"
+    log.write(logs)
+    store.run(path)
+    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages WHERE role = 'user'")]
+    assert "Mend the cache" in said
+    assert "Mend the other cache, please" in said
+
+
+def test_an_import_killed_between_two_transactions_carries_on(
+    store: Store, open_store: Callable[[str], Store], logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
+    whole = open_store("whole")
+    for session in (Log().session, OTHER):
+        _work(session, turns=30).write(logs)
+    whole.run(logs)
+
+    class Killed(BaseException):
+        pass
+
+    written = 0
+
+    def die(progress: importing.Progress) -> None:
+        nonlocal written
+        written += 1
+        if written % 3 == 0:
+            raise Killed
+
+    for _ in range(200):
+        try:
+            store.run(logs, progress=die)
+        except Killed:
+            continue
+        break
+    store.run(logs)
+    assert written > 6
+    assert contents(store) == contents(whole)
+
+
+def test_two_importers_of_one_log_take_turns(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _work(turns=20).write(logs)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
+    meddled = False
+
+    def meddle(progress: importing.Progress) -> None:
+        nonlocal meddled
+        if not meddled:
+            meddled = True
+            store.run(path)
+
+    store.run(path, progress=meddle)
+    assert store.counts()["messages"] == 1 + 20 * 3
+    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (20, 400)
+
+
+def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(store: Store, logs: Path) -> None:
+    first = _work()
+    second = Log(OTHER)
+    second.records = [record | {"sessionId": OTHER} for record in first.records]
+    second._second, second.last = first._second, first.last
+    second.user("Carry on")
+    second.reply(text("Yes."), id="msg_new", output=7)
+    os.utime(first.write(logs), (1, 1))
+    second.write(logs)
+    store.run(logs)
+    rows = store.all(
+        "SELECT source, output_tokens, model_calls, (SELECT count(*) FROM tool_calls t WHERE t.session_id = s.id), forked_from IS NOT NULL FROM sessions s ORDER BY source"
+    )
+    assert rows == [(f"claude-code:{first.session}", 120, 6, 6, 0), (f"claude-code:{OTHER}", 7, 1, 0, 1)]
+    parent = store.one("SELECT id FROM sessions WHERE forked_from IS NULL")
+    assert tuple(store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL")) == (parent, 19)
+    # What it repeats is in its context all the same: 19 messages, and its own two.
+    assert store.one("SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT NULL") == 21
+    before = store.counts()
+    second.user("Again", uuid="again")
+    second.write(logs)
+    store.run(logs)
+    assert store.counts()["messages"] == before["messages"] + 1
+
+
+def test_a_fork_in_another_import_is_known_as_one(store: Store, logs: Path) -> None:
+    first = _work()
+    store.run(first.write(logs))
+    second = Log(OTHER)
+    second.records = [record | {"sessionId": OTHER} for record in first.records]
+    store.run(second.write(logs))
+    assert store.all("SELECT output_tokens FROM sessions ORDER BY source") == [(120,), (0,)]
+
+
+def test_a_line_that_stands_twice_counts_once(store: Store, logs: Path) -> None:
+    log = _work()
+    path = log.write(logs)
+    path.write_bytes(b"".join(line + b"\n" + line + b"\n" for line in log.lines))
+    report = store.run(path)
+    assert report.skipped["repeats a record that is here already"] == len(log.lines) - 6
+    assert report.lines == 2 * len(log.lines)
+    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (6, 120)
+    assert store.counts()["tool_calls"] == 6
+
+
+def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: Path) -> None:
+    log = _work(turns=0)
+    odd = [
+        b'{"type":"brand-new","x":1}',
+        b'{"broken":',
+        b"[1]",
+        b"\xff\xfe",
+        b"",
+        b'{"type":"user","message":{}}',
+        b"null",
+        b'{"x":1}',
+    ]
+    path = log.write(logs)
+    path.write_bytes(log.bytes + b"\n".join(odd) + b"\n")
+    report = store.run(path)
+    assert dict(report.raw) == {
+        ("brand-new", "unknown record type"): 1,
+        ("?", "broken JSON"): 1,
+        ("?", "not a JSON object"): 3,
+        ("user", "a message without content"): 1,
+        ("?", "a record without a type"): 1,
+    }
+    assert report.skipped == {"empty line": 1}
+    assert report.lines == 1 + len(odd)
+    kept = store.all("SELECT line, data FROM raw_records ORDER BY line")
+    assert kept[:3] == [(2, '{"type":"brand-new","x":1}'), (3, '{"broken":'), (4, "[1]")]
+    assert kept[3] == (5, "\\xff\\xfe")
+    assert "1 records read; 7 kept raw" in report.line()
+
+
+def test_raw_records_of_a_rewritten_log_are_kept_once(store: Store, logs: Path) -> None:
+    log = _work(turns=3)
+    path = log.write(logs)
+    store.run(path)
+    log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
+    log.write(logs)
+    report = store.run(path)
+    assert (report.raw.total(), report.skipped["kept raw already"]) == (1, 3)
+    assert store.counts()["raw_records"] == 4
+
+
+def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("fine")
+    path = log.write(logs)
+    more = [
+        rb'{"type":"user","uuid":"s1","sessionId":"x","message":{"role":"user","content":"half \ud83d of it"}}',
+        rb'{"type":"user","uuid":"s2","timestamp":"yesterday","message":{"role":"user","content":"nul \u0000 in it"}}',
+        rb'{"type":"assistant","uuid":"s3","timestamp":-5,"message":{"id":"m","model":null,"role":"assistant","content":"x","usage":{"input_tokens":-1,"output_tokens":1e999,"cache_read_input_tokens":"many"}}}',
+    ]
+    path.write_bytes(log.bytes + b"\n".join(more) + b"\n")
+    report = store.run(path)
+    assert report.read == 4
+    assert "half \ufffd of it" in store.one("SELECT content FROM messages WHERE seq = 2")
+    assert tuple(store.one("SELECT input_tokens, output_tokens, price_status FROM model_calls"))[:2] == (0, 0)
+
+
+def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LONGEST_LINE", 100_000)
+    monkeypatch.setattr(lines, "KEPT_OF_LONGEST", 1_000)
+    log = _work(turns=1)
+    log.user("y" * 300_000)
+    log.user("after it")
+    report = store.run(log.write(logs))
+    assert report.raw[("?", "longer than 64 MiB: its beginning is kept")] == 1
+    assert len(store.one("SELECT data FROM raw_records WHERE kind = '?'")) == 1_000
+    assert "after it" in store.one("SELECT content FROM messages ORDER BY seq DESC LIMIT 1")
+    assert store.run(logs).lines == 0
+
+
+def test_clocks_that_jump_change_neither_order_nor_totals(store: Store, logs: Path) -> None:
+    log = _work()
+    for place, record in enumerate(log.records):
+        if place % 3 == 0:
+            record["timestamp"] = "1999-01-01T00:00:00.000Z" if place % 2 else "2099-01-01T00:00:00.000Z"
+    store.run(log.write(logs))
+    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    assert said == [
+        record["message"]["content"]
+        for record in log.records
+        if record["type"] in ("user", "assistant") and not record.get("isCompactSummary")
+    ]
+    assert store.one("SELECT created_at <= last_active FROM sessions") == 1
+
+
+def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_go(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = _work()
+    log.write(logs / "a")
+    (logs / "a" / "round").symlink_to(logs)
+    (logs / "twice.jsonl").symlink_to(logs / "a" / f"{log.session}.jsonl")
+    (logs / "nowhere.jsonl").symlink_to(logs / "gone.jsonl")
+    (logs / "other.jsonl").write_text('{"payload": 1}\n')
+    (logs / "notes.txt").write_text("not a log")
+    shut = logs / "shut"
+    shut.mkdir()
+    listdir = os.listdir
+
+    def refuse(path: Path) -> list[str]:
+        if Path(path) == shut:
+            raise PermissionError(13, "Permission denied")
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    report = store.run(logs)
+    assert report.files == 1
+    assert report.left == {str(shut): "permission denied", str(logs / "nowhere.jsonl"): "a link to nothing"}
+    assert [Path(name).name for name in report.unknown] == ["other.jsonl"]
+    assert "1 file of no known program; 2 not readable" in report.line()
+
+
+def test_a_name_that_is_no_utf8_is_no_obstacle(store: Store, logs: Path) -> None:
+    folder = os.fsencode(logs) + b"/caf\xe9"
+    os.mkdir(folder)
+    with open(folder + f"/{Log().session}.jsonl".encode(), "wb") as file:
+        file.write(_work().bytes)
+    assert store.run(logs).files == 1
+    assert store.run(logs).unchanged == 1
+
+
+def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: Path) -> None:
+    log = _work()
+    path = log.write(logs)
+    store.run(path)
+    store.writer.submit(lambda group: group.connection.execute("UPDATE sessions SET deleted_at = 5") and None).result(10)
+    log.user("More")
+    log.write(logs)
+    report = store.run(path)
+    assert report.skipped == {"of a session that was deleted here": 1}
+    assert store.one("SELECT deleted_at FROM sessions") == 5
+
+
+def test_sessions_of_two_folders_with_one_id_are_one(store: Store, logs: Path) -> None:
+    """A session that was moved to another project's folder repeats its records there."""
+    _work().write(logs / "a")
+    _work().write(logs / "b")
+    store.run(logs)
+    assert store.counts()["sessions"] == 1
+    assert store.one("SELECT output_tokens FROM sessions") == 120
+
+
+def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
+    log = _work()
+    path = log.write(logs)
+    path.write_bytes(log.bytes + b"\n{}\n" + log.lines[0] + b"\n" + b'{"half')
+    report = store.run(path)
+    assert report.read + report.raw.total() + report.skipped.total() + report.waiting == report.lines == len(log.lines) + 4
+    row = store.one("SELECT lines, lines_raw, lines_skipped FROM transcript_files")
+    assert tuple(row) == (len(log.lines) + 3, 7, 2)
