@@ -146,7 +146,8 @@ def bounded_text(brief: Brief, characters: int) -> str:
     )
     tail = f"All of it, with every result, fact and source: {brief.whole} (use read_back). `recall` finds its facts too."
     open_tasks, ended = brief.open_tasks, [task for task in brief.tasks if task not in brief.open_tasks]
-    facts = sorted(brief.facts[::-1], key=lambda fact: fact.kind not in _LATE)
+    newest_first = brief.facts[::-1]
+    facts = sorted(newest_first, key=lambda fact: fact.kind not in _LATE)
     sections: list[tuple[str, list[str], float]] = [
         ("Open tasks", [_task(task) for task in open_tasks], 0.3),
         ("Its last words", [_said(brief.last_words)] if brief.last_words else [], 0.15),

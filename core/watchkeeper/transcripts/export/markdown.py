@@ -160,7 +160,7 @@ def _memory(out: TextIO, whole: Overview) -> None:
         for fact in whole.facts:
             note = f" (replaced by {fact.superseded_by})" if fact.superseded_by is not None else ""
             note += " (pinned)" if fact.pinned else ""
-            sources = f" [{escaped(', '.join(fact.sources))}]" if fact.sources else ""
+            sources = f" (from {escaped(', '.join(fact.sources))})" if fact.sources else ""
             out.write(f"- {fact.id} {escaped(fact.kind)}: {escaped(fact.text)}{sources}{note}\n")
         if whole.facts_in_all > len(whole.facts):
             out.write(f"\nThe newest {len(whole.facts):,} of {whole.facts_in_all:,}.\n")

@@ -119,7 +119,7 @@
     transcript.addEventListener("toggle", () => transcript.open && prepare(transcript));
     for (const button of $$("[data-fold]", transcript)) {
       button.addEventListener("click", () => {
-        $$(".chunk", transcript).forEach(fill);
+        $$("div.chunk", transcript).forEach(fill);
         $$(".fold", transcript).forEach((one) => (one.open = button.dataset.fold === "open"));
       });
     }
@@ -133,7 +133,7 @@
     prepare(transcript);
     const chunk = chunks.find((one) => one.agent === agent && one.first <= seq && seq <= one.last);
     if (!chunk) return;
-    fill($(`.chunk[data-chunk="${chunks.indexOf(chunk)}"]`, transcript));
+    fill($(`div.chunk[data-chunk="${chunks.indexOf(chunk)}"]`, transcript));
     const message = document.getElementById(`m-${agent}-${seq}`);
     if (!message) return;
     message.classList.remove("found");
@@ -207,7 +207,7 @@
   function snippet(text, words) {
     const folded = text.toLowerCase();
     const at = Math.max(0, folded.indexOf(words[0]) - 60);
-    const piece = text.slice(at, at + 260).replace(/\s+/g, " ");
+    const piece = text.slice(at, at + 200).replace(/\s+/g, " ");
     const line = make("span", "", at ? "…" : "");
     const lower = piece.toLowerCase();
     for (let from = 0; from < piece.length; ) {
@@ -334,7 +334,7 @@
 
   addEventListener("beforeprint", () => {
     $$(".tree details, .pass").forEach((one) => (one.open = true));
-    $$(".transcript[open] .chunk").forEach(fill);
+    $$(".transcript[open] div.chunk").forEach(fill);
   });
 
   root.dataset.ready = "yes";

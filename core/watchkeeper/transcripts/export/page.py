@@ -112,7 +112,7 @@ def _transcript(out: TextIO, place: int, agent: AgentLine, messages: Iterable[Sa
     )
     if agent.goal or agent.reason:
         about = " — ".join(escape(text) for text in (agent.goal, agent.reason) if text)
-        out.write(f'<p class="muted small messages">{about}</p>\n')
+        out.write(f'<p class="muted small about">{about}</p>\n')
     out.write(
         '<div class="tools"><button class="quiet" type="button" data-fold="open">Unfold all</button>'
         '<button class="quiet" type="button" data-fold="close">Fold all</button></div>\n<div class="messages"></div>\n'

@@ -194,7 +194,16 @@ TABLES: tuple[Table, ...] = (
 BY_NAME = {table.name: table for table in TABLES}
 
 NOT_EXPORTED = frozenset(
-    {"artifacts", "live", "rate_limits", "transcript_files", "transcript_records", "transcript_calls", "message_index"}
+    {
+        "artifacts",
+        "live",
+        "rate_limits",
+        "transcript_files",
+        "transcript_records",
+        "transcript_calls",
+        "message_index",
+        "embeddings",
+    }
 )
 """Written in another way (artifacts), of the moment only, of the machine, or made from the rest."""
 

@@ -9,6 +9,7 @@ from watchkeeper.transcripts.export.overview import Spent
 GLYPHS = {
     "running": "●", "working": "●", "paused": "‖", "waiting": "?", "done": "✓", "failed": "✗", "cancelled": "×",
     "dropped": "×", "pending": "·", "idle": "·", "stale": "~",
+    "applied": "✓", "rejected": "×", "abandoned": "×", "undone": "~", "prepared": "·",
 }  # fmt: skip
 """State is never told by colour alone."""
 

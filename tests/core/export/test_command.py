@@ -1,0 +1,141 @@
+"""`wk export`: where the file goes, and what is said."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from watchkeeper.cli.app import run
+from watchkeeper.transcripts.export import forms
+
+SECRET = "hunter2-hunter2"
+
+
+@pytest.fixture
+def here(made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to export into, and the session `sessn001`, in which a secret was said."""
+    monkeypatch.setenv("DEPLOY_PASSWORD", SECRET)
+    one = made()
+    one.say(one.agent(), f"log in with {SECRET}", "Done.")
+    one.done()
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def test_it_goes_into_this_folder_under_the_sessions_id(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "last"]) == 0
+    assert run(["export", "last", "--format", "html"]) == 0
+    assert run(["export", "sess", "--format", "json"]) == 0
+    assert sorted(os.listdir(here)) == ["sessn001.html", "sessn001.json", "sessn001.md"]
+    said = capsys.readouterr().out.splitlines()
+    assert all(line.startswith(f"{here}/sessn001.") and "1 secret taken out" in line for line in said)
+    for path in here.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert SECRET not in path.read_text()
+
+
+def test_the_form_follows_the_ending_of_the_name(here: Path) -> None:
+    assert run(["export", "last", "-o", "a.html"]) == 0
+    assert run(["export", "last", "-o", "b.json"]) == 0
+    assert (here / "a.html").read_text().startswith("<!doctype html>")
+    assert json.loads((here / "b.json").read_text())["format"] == "watchkeeper-session"
+
+
+def test_a_folder_takes_the_file_under_its_usual_name(here: Path) -> None:
+    (here / "out").mkdir()
+    assert run(["export", "last", "-o", "out"]) == 0
+    assert os.listdir(here / "out") == ["sessn001.md"]
+
+
+def test_secrets_stay_only_if_that_was_asked_for(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "last", "--no-redact"]) == 0
+    assert "left in" in capsys.readouterr().out
+    assert SECRET in (here / "sessn001.md").read_text()
+
+
+def test_a_file_that_is_there_is_replaced_only_by_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "sessn001.md").write_text("mine")
+    assert run(["export", "last"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert (here / "sessn001.md").read_text() == "mine"
+    assert run(["export", "last", "--force"]) == 0
+    assert (here / "sessn001.md").read_text() != "mine"
+
+
+def test_a_file_that_comes_to_be_meanwhile_is_not_replaced(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = forms.WRITERS["md"]
+
+    def beside(*arguments: Any) -> Any:
+        (here / "sessn001.md").write_text("somebody else's")
+        return write(*arguments)
+
+    monkeypatch.setattr(forms, "WRITERS", {"md": beside})
+    assert run(["export", "last"]) == 2
+    assert os.listdir(here) == ["sessn001.md"]
+    assert (here / "sessn001.md").read_text() == "somebody else's"
+
+
+def test_an_export_that_fails_leaves_nothing_behind(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(connection: Any, session_id: str, out: Any, redactor: Any) -> int:
+        out.write("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(forms, "WRITERS", {"md": fails})
+    assert run(["export", "last"]) == 130
+    assert os.listdir(here) == []
+
+
+def test_a_symbolic_link_is_not_written_through(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("mine")
+    (here / "sessn001.md").symlink_to(tmp_path / "target")
+    assert run(["export", "last"]) == 2
+    assert run(["export", "last", "--force"]) == 0
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+def test_a_dash_prints_the_session_and_nothing_else(here: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run(["export", "last", "--format", "json", "-o", "-"]) == 0
+    told = capfdbinary.readouterr()
+    assert json.loads(told.out)["session"]["id"] == "sessn001"
+    assert told.err.decode().startswith("wk: 1 secret taken out")
+    assert os.listdir(here) == []
+
+
+def test_the_machine_form_names_the_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "last", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"session": "sessn001", "format": "md", "path": f"{here}/sessn001.md", "bytes": (here / "sessn001.md").stat().st_size,
+                    "redacted": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["nonesuch"], 3, "nonesuch"),
+        (["last", "--format", "pdf"], 2, "pdf"),
+        (["last", "-o", "no/such/folder/x.md"], 2, "no/such/folder"),
+        (["last", "-o", "-", "--json"], 2, "--json"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, says: str
+) -> None:
+    assert run(["export", *arguments]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+
+
+def test_a_session_of_an_odd_id_stays_in_the_folder(made: Callable[..., Any], here: Path) -> None:
+    odd = made("../../x/..")
+    odd.say(odd.agent(), "Hello")
+    odd.done()
+    assert run(["export", "../../x/.."]) == 0
+    assert len(os.listdir(here)) == 1
