@@ -75,12 +75,13 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
     from watchkeeper.memory.recall import recall
 
     opened = Opened(db, session)
+    question = _question(opened, query)
     found: list[dict[str, Any]] = [
         {
             "id": one.fact_id, "kind": one.kind, "text": one.text, "sources": list(one.sources), "agent_id": one.agent_id,
             "why": one.why,
         }
-        for one in recall(opened, opened.session_id or None, query, limit=limit)
+        for one in recall(opened, opened.session_id or None, query, limit=limit, question=question)
     ]  # fmt: skip
     if as_json:
         print_json(found)
@@ -90,6 +91,24 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
     if not found:
         click.echo("nothing remembered matches")
     return 0
+
+
+def _question(opened: Opened, query: str) -> Any:
+    """The query as a vector where `recall_vectors` is on, to compare with the vectors that hosts have made; else None."""
+    from watchkeeper.runtime.config import load_config
+
+    if not load_config().recall_vectors:
+        return None
+    from watchkeeper.memory.recall import vectors
+    from watchkeeper.store import embeddings
+
+    try:
+        embedder = vectors.load()
+        embeddings.load_extension(opened.connection)
+    except vectors.VectorsMissing as missing:
+        click.echo(str(missing), err=True)
+        return None
+    return vectors.Question(embedder.name, embedder.embed([query])[0])
 
 
 @click.group()

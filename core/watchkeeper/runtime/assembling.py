@@ -13,6 +13,7 @@ from watchkeeper.agents.environment import Environment, LoopSettings
 from watchkeeper.agents.roles import Roles, agents_md, load_roles
 from watchkeeper.agents.storetools.artifact import artifact_tools
 from watchkeeper.agents.storetools.plan import PlanTools
+from watchkeeper.agents.storetools.recalling import RecallTool
 from watchkeeper.agents.storetools.remembering import memory_tools
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import Tool
@@ -82,7 +83,8 @@ async def assemble(
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
-    tools = _tools(roles, pool, mcp, new_id)
+    recalling = RecallTool(store, vectors=config.recall_vectors)
+    tools = _tools(roles, pool, mcp, new_id, recalling)
     permissions = Permissions(
         defaults={name: tool.permission for name, tool in tools.items()},
         user=parse_rules(config.permissions, "permissions"),
@@ -130,10 +132,11 @@ async def assemble(
             max_output_tokens=config.max_output_tokens,
             context_tokens=settings.context_tokens,
             summarization_threshold=config.summarization_threshold,
+            observational=config.memory == "observational",
         ),
     )
     host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
-    host.warnings = [*roles.warnings, *mcp.warnings]
+    host.warnings = [*roles.warnings, *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
     budgets = Budgets(store, store.session_id, host.hosted_seconds)
     environment.budget = budgets.reached
     return Assembled(host, pool, mcp, models)
@@ -158,8 +161,8 @@ def tools_of(roles: Roles, everything: tuple[str, ...], role_name: str) -> list[
     return [name for name in everything if role.may_call(name)]
 
 
-def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource) -> dict[str, Tool]:
-    tools: dict[str, Tool] = {}
+def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, recalling: RecallTool) -> dict[str, Tool]:
+    tools: dict[str, Tool] = {recalling.spec.name: recalling}
     for one in (*PlanTools(new_id, frozenset(roles)).tools(), *memory_tools(), *artifact_tools()):
         tools[one.spec.name] = one
     tools |= builtin_tools(pool)

@@ -60,7 +60,11 @@ class Config(_Strict):
     """The longest reply."""
     summarization_threshold: float = Field(default=0.75, gt=0.1, le=0.95)
     """The fraction of a context window at which compaction starts."""
+    memory: Literal["summary", "observational"] = "summary"
+    """Who keeps an agent's older messages short: a summariser, or observers and reflectors ahead of need."""
     tool_timeout_seconds: float = Field(default=120.0, gt=0)
+    recall_vectors: bool = False
+    """Recall also compares meanings, by a small local model; needs the extra `vectors`."""
     anthropic: AnthropicSettings = AnthropicSettings()
     mcp_servers: dict[str, dict[str, Any]] = {}
     """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see `agents.tools.mcp.McpServer`)."""

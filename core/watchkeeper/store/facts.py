@@ -40,6 +40,7 @@ _CURRENT = (
 _BY_WORDS = f"{_COLUMNS} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?6 AND {_VISIBLE} ORDER BY bm25(facts_fts) LIMIT ?5"
 _HOLDS_LITERAL = "EXISTS (SELECT 1 FROM json_each(?6) AS one WHERE instr(lower(f.text), one.value) > 0)"
 _BY_LITERALS = f"{_COLUMNS} WHERE {_VISIBLE} AND {_HOLDS_LITERAL} ORDER BY f.id DESC LIMIT ?5"
+_BY_IDS = f"{_COLUMNS} WHERE {_VISIBLE} AND f.id IN (SELECT value FROM json_each(?6)) LIMIT ?5"  # noqa: S608
 _COUNT = f"SELECT count(*) FROM facts f WHERE {_VISIBLE}"  # noqa: S608
 
 
@@ -218,6 +219,7 @@ def find_facts(
     workspace: str | None = None,
     reader: str | None = None,
     everyone: bool = False,
+    near: Sequence[int] = (),
     limit: int = 200,
 ) -> list[Any]:
     """Facts that hold any of the words (by their stems, BM25) or literals: `(id, kind, text, sources, agent_id, created_at,
@@ -228,6 +230,7 @@ def find_facts(
         workspace: also facts of this workspace's scope, from any session.
         reader: the agent that asks; it sees its own facts of scope `agent`.
         everyone: facts of scope `agent` too, whoever wrote them (a person looks).
+        near: also these facts, by id, of those that may be seen.
     """
     bound = (session_id, workspace, reader, int(everyone), limit)
     found: dict[int, Any] = {}
@@ -237,6 +240,8 @@ def find_facts(
         found.update((row[0], row) for row in reads.all(_BY_WORDS, (*bound, match)))
     if literals:
         found.update((row[0], row) for row in reads.all(_BY_LITERALS, (*bound, encode(list(literals)))))
+    if near:
+        found.update((row[0], row) for row in reads.all(_BY_IDS, (*bound, encode(list(near)))))
     return list(found.values())
 
 

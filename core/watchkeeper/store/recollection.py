@@ -7,8 +7,12 @@ append) for what a few searches an hour need. A search reads the newest messages
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode, encode
 
 NEWEST_MESSAGES = 20_000
@@ -22,6 +26,31 @@ _MASKS = (
     " CROSS JOIN messages n ON n.agent_id = a.id WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2)"
     " ORDER BY n.rowid DESC LIMIT ?5) CROSS JOIN messages m ON m.rowid = place)"
 )
+
+
+class Reads:
+    """A connection of its own to search with, for one thread at a time, beside the writer and every other reader."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.connection = database.open_readonly(path, check_same_thread=False)
+
+    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first row, or None."""
+        return self._read(sql, parameters).fetchone()
+
+    def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+        rows: list[Any] = self._read(sql, parameters).fetchall()
+        return rows
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def _read(self, sql: str, parameters: Sequence[Any]) -> Any:
+        try:
+            return self.connection.execute(sql, parameters)
+        except sqlite3.DatabaseError as error:
+            raise StoreUnusable(database.explain(self._path, error)) from error
 
 
 def term_masks(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> list[tuple[str, int, int]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.agents.storetools.recalling import RecallTool
 from watchkeeper.agents.storetools.remembering import memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.records.clock import ManualClock
@@ -52,8 +53,10 @@ class Session:
 
     def use(self, agent: str, tool: str, **arguments: Any) -> str:
         """What the tool says to the agent."""
-        found = next(one for one in memory_tools() if one.spec.name == tool)
         context = ToolContext(self.id, self.name(agent), None, None, self.workspace, 0.0)
+        if tool == "recall":
+            return str(asyncio.run(RecallTool(self.store).run(arguments, context)).content)
+        found = next(one for one in memory_tools() if one.spec.name == tool)
         return str(self.do(lambda tx: found.apply(tx, arguments, context)).content)
 
 

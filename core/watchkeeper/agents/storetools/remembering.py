@@ -1,4 +1,4 @@
-"""Memory tools: `remember`, `recall`, `read_back`, `compact`."""
+"""Memory tools that run in the transaction of their result: `remember`, `read_back`, `compact` (`recall` does not)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Any
 
 from watchkeeper.agents.storetools.base import FunctionTool, text_of, tool
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
-from watchkeeper.memory.recall import Scope
-from watchkeeper.memory.recall import recall as recall_from
 from watchkeeper.store import artifacts, facts, memory
 from watchkeeper.store.transaction import Transaction
 
@@ -34,18 +32,6 @@ def memory_tools() -> list[FunctionTool]:
             },
             ["text"],
             remember,
-        ),
-        tool(
-            "recall",
-            "Search what was remembered and said, by you and the other agents: facts with their ids, then messages by pointer for"
-            " `read_back`. Name exact words, paths, numbers or error codes.",
-            {
-                "query": {"type": "string"},
-                "limit": {"type": "integer", "minimum": 1, "maximum": 30},
-                "scope": {"type": "string", "enum": list(Scope), "description": "agent: only your own; default: all you may see"},
-            },
-            ["query"],
-            recall,
         ),
         tool(
             "read_back",
@@ -96,23 +82,6 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
     for fact_id, old in kept.replaced:
         said += f"; it replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
     return ToolResult(said)
-
-
-def recall(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-    limit = arguments.get("limit") or 8
-    scope = arguments.get("scope") or Scope.WORKSPACE
-    if scope not in list(Scope):
-        raise ValueError(f"`scope` must be one of {', '.join(Scope)}")
-    query = text_of(arguments, "query", limit=1_000)
-    found = recall_from(tx, tx.session_id, query, scope, min(int(limit), 30), reader=context.agent_id)
-    if not found:
-        return ToolResult("nothing remembered matches")
-    lines = []
-    for one in found:
-        name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
-        pointers = [*one.sources, *(f"replaces fact://{old}" for old in one.replaces)]
-        lines.append(f"- [{name}] {one.text} ({', '.join(pointers)})")
-    return ToolResult("\n".join(lines))
 
 
 def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:

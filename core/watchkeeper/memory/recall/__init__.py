@@ -6,12 +6,13 @@ says why it was found and carries pointers that `read_back` resolves; any text i
 
 from watchkeeper.memory.recall.instructions import lift, standing_instructions
 from watchkeeper.memory.recall.pinned import pinned_lines
-from watchkeeper.memory.recall.ranking import Document, Hit, RankedIndex, rank
+from watchkeeper.memory.recall.ranking import Document, Hit, Likeness, RankedIndex, rank
 from watchkeeper.memory.recall.session import Recalled, Scope, recall
 
 __all__ = [
     "Document",
     "Hit",
+    "Likeness",
     "RankedIndex",
     "Recalled",
     "Scope",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from watchkeeper.memory.recall.index import TermIndex
 from watchkeeper.memory.recall.words import asks_for_time, literals_of, tells_time, words_of
@@ -30,6 +30,10 @@ TIMES = 0.3
 """How much a document that names a time gains where the question asks for one."""
 LITERAL = 2.0
 """A named identifier that stands in a document counts this many times a term that is as rare."""
+MEANING = 0.4
+"""What the document whose vector is most like the question's gains, of the best score by words."""
+LEAST_LIKENESS = 0.25
+"""From which likeness on a document is found by its vector alone."""
 LEAST_IDF = 0.05
 READ_CHARACTERS = 16_000
 """Of each document this much is read."""
@@ -58,6 +62,17 @@ class Hit:
     """For people: the terms and identifiers that it holds, and what its neighbours hold."""
 
 
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """How alike the vectors of documents are to the question's: cosines, by id. Documents without one are left alone."""
+
+    of: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.of.values()) / len(self.of) if self.of else 0.0
+
+
 class RankedIndex:
     """An index to ask many times. `close` it, or use `rank` for one question.
 
@@ -77,8 +92,8 @@ class RankedIndex:
             first + (second - first) * min(1.0, max(0.0, long)) for first, second in (SATURATION, LENGTH, COVERAGE)
         )
 
-    def rank(self, query: str, limit: int = 10) -> list[Hit]:
-        """The documents that have to do with `query`, best first; at most `limit`."""
+    def rank(self, query: str, limit: int = 10, *, likeness: Likeness | None = None) -> list[Hit]:
+        """The documents that have to do with `query`, best first; at most `limit`. `likeness`: where vectors are used."""
         if limit <= 0 or not self._documents:
             return []
         terms = self._terms.terms(words_of(query))
@@ -95,6 +110,8 @@ class RankedIndex:
             for position in scores:
                 if tells_time(self._documents[position].text[:READ_CHARACTERS]):
                     scores[position] *= 1 + TIMES
+        if likeness is not None and likeness.of:
+            self._add_likeness(likeness, scores, held)
         best = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))[:limit]
         return [Hit(self._documents[at].id, scores[at], _why(held.get(at, []), near.get(at, []))) for at in best]
 
@@ -126,6 +143,22 @@ class RankedIndex:
             scores[position] += worth
             held[position].append(repr(literal))
 
+    def _add_likeness(self, likeness: Likeness, scores: dict[int, float], held: dict[int, list[str]]) -> None:
+        """What is more alike than documents are on the mean gains, with its neighbours, as far as the best by words."""
+        mean = min(likeness.mean, LEAST_LIKENESS)  # of a few that all speak of it, none is above the mean
+        own = {at: value - mean for at, one in enumerate(self._documents) if (value := likeness.of.get(one.id, mean)) > mean}
+        worth = {
+            at: own.get(at, 0.0) + NEIGHBOUR * max((own.get(beside, 0.0) for beside in self._neighbours(at)), default=0.0)
+            for at in {*own, *scores}
+        }
+        most, best = max(worth.values(), default=0.0), max(scores.values(), default=0.0) or 1.0
+        for position, value in worth.items():
+            alike = likeness.of.get(self._documents[position].id, 0.0)
+            if value > 0 and (position in scores or alike >= LEAST_LIKENESS):
+                scores[position] += best * MEANING * value / most
+                if alike >= LEAST_LIKENESS:
+                    held[position].append(f"like it in meaning ({alike:.2f})")
+
     def _idf(self, holding: int) -> float:
         return max(LEAST_IDF, math.log((self._size - holding + 0.5) / (holding + 0.5)))
 
@@ -138,14 +171,21 @@ class RankedIndex:
         ]
 
 
-def rank(documents: Sequence[Document], query: str, limit: int = 10, *, corpus_size: int | None = None) -> list[Hit]:
+def rank(
+    documents: Sequence[Document],
+    query: str,
+    limit: int = 10,
+    *,
+    corpus_size: int | None = None,
+    likeness: Likeness | None = None,
+) -> list[Hit]:
     """The documents that have to do with `query`, best first; at most `limit`. Pure: nothing is kept.
 
     Documents come in the order in which they arose. Costs an index of them, some 10 MB of text a second.
     """
     index = RankedIndex(documents, corpus_size=corpus_size)
     try:
-        return index.rank(query, limit)
+        return index.rank(query, limit, likeness=likeness)
     finally:
         index.close()
 

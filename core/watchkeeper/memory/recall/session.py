@@ -9,20 +9,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
-from watchkeeper.memory.recall.ranking import Document, rank
+from watchkeeper.memory.recall.ranking import Document, Likeness, rank
 from watchkeeper.memory.recall.words import characters_of, literals_of, words_of
 from watchkeeper.records.memory import Content
-from watchkeeper.store import facts, recollection
+from watchkeeper.store import embeddings, facts, recollection
+
+if TYPE_CHECKING:
+    from watchkeeper.memory.recall.vectors import Question
 
 Hidden = Callable[[str, int], bool]
 
 CANDIDATE_FACTS = 200
 CANDIDATE_MESSAGES = 64
 DOCUMENT_CHARACTERS = 2_000
-"""Recall runs in a transaction: what it reads whole is bounded (64 messages and their neighbours, 2,000 characters each)."""
+"""What a search reads whole is bounded: 64 messages and their neighbours, 2,000 characters each."""
 EXCERPT_CHARACTERS = 300
 OWN_TOOLS = ("remember", "recall", "read_back", "compact")
 """Calls of these, and their results, are about memory: finding them would find the search itself."""
@@ -67,6 +70,7 @@ def recall(
     *,
     reader: str | None = None,
     messages: bool = True,
+    question: Question | None = None,
 ) -> list[Recalled]:
     """What the session knows about `query`, best first; at most `limit`, half of them facts where so many match.
 
@@ -76,6 +80,7 @@ def recall(
         reader: the agent that asks. What stands in its context now is not found again; its own facts of scope `agent`
             are. None: a person asks, and sees the facts of every agent.
         messages: whether to search them too.
+        question: the query as a vector; the connection behind `reads` has sqlite-vec then.
 
     Raises:
         ValueError: no such scope, or scope `agent` without a reader.
@@ -83,22 +88,33 @@ def recall(
     scope = Scope(scope)
     if scope is Scope.AGENT and reader is None:
         raise ValueError("scope `agent` needs the agent that asks")
-    known = _facts(reads, session_id, query, scope, limit, reader)
+    known = _facts(reads, session_id, query, scope, limit, reader, question)
     said: list[Recalled] = []
     if messages and session_id is not None:
-        said = _messages(reads, session_id, query, limit, reader, only=reader if scope is Scope.AGENT else None)
+        said = _messages(reads, session_id, query, limit, reader, question, only=reader if scope is Scope.AGENT else None)
     kept_facts = known[: max(limit - len(said), (limit + 1) // 2)]
     return sorted([*kept_facts, *said[: limit - len(kept_facts)]], key=lambda one: one.fact_id is None)
 
 
-def _facts(reads: Any, session_id: str | None, query: str, scope: Scope, limit: int, reader: str | None) -> list[Recalled]:
+def _facts(
+    reads: Any,
+    session_id: str | None,
+    query: str,
+    scope: Scope,
+    limit: int,
+    reader: str | None,
+    question: Question | None,
+) -> list[Recalled]:
     workspace = None
     if session_id is not None and scope is Scope.WORKSPACE:
         row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
         workspace = row[0] if row else None
+    likeness = embeddings.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
+    near = sorted(likeness, key=lambda one: -likeness[one])[:CANDIDATE_MESSAGES]
     rows = facts.find_facts(
         reads, session_id, words_of(query), [*literals_of(query), *characters_of(query)],
-        workspace=workspace, reader=reader, everyone=reader is None, limit=CANDIDATE_FACTS,
+        workspace=workspace, reader=reader, everyone=reader is None, near=near,
+        limit=CANDIDATE_FACTS,
     )  # fmt: skip
     if scope is Scope.AGENT:
         rows = [row for row in rows if row[4] == reader]
@@ -108,20 +124,33 @@ def _facts(reads: Any, session_id: str | None, query: str, scope: Scope, limit: 
     documents = [Document(str(row[0]), row[2], row[5], thread=str(row[0])) for row in rows]
     size = facts.count_facts(reads, session_id, workspace=workspace, reader=reader, everyone=reader is None)
     found = []
-    for hit in rank(documents, query, limit, corpus_size=size):
+    alike = Likeness({str(one): value for one, value in likeness.items()})
+    for hit in rank(documents, query, limit, corpus_size=size, likeness=alike):
         row = by_id[hit.id]
         sources, replaces = tuple(json.loads(row[3])), tuple(json.loads(row[6]))
         found.append(Recalled(row[1], row[2], sources, hit.score, hit.why, row[4], row[5], row[0], replaces))
     return found
 
 
-def _messages(reads: Any, session_id: str, query: str, limit: int, reader: str | None, *, only: str | None) -> list[Recalled]:
+def _messages(
+    reads: Any,
+    session_id: str,
+    query: str,
+    limit: int,
+    reader: str | None,
+    question: Question | None,
+    *,
+    only: str | None,
+) -> list[Recalled]:
     pieces = _pieces(query)
     if not pieces:
         return []
+    likeness = embeddings.message_likeness(reads, session_id, question.model, question.vector, agent_id=only) if question else {}
     masks = recollection.term_masks(reads, session_id, pieces, agent_id=only)
     hidden = _in_sight(reads, reader)
     places = _candidates(masks, len(pieces), hidden)
+    nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
+    places += nearest[:CANDIDATE_MESSAGES]
     around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
     contents = recollection.messages_at(reads, around)
     skipped = recollection.calls_of(reads, session_id, OWN_TOOLS)
@@ -140,7 +169,8 @@ def _messages(reads: Any, session_id: str, query: str, limit: int, reader: str |
         documents.append(Document(pointer, text, at, thread=f"{agent} {run}"))
         texts[pointer] = (text, agent, at)
     found = []
-    for hit in rank(documents, query, limit * 3, corpus_size=len(masks)):
+    alike = Likeness({f"message://{agent}/{seq}": value for (agent, seq), value in likeness.items()})
+    for hit in rank(documents, query, limit * 3, corpus_size=len(masks), likeness=alike):
         text, agent, at = texts[hit.id]
         if text and not hidden(agent, int(hit.id.rpartition("/")[2])):
             found.append(Recalled("message", excerpt(text, pieces), (hit.id,), hit.score, hit.why, agent, at))
