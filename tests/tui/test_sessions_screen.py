@@ -92,7 +92,7 @@ async def test_words_that_only_a_message_holds_are_found_and_shown_in_context(de
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "nightly audit" in text_of(pilot))
         await pilot.press("slash", *"zürich", "enter")
-        await until(pilot, lambda: "found in older234-p #1" in text_of(pilot))
+        await until(pilot, lambda: "found in planner #1" in text_of(pilot))
         assert "blue safe" in text_of(pilot)
         assert "migrate billing" not in text_of(pilot)
 

@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from watchkeeper_tui.actions import ACTIONS
-from watchkeeper_tui.control import Control, StoreControl
+from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
 from watchkeeper_tui.keymap import shown_key, usable_keys
 from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
@@ -76,7 +76,9 @@ class WatchkeeperApp(App[int]):
         chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or self.settings.theme or DEFAULT_THEME
         self.theme = chosen if chosen in self.themes else DEFAULT_THEME
         self.database_path = database_path
-        self.control: Control = control if control is not None else StoreControl(database_path)
+        self._control: Control = control if control is not None else StoreControl(database_path)
+        self.control = self._control
+        """What acts on the open session."""
         self.now = now
         self.snapshot = Snapshot()
         """The newest reading."""
@@ -251,11 +253,14 @@ class WatchkeeperApp(App[int]):
 
         self.push_screen(CompactionScreen(compaction_id))
 
-    def open_session(self, session_id: str) -> None:
-        """Show a session on the live screen."""
+    def open_session(self, session_id: str, *, read_only: bool = False) -> None:
+        """Show a session on the live screen; `read_only` refuses every action on it."""
+        self.control = ReadOnlyControl() if read_only else self._control
         self.reader.open_session(session_id)
         while len(self.screen_stack) > 1 and self.screen is not self._live:
             self.pop_screen()
+        if read_only:
+            self.call_after_refresh(self._live.say, f"{session_id} is open read-only: every action is refused", "waiting", seconds=30)
 
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""

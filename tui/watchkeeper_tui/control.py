@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+from watchkeeper.records.errors import WatchkeeperError
+
 
 class Control(Protocol):
     """What the dashboard may do to a run."""
@@ -16,6 +18,23 @@ class Control(Protocol):
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
         """Start a host where none lives; returns its pid."""
         ...
+
+
+class ReadOnlyControl:
+    """Refuses everything: the session is only looked at."""
+
+    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+        raise ReadOnly
+
+    def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
+        raise ReadOnly
+
+
+class ReadOnly(WatchkeeperError):
+    """Somebody tried to act on a session that is open read-only."""
+
+    def __init__(self) -> None:
+        super().__init__("the session is open read-only; press s, then Enter opens it to act on it")
 
 
 class StoreControl:

@@ -1,8 +1,7 @@
-"""Every session: found by words, opened with Enter."""
+"""Every session: found by words and filters, opened, named, forked, compared, exported, deleted with a way back."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,82 +11,23 @@ from watchkeeper.store.dashboard_sessions import ORDERS, SessionLine, list_sessi
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.session_search import MessageHit, parse_filters, search_messages
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import SESSION_BADGES
-from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
+from watchkeeper_tui.screens.filtering import Filtering
+from watchkeeper_tui.screens.keeping import Keeping
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.cells import Piece, set_title
 from watchkeeper_tui.widgets.prompt import Prompt
 from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.sessions import DeletedLine, HitPane, HitPlace, SessionsView
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 
-_ROLES = {
-    SessionState.LIVE: "working",
-    SessionState.PAUSED: "paused",
-    SessionState.DEAD: "dead",
-    SessionState.DONE: "done",
-    SessionState.FAILED: "failed",
-}
 REFRESH_SECONDS = 2.0
+MOST_SESSIONS = 1_000
+"""How many the list shows; a search or a filter finds the others."""
 
 
-class SessionsView(RowView[SessionLine]):
-    """One row a session, the newest first."""
-
-    HEADINGS = True
-    IDLE_SELECTION = True
-    COLUMNS: ClassVar[Sequence[Column]] = (
-        Column("S", 1),
-        Column("session", 8),
-        Column("last active", 11, drop=2),
-        Column("goal", 20, flexible=True),
-        Column("model", 12, drop=6),
-        Column("agents", 6, right=True, drop=5),
-        Column("duration", 9, right=True, drop=3),
-        Column("tokens", 6, right=True, drop=4),
-        Column("cost", 8, right=True, drop=1),
-        Column("end", 16, drop=7),
-    )
-
-    def __init__(self) -> None:
-        super().__init__(id="sessions", classes="pane")
-        self.now = 0.0
-        self.hosts: dict[str, int] = {}
-
-    def row_id(self, row: SessionLine) -> str:
-        return row.id
-
-    def state(self, row: SessionLine) -> SessionState:
-        """How the session stands, judged by its lease."""
-        return session_state(row.status, row.id in self.hosts)
-
-    def row_cells(self, row: SessionLine) -> Sequence[Cell]:
-        state = self.state(row)
-        role = _ROLES.get(state, "muted")
-        glyph, _ = SESSION_BADGES[state]
-        end = f"live (pid {self.hosts[row.id]})" if row.id in self.hosts else sanitize(row.status_reason or state.value.lower())
-        duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
-        goal: list[Piece] = [(sanitize(row.title or row.goal), "text")]
-        tags = sanitize(row.tags).strip("[]").replace('"', "")
-        if tags:
-            goal.append((f"  [{tags}]", "accent"))
-        if row.origin != "run":
-            goal.insert(0, (f"{sanitize(row.origin)}: ", "muted"))
-        return (
-            [(glyph, role)],
-            [(row.id, "accent")],
-            [(figures.when(row.last_active, self.now), "muted")],
-            goal,
-            [(sanitize(figures.model_name(row.model)), "muted")],
-            [(f"{row.agents:,}", "text")],
-            [(figures.duration(duration), "text")],
-            [(figures.tokens(row.tokens), "tokens")],
-            [(figures.cost(row.cost_usd, row.unpriced_calls), "money")],
-            [(end, role)],
-        )
-
-
-class SessionsScreen(WatchScreen):
+class SessionsScreen(Filtering, Keeping, WatchScreen):
     """The library. Enter opens; esc goes back to the session that was open."""
 
     DEFAULT_CSS = """
@@ -98,53 +38,58 @@ class SessionsScreen(WatchScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "search", "Search", show=False, id="sessions.search"),
-        Binding("escape", "back", "Back", show=False, id="sessions.back"),
-        Binding("y", "copy", "Copy", show=False, id="sessions.copy"),
+        Binding("t", "filter", "Filter", show=False, id="sessions.filter"),
         Binding("o", "sort", "Sort", show=False, id="sessions.sort"),
+        Binding("space", "mark", "Mark", show=False, id="sessions.mark"),
+        Binding("equals_sign", "compare", "Compare", show=False, id="sessions.compare"),
+        Binding("m", "message", "Message", show=False, id="sessions.message"),
+        Binding("v", "view", "Open read-only", show=False, id="sessions.view"),
+        Binding("n", "name", "Name", show=False, id="sessions.name"),
+        Binding("number_sign", "tags", "Tags", show=False, id="sessions.tags"),
+        Binding("F", "fork", "Fork", show=False, id="sessions.fork"),
+        Binding("x", "export", "Export", show=False, id="sessions.export"),
+        Binding("D", "delete", "Delete", show=False, id="sessions.delete"),
+        Binding("u", "undo", "Undo", show=False, id="sessions.undo"),
+        Binding("y", "copy", "Copy", show=False, id="sessions.copy"),
+        Binding("escape", "back", "Back", show=False, id="sessions.back"),
         Binding("s", "back", "Back", show=False, id="sessions.leave"),
     ]
 
     def __init__(self, words: str = "") -> None:
         super().__init__()
-        self._words = words
+        self.search_text = words
         self._asked = 0
         self._last_asked = 0.0
         self._order = next(iter(ORDERS))
         self._hits: dict[str, MessageHit] = {}
+        self._agents: dict[str, str] = {}
 
     def compose(self) -> ComposeResult:
         yield SessionsView()
+        yield HitPane()
         yield Prompt()
+        yield DeletedLine()
         yield StatusLine()
         yield KeyLine()
 
     def on_mount(self) -> None:
         self.view.focus()
-        self.query_one(KeyLine).show(
-            [
-                KeyHint("↵", "Open", "open"),
-                KeyHint("/", "Search", "search"),
-                KeyHint("o", "Sort", "sort"),
-                KeyHint("y", "Copy id", "copy"),
-                KeyHint("esc", "Back", "back"),
-                KeyHint("q", "Quit", "leave"),
-                KeyHint(":", "Command", "command_bar"),
-                KeyHint("?", "Help", "help"),
-            ]
-        )
+        self.redraw_keys()
         self.reload()
 
     @property
     def view(self) -> SessionsView:
         return self.query_one(SessionsView)
 
+    # Reading.
+
     def reload(self, words: str | None = None) -> None:
         """Read the list again."""
         if words is not None:
-            self._words = words
+            self.search_text = words
         self._asked += 1
         self._last_asked = self.watch_app.now()
-        asked, search, order = self._asked, self._words, self._order
+        asked, search, order = self._asked, self.search_text, self._order
 
         def answer(result: object) -> None:
             # In the reader's thread: hand it over to the screen's own.
@@ -153,55 +98,97 @@ class SessionsScreen(WatchScreen):
         def question(connection: Connection) -> object:
             if asked != self._asked:
                 return None  # something else was typed meanwhile
-            words = tuple(word for word in parse_filters(search).words if len(word) > 2)
-            hits, whole = search_messages(connection, words)
-            return list_sessions(connection, search, order=order, also=hits), hits, whole
+            filters = parse_filters(search)
+            hits, whole = search_messages(connection, filters.text, cancelled=lambda: asked != self._asked)
+            rows = list_sessions(connection, search, MOST_SESSIONS, order=order, also=hits)
+            shown = {row.id for row in rows}
+            hits = {session_id: hit for session_id, hit in hits.items() if session_id in shown}
+            return rows, hits, agent_names(connection, [hit.agent_id for hit in hits.values()]), whole, filters.deleted
 
         self.watch_app.reader.ask(question, answer)
 
     def _listed(self, asked: int, result: object) -> None:
         if result is None or asked != self._asked or not self.is_mounted or self._closing:
             return
-        palette = self.watch_app.palette
         if isinstance(result, Exception):
             self.query_one(StatusLine).say([("! ", "failed"), (sanitize(str(result)), "failed")])
             return
         assert isinstance(result, tuple)
-        rows, self._hits, whole = result
+        rows, self._hits, self._agents, whole, self.shows_deleted = result
         view = self.view
         view.now = self.watch_app.now()
-        view.hosts = {}
-        for row in rows:
-            if row.status == "running":
-                pid = self.watch_app.probe(row.id)
-                if pid is not None:
-                    view.hosts[row.id] = pid
+        view.hosts = self._hosts(rows)
         view.set_rows(rows)
         view.refresh()  # ages and hosts change without a row changing
-        pieces: list[Piece] = [("Sessions", "strong"), (f"  {len(rows):,}", "muted")]
-        if self._words:
-            pieces += [("  /", "accent"), (sanitize(self._words), "match")]
+        self._title(len(rows), whole)
+        self._describe()
+
+    def _hosts(self, rows: tuple[SessionLine, ...]) -> dict[str, int]:
+        """The hosts of those that say that they run; of the others only the open one's can live."""
+        found = {row.id: self.watch_app.probe(row.id) for row in rows if row.status == "running"}
+        return {session_id: pid for session_id, pid in found.items() if pid is not None}
+
+    def _title(self, count: int, whole: bool) -> None:
+        pieces: list[Piece] = [("Deleted sessions" if self.shows_deleted else "Sessions", "strong")]
+        more = "+" if count >= MOST_SESSIONS else ""
+        pieces.append((f"  {count:,}{more}", "muted"))
+        marked = sum(1 for row in self.view.rows if row.id in self.view.marked)
+        if marked:
+            pieces.append((f"  ◆ {marked} marked", "marked"))
+        if self.search_text:
+            pieces += [("  /", "accent"), (sanitize(self.search_text), "match")]
         if not whole:
             pieces.append(("  newest messages only", "waiting"))
         pieces.append((f"  {self._order} {'↑' if self._order == 'goal' else '↓'}", "faint"))
-        set_title(view, pieces, palette)
-        self._describe()
+        set_title(self.view, pieces, self.watch_app.palette)
+
+    # Drawing.
 
     def _describe(self) -> None:
+        """What is known of the selected session besides its row, and the keys that do something now."""
         row = self.view.selected
+        hit = self._hits.get(row.id) if row is not None else None
+        self.query_one(HitPane).show(HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None)
+        self.redraw_keys()
         if row is None:
-            text = "nothing found" if self._words else "no sessions yet; start one with `wk run GOAL` or `wk demo`"
-            self.query_one(StatusLine).say([(text, "muted")])
+            text = "nothing found" if self.search_text else "no sessions yet; start one with `wk run GOAL` or `wk demo`"
+            self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(text, "muted")])
             return
         pieces: list[Piece] = [
             (sanitize(row.workspace), "muted"),
             (f"  {figures.plural(row.compactions, 'compaction')}", "muted"),
         ]
-        hit = self._hits.get(row.id)
-        if hit is not None:
-            excerpt = clip(sanitize(hit.excerpt), 160)
-            pieces = [("found in ", "muted"), (f"{sanitize(hit.agent_id)} #{hit.seq}: ", "accent"), (excerpt, "text")]
+        if row.title:
+            pieces.insert(0, (f"{' '.join(sanitize(row.goal).split())}   ", "text"))
         self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
+
+    def redraw_keys(self) -> None:
+        row = self.view.selected
+        none = "" if row is not None else "no session is listed"
+        live = none or ("a live host drives it; pause it first" if row is not None and row.id in self.view.hosts else "")
+        hints = [
+            KeyHint("↵", "Open", "open", none),
+            KeyHint("/", "Search", "search"),
+            KeyHint("t", "Filter", "filter"),
+            KeyHint("space", "Mark", "mark", none),
+            KeyHint("=", "Compare", "compare", self.why_not_compare()),
+            KeyHint("F", "Fork…", "fork", live),
+            KeyHint("D", "Delete…", "delete", live),
+            KeyHint("n", "Name…", "name", live),
+            KeyHint("x", "Export…", "export", none),
+            KeyHint("#", "Tags…", "tags", live),
+            KeyHint("o", "Sort", "sort"),
+            KeyHint("v", "Read-only", "view", none),
+            KeyHint("y", "Copy id", "copy", none),
+            KeyHint("esc", "Back", "back"),
+            KeyHint(":", "Command", "command_bar"),
+            KeyHint("?", "Help", "help"),
+        ]
+        if row is not None and row.id in self._hits:
+            hints.insert(1, KeyHint("m", "Message", "message"))
+        if self.gone or self.shows_deleted:
+            hints.insert(0, KeyHint("u", "Restore" if self.shows_deleted else "Undo delete", "undo"))
+        self.query_one(KeyLine).show(hints)
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Another reading of the open session; the list is read again now and then."""
@@ -211,15 +198,40 @@ class SessionsScreen(WatchScreen):
     def tick(self, now: float) -> None:
         if now - self._last_asked >= REFRESH_SECONDS * 2:
             self.reload()
+        else:
+            self._describe()
+
+    # Going places.
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         self._describe()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
-        self.watch_app.open_session(event.row_id)
+        if self.shows_deleted:
+            self.say("it is deleted; u brings it back", "muted")
+        else:
+            self.watch_app.open_session(event.row_id)
 
     def action_open(self) -> None:
         self.view.action_open()
+
+    def action_view(self) -> None:
+        """Open the session so that nothing can be done to it by a slip of a finger."""
+        row = self.view.selected
+        if row is not None:
+            self.watch_app.open_session(row.id, read_only=True)
+
+    def action_message(self) -> None:
+        """Go to the message that holds the words, in its agent's transcript."""
+        row = self.view.selected
+        hit = self._hits.get(row.id) if row is not None else None
+        if hit is None:
+            self.say("no message was found in this session; / searches them all", "muted")
+            return
+        from watchkeeper_tui.screens.message import MessageScreen
+
+        words = parse_filters(self.search_text)
+        self.app.push_screen(MessageScreen(hit.session_id, hit.agent_id, hit.seq, words.text))
 
     def action_copy(self) -> None:
         row = self.view.selected
@@ -234,7 +246,7 @@ class SessionsScreen(WatchScreen):
         self.reload()
 
     def action_search(self) -> None:
-        before = self._words
+        before = self.search_text
         self.prompt.ask_line(
             [
                 [
@@ -250,7 +262,11 @@ class SessionsScreen(WatchScreen):
         )
 
     def action_back(self) -> None:
-        if self._words:
+        if self.view.marked:
+            self.view.marked = frozenset()
+            self.view.refresh()
+            self.reload()
+        elif self.search_text:
             self.reload("")
         elif self.watch_app.snapshot.session is not None:
             self.app.pop_screen()
@@ -260,13 +276,42 @@ class SessionsScreen(WatchScreen):
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
         return [
             (
-                "Sessions",
+                "Find",
+                [
+                    ("/", "search as you type, messages too"),
+                    ("m", "the message that was found, in its transcript"),
+                    ("t", "filter: state, model, tag, workspace, date, cost, compacted, deleted"),
+                    ("o", "sort: " + ", ".join(ORDERS)),
+                    ("esc", "take marks and search back, then to the open session"),
+                ],
+            ),
+            (
+                "Open",
                 [
                     ("enter", "open"),
-                    ("/", "search as you type, messages too"),
-                    ("o", "sort: " + ", ".join(ORDERS)),
+                    ("v", "open read-only: nothing can be done to it"),
+                    ("space =", "mark two, and compare them side by side"),
                     ("y", "copy the id"),
-                    ("esc", "back to the open session"),
                 ],
-            )
+            ),
+            (
+                "Keep",
+                [
+                    ("n  #", "name; tags, of all that are marked"),
+                    ("F", "fork from a step: a new session that begins there"),
+                    ("x", "export as a web page, Markdown or JSON"),
+                    ("D", "delete, all that are marked; asks"),
+                    ("u", "undo the last delete; restore, in the list of deleted ones"),
+                ],
+            ),
         ]
+
+
+def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:
+    """What agents are called, by id."""
+    import json
+
+    rows = connection.execute(
+        "SELECT id, name FROM agents WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(agent_ids),)
+    )
+    return {row[0]: row[1] for row in rows}

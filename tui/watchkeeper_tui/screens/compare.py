@@ -1,0 +1,303 @@
+"""Two sessions side by side: figures, tasks and facts, and where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.library import Comparison, SessionSide, compare
+from watchkeeper.store.library.comparing import TaskPair, TaskSide
+from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import SESSION_BADGES
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot, session_state
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
+from watchkeeper_tui.widgets.prompt import Prompt
+from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+
+_STATES = {"done": "done", "failed": "failed", "running": "working", "paused": "paused"}
+
+
+@dataclass(frozen=True, slots=True)
+class CompareRow:
+    """One line: what is compared, the mark of a difference, and both sides. Texts are sanitised."""
+
+    id: str
+    label: str
+    left: tuple[Piece, ...] = ()
+    right: tuple[Piece, ...] = ()
+    differs: bool = False
+    heading: bool = False
+    note: str = ""
+
+
+class CompareView(RowView[CompareRow]):
+    """Three columns and a mark."""
+
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("", 14),
+        Column("", 1),
+        Column("", 20, flexible=True),
+        Column("", 20, flexible=True),
+    )
+
+    def row_id(self, row: CompareRow) -> str:
+        return row.id
+
+    def row_cells(self, row: CompareRow) -> Sequence[Cell]:
+        if row.heading:
+            return ([(row.label, "strong")], [], [(row.note, "muted")], [])
+        mark: Cell = [("≠", "waiting")] if row.differs else []
+        return ([(row.label, "muted")], mark, row.left, row.right)
+
+
+class CompareScreen(WatchScreen):
+    """`!` leaves only what differs; esc goes back."""
+
+    DEFAULT_CSS = """
+    CompareScreen { layout: vertical; }
+    CompareScreen CompareView { height: 1fr; border: round $pane-border; }
+    CompareScreen CompareView:focus { border: round $pane-focus; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("exclamation_mark", "only_different", "Only what differs", show=False, id="compare.only"),
+        Binding("w", "swap", "Swap sides", show=False, id="compare.swap"),
+        Binding("y", "copy", "Copy", show=False, id="compare.copy"),
+        Binding("escape", "back", "Back", show=False, id="compare.back"),
+    ]
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__()
+        self._pair = (left, right)
+        self._only = False
+        self._comparison: Comparison | None = None
+
+    def compose(self) -> ComposeResult:
+        yield CompareView(id="compare", classes="pane")
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self._read()
+
+    @property
+    def view(self) -> CompareView:
+        return self.query_one(CompareView)
+
+    def _read(self) -> None:
+        left, right = self._pair
+
+        def question(connection: Connection) -> object:
+            try:
+                return compare(connection, left, right)
+            except WatchkeeperError as error:
+                return error
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        if not self.is_mounted or self._closing:
+            return
+        if isinstance(result, Comparison):
+            self._comparison = result
+            self._draw()
+        else:
+            self.say(f"! {sanitize(str(result))}", "failed", seconds=12)
+
+    def _draw(self) -> None:
+        compared = self._comparison
+        if compared is None:
+            return
+        hosts = [self.watch_app.probe(side.id) is not None for side in (compared.left, compared.right)]
+        rows = compare_rows(compared, hosts[0], hosts[1])
+        different = sum(row.differs for row in rows)
+        if self._only:
+            rows = [row for row in rows if row.differs or row.heading]
+        self.view.set_rows(tuple(rows))
+        self.view.refresh()
+        pieces: list[Piece] = [
+            ("Compare ", "strong"), (compared.left.id, "accent"), (" with ", "muted"), (compared.right.id, "accent"),
+            (f"   {figures.plural(different, 'difference')}", "waiting" if different else "done"),
+        ]  # fmt: skip
+        if self._only:
+            pieces.append(("  only what differs", "match"))
+        set_title(self.view, pieces, self.watch_app.palette)
+        self.query_one(KeyLine).show(
+            [
+                KeyHint("!", "All" if self._only else "Only differences", "only_different"),
+                KeyHint("w", "Swap sides", "swap"),
+                KeyHint("y", "Copy", "copy"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint(":", "Command", "command_bar"),
+                KeyHint("?", "Help", "help"),
+            ]
+        )
+        self._describe()
+
+    def _describe(self) -> None:
+        row = self.view.selected
+        pieces: list[Piece] = []
+        if row is not None and not row.heading:
+            pieces = [(f"{row.label}  ", "muted"), *row.left, ("  │  ", "faint"), *row.right]
+        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        self._describe()
+
+    def tick(self, now: float) -> None:
+        self._describe()
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        self._describe()
+
+    def action_only_different(self) -> None:
+        self._only = not self._only
+        self._draw()
+
+    def action_swap(self) -> None:
+        self._pair = (self._pair[1], self._pair[0])
+        self._read()
+
+    def action_copy(self) -> None:
+        row = self.view.selected
+        if row is not None:
+            sides = ["".join(text for text, _ in side) for side in (row.left, row.right)]
+            self.watch_app.copy_text("\t".join([row.label, *sides]))
+            self.say("copied the line", "done", seconds=3)
+
+    def action_back(self) -> None:
+        self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Compare",
+                [
+                    ("≠", "the two sides differ"),
+                    ("!", "only what differs"),
+                    ("w", "swap the sides"),
+                    ("y", "copy the line"),
+                    ("esc", "back"),
+                ],
+            )
+        ]
+
+
+def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> list[CompareRow]:
+    """Every line of the comparison."""
+    left, right = compared.left, compared.right
+    rows = [CompareRow("figures", "Session", heading=True)]
+    pairs = zip(_figures(left, left_live), _figures(right, right_live), strict=True)
+    rows += [CompareRow(f"figure.{label}", label, a, b, differs=_said(a) != _said(b)) for (label, a), (_, b) in pairs]
+    different = sum(pair.differs for pair in compared.tasks)
+    rows.append(CompareRow("tasks", "Tasks", heading=True, note=f"{len(compared.tasks)} in all, {different} differ"))
+    for number, pair in enumerate(compared.tasks):
+        rows += _task_rows(f"task.{number}", pair)
+    only = len(compared.only_left) + len(compared.only_right)
+    rows.append(CompareRow("facts", "Facts", heading=True, note=f"{compared.shared_facts} shared, {only} on one side only"))
+    for number in range(max(len(compared.only_left), len(compared.only_right))):
+        sides = [
+            ((f"{sanitize(facts[number].kind)}: ", "muted"), (_line(facts[number].text), "text")) if number < len(facts) else ()
+            for facts in (compared.only_left, compared.only_right)
+        ]
+        rows.append(CompareRow(f"fact.{number}", "", sides[0], sides[1], differs=True))
+    return rows
+
+
+def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]]]:
+    state = session_state(side.status, live)
+    glyph, _ = SESSION_BADGES[state]
+    reason = f"  {_line(side.status_reason)}" if side.status_reason else ""
+    duration = side.hosted_seconds or ((side.ended_at or side.last_active) - side.created_at)
+    came = sanitize(side.origin) + (f" of {sanitize(side.forked_from)} at #{side.forked_at_seq}" if side.forked_from else "")
+
+    def one(text: str, role: str = "text") -> tuple[Piece, ...]:
+        return ((text, role),)
+
+    return [
+        ("name", one(_line(side.title or side.goal), "strong")),
+        ("goal", one(_line(side.goal))),
+        ("state", ((f"{glyph} {state.value.lower()}", _STATES.get(side.status, "muted")), (reason, "muted"))),
+        ("origin", one(came)),
+        ("model", one(sanitize(side.model))),
+        ("workspace", one(sanitize(side.workspace))),
+        ("tags", one(sanitize(side.tags).strip("[]").replace('"', "") or "-")),
+        ("tasks", one(f"{side.tasks_done} of {side.tasks} done" + (f", {side.tasks_failed} failed" if side.tasks_failed else ""))),
+        ("agents", one(f"{side.agents}, {figures.plural(side.turns, 'turn')}")),
+        ("tokens", one(
+            f"{figures.tokens(side.tokens)}  in {figures.tokens(side.input_tokens)}, cached {figures.tokens(side.cached_tokens)},"
+            f" out {figures.tokens(side.output_tokens)}", "tokens",
+        )),
+        ("cost", one(figures.cost(side.cost_usd, side.unpriced_calls), "money")),
+        ("duration", one(figures.duration(duration))),
+        ("model calls", one(
+            f"{side.model_calls:,}, {figures.plural(side.retries, 'retry', 'retries')}, {figures.plural(side.errors, 'error')}"
+        )),
+        ("compactions", one(f"{side.compactions:,}")),
+        ("facts", one(f"{side.facts:,}")),
+    ]  # fmt: skip
+
+
+def _task_rows(row_id: str, pair: TaskPair) -> list[CompareRow]:
+    rows = [CompareRow(row_id, clip(sanitize(pair.name), 14), _task(pair.left), _task(pair.right), differs=pair.differs)]
+    a, b = pair.left, pair.right
+    if a is None or b is None or not pair.differs:
+        return rows
+    for label, ours, theirs in (
+        ("  title", a.title, b.title),
+        ("  role", a.role, b.role),
+        ("  needs", ", ".join(a.needs), ", ".join(b.needs)),
+        ("  told", a.instructions, b.instructions),
+    ):
+        if ours != theirs:
+            sides = _apart(_line(ours), _line(theirs))
+            rows.append(CompareRow(f"{row_id}{label}", label, sides[0], sides[1], differs=True))
+    return rows
+
+
+def _task(side: TaskSide | None) -> tuple[Piece, ...]:
+    if side is None:
+        return (("not in this plan", "faint"),)
+    attempt = f" attempt {side.attempt}" if side.attempt > 1 else ""
+    return (
+        (sanitize(side.status), _STATES.get(side.status, "muted")),
+        (f"{attempt}  {figures.tokens(side.tokens)} tok  ", "muted"),
+        (_line(side.result or side.title), "text"),
+    )
+
+
+def _apart(a: str, b: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """Two texts from a little before the place where they begin to differ, that place marked."""
+    same = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        same += 1
+    begin = max(0, same - 16)
+
+    def side(text: str) -> tuple[Piece, ...]:
+        return (("…" if begin else "", "faint"), (text[begin:same], "text"), (text[same:] or "(nothing)", "match"))
+
+    return side(a), side(b)
+
+
+def _line(text: str) -> str:
+    return " ".join(sanitize(text).split())
+
+
+def _said(pieces: Sequence[Piece]) -> str:
+    return "".join(text for text, _ in pieces)

@@ -1,0 +1,266 @@
+"""From which step a session is forked: its turns and changes of plan, the newest first, and the end before all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from watchkeeper.store import library
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.library.stepping import Step, steps
+from watchkeeper_tui import figures
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
+from watchkeeper_tui.widgets.prompt import Prompt
+from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+
+STEPS_AT_ONCE = 500
+
+_WORDS = {
+    "model.replied": "turn", "inbox.delivered": "told", "plan.revised": "plan", "agent.created": "starts", "task.running": "task runs",
+    "task.done": "task done", "task.failed": "task failed", "task.paused": "task paused", "task.pending": "task again",
+    "compaction.applied": "compacted", "compaction.undo": "undone", "compaction.redo": "redone", "session.paused": "paused",
+    "session.running": "resumed", "session.forked": "forked",
+}  # fmt: skip
+_ROLES = {
+    "task.done": "done", "task.failed": "failed", "plan.revised": "accent", "compaction.applied": "compaction",
+    "model.replied": "assistant",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """A row of the list: a step, or the end."""
+
+    step: Step | None
+
+    @property
+    def id(self) -> str:
+        return str(self.step.seq) if self.step is not None else "end"
+
+
+class StepsView(RowView[StepRow]):
+    """One row a step."""
+
+    HEADINGS = True
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("event", 7, right=True),
+        Column("at", 8, drop=2),
+        Column("who", 14, drop=1),
+        Column("step", 11),
+        Column("", 20, flexible=True),
+    )
+
+    def row_id(self, row: StepRow) -> str:
+        return row.id
+
+    def row_cells(self, row: StepRow) -> Sequence[Cell]:
+        step = row.step
+        if step is None:
+            return (
+                [("end", "accent")],
+                [],
+                [],
+                [("as it is", "strong")],
+                [("an exact copy of the session as it stands", "muted")],
+            )
+        word = _WORDS.get(step.kind, step.kind) + (f" {step.turn}" if step.turn is not None else "")
+        return (
+            [(f"#{step.seq}", "muted")],
+            [(figures.time_of_day(step.at), "faint")],
+            [(clip(sanitize(step.agent or step.task), 14), "accent")],
+            [(sanitize(word), _ROLES.get(step.kind, "text"))],
+            [(" ".join(sanitize(step.text).split()), "muted")],
+        )
+
+
+class ForkScreen(WatchScreen):
+    """Enter on a step says what the fork would be, and `y` makes it."""
+
+    DEFAULT_CSS = """
+    ForkScreen { layout: vertical; }
+    ForkScreen StepsView { height: 1fr; border: round $pane-border; }
+    ForkScreen StepsView:focus { border: round $pane-focus; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", show=False, id="fork.filter"),
+        Binding("escape", "back", "Back", show=False, id="fork.back"),
+    ]
+
+    def __init__(self, session_id: str, name: str, forked: Callable[[library.Forked], None]) -> None:
+        super().__init__()
+        self._session_id = session_id
+        self._called = name
+        self._forked = forked
+        self._steps: tuple[Step, ...] = ()
+        self._all_read = False
+        self._reading = False
+        self._words = ""
+        self._working = False
+
+    def compose(self) -> ComposeResult:
+        yield StepsView(id="steps", classes="pane")
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self.query_one(KeyLine).show(
+            [
+                KeyHint("↵", "Fork from here…", "open"),
+                KeyHint("/", "Filter", "filter"),
+                KeyHint("esc", "Back", "back"),
+                KeyHint(":", "Command", "command_bar"),
+                KeyHint("?", "Help", "help"),
+            ]
+        )
+        self._draw()
+        self._read_more()
+
+    @property
+    def view(self) -> StepsView:
+        return self.query_one(StepsView)
+
+    # Reading.
+
+    def _read_more(self) -> None:
+        """The next older steps."""
+        if self._all_read or self._reading:
+            return
+        self._reading = True
+        before = self._steps[-1].seq if self._steps else 1 << 62
+        session_id = self._session_id
+
+        def question(connection: Connection) -> object:
+            return steps(connection, session_id, before=before, limit=STEPS_AT_ONCE)
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        self._reading = False
+        if not self.is_mounted or self._closing:
+            return
+        if isinstance(result, Exception):
+            self.say(f"! {sanitize(str(result))}", "failed", seconds=12)
+            return
+        assert isinstance(result, tuple)
+        self._steps = (*self._steps, *result)
+        self._all_read = len(result) < STEPS_AT_ONCE
+        self._draw()
+        if self._words:
+            self._read_more()
+
+    def _draw(self) -> None:
+        words = self._words.casefold().split()
+        rows = [StepRow(None)] if not words else []
+        for step in self._steps:
+            text = f"#{step.seq} {step.agent} {step.task} {_WORDS.get(step.kind, step.kind)} {step.turn or ''} {step.text}".casefold()
+            if all(word in text for word in words):
+                rows.append(StepRow(step))
+        self.view.set_rows(tuple(rows))
+        pieces: list[Piece] = [("Fork ", "strong"), (clip(self._called, 60), "text"), ("   from which step?", "muted")]
+        if self._words:
+            pieces += [("  /", "accent"), (sanitize(self._words), "match")]
+        set_title(self.view, pieces, self.watch_app.palette)
+        self._describe()
+
+    def _describe(self) -> None:
+        said = "the fork begins right after the step; what had not ended is paused in it, and the workspace is the same folder"
+        self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(said, "muted")])
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        self._describe()
+
+    def tick(self, now: float) -> None:
+        self._describe()
+
+    # Choosing.
+
+    def on_row_view_selected(self, event: RowView.Selected) -> None:
+        place = self.view.place_of(event.row_id) or 0
+        if place > len(self.view.rows) - 50:
+            self._read_more()
+
+    def on_row_view_opened(self, event: RowView.Opened) -> None:
+        row = self.view.selected
+        if row is None or self._working:
+            return
+        step = row.step
+        if step is None:
+            lines = [f"Fork {clip(self._called, 60)} as it stands?", "a new session, paused where there is something to carry on"]
+        else:
+            where = f"turn {step.turn} of {sanitize(step.agent)}" if step.turn is not None else f"event #{step.seq}"
+            lines = [
+                f"Fork {clip(self._called, 60)} after {where}?",
+                "a new session, paused there; the first one stays as it is. No tokens are spent until it is resumed",
+            ]
+        self.confirm(lines, lambda: self._fork(step))
+
+    def _fork(self, step: Step | None) -> None:
+        path, session_id = self.watch_app.database_path, self._session_id
+        self._working = True
+        self.say("forking …", "muted", seconds=600)
+
+        def run() -> None:
+            try:
+                if step is not None and step.turn is not None and step.agent_id is not None:
+                    made = library.fork(path, session_id, at_turn=(step.agent_id, step.turn))
+                else:
+                    made = library.fork(path, session_id, at_seq=step.seq if step is not None else None)
+            except Exception as error:
+                # A worker must never end the dashboard; the reason is said where the fork would have been.
+                self.app.call_from_thread(self._refused, error)
+                return
+            self.app.call_from_thread(self._made, made)
+
+        self.run_worker(run, thread=True, exit_on_error=False)
+
+    def _made(self, made: library.Forked) -> None:
+        self._working = False
+        if self.is_mounted and not self._closing:
+            self.app.pop_screen()
+            self._forked(made)
+
+    def _refused(self, error: Exception) -> None:
+        self._working = False
+        if self.is_mounted and not self._closing:
+            self.say(f"✗ not forked: {clip(sanitize(str(error)), 300)}", "failed", seconds=12)
+
+    def action_open(self) -> None:
+        self.view.action_open()
+
+    def action_filter(self) -> None:
+        before = self._words
+        question: list[list[Piece]] = [
+            [("Filter", "strong"), ("   agents, tasks, kinds of step, words; Enter keeps it", "muted")]
+        ]
+        self.prompt.ask_line(
+            question, self._filter, kind="steps", value=before, changed=self._filter, gave_up=lambda: self._filter(before)
+        )
+
+    def _filter(self, words: str) -> None:
+        self._words = words
+        self._draw()
+        if words:
+            self._read_more()
+
+    def action_back(self) -> None:
+        if self._words:
+            self._filter("")
+        else:
+            self.app.pop_screen()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [("Fork", [("enter", "fork from this step; asks"), ("/", "filter the steps"), ("esc", "back to the list")])]

@@ -1,0 +1,197 @@
+"""The list of sessions, where the words that are sought stand in the selected one, and what was deleted last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.content import Content
+from textual.widget import Widget
+
+from watchkeeper.store.dashboard_sessions import SessionLine
+from watchkeeper.store.session_search import MessageHit
+from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import SESSION_BADGES
+from watchkeeper_tui.palette import Palette
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.snapshot import SessionState, session_state
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content, pieces_width
+from watchkeeper_tui.widgets.rows import RowView
+
+if TYPE_CHECKING:
+    from watchkeeper_tui.app import WatchkeeperApp
+
+_ROLES = {
+    SessionState.LIVE: "working",
+    SessionState.PAUSED: "paused",
+    SessionState.DEAD: "dead",
+    SessionState.DONE: "done",
+    SessionState.FAILED: "failed",
+}
+
+
+def session_name(row: SessionLine) -> str:
+    """What people call the session: its title, or its goal; sanitised, on one line."""
+    return " ".join(sanitize(row.title or row.goal).split())
+
+
+def tags_of(row: SessionLine) -> tuple[str, ...]:
+    """The session's tags, sanitised."""
+    text = sanitize(row.tags).strip("[]").replace('"', "")
+    return tuple(tag.strip() for tag in text.split(",") if tag.strip())
+
+
+class SessionsView(RowView[SessionLine]):
+    """One row a session, the newest first."""
+
+    HEADINGS = True
+    IDLE_SELECTION = True
+    COLUMNS: ClassVar[Sequence[Column]] = (
+        Column("S", 1),
+        Column("session", 8),
+        Column("last active", 11, drop=2),
+        Column("goal", 20, flexible=True),
+        Column("model", 12, drop=6),
+        Column("agents", 6, right=True, drop=5),
+        Column("duration", 9, right=True, drop=3),
+        Column("tokens", 6, right=True, drop=4),
+        Column("cost", 8, right=True, drop=1),
+        Column("end", 16, drop=7),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(id="sessions", classes="pane")
+        self.now = 0.0
+        self.hosts: dict[str, int] = {}
+        self.marked: frozenset[str] = frozenset()
+
+    def row_id(self, row: SessionLine) -> str:
+        return row.id
+
+    def is_marked(self, row: SessionLine) -> bool:
+        return row.id in self.marked
+
+    @property
+    def chosen(self) -> tuple[SessionLine, ...]:
+        """The marked sessions that are listed, or else the selected one."""
+        marked = tuple(row for row in self.rows if row.id in self.marked) if self.marked else ()
+        selected = self.selected
+        return marked or ((selected,) if selected is not None else ())
+
+    def state(self, row: SessionLine) -> SessionState:
+        """How the session stands, judged by its lease."""
+        return session_state(row.status, row.id in self.hosts)
+
+    def row_cells(self, row: SessionLine) -> Sequence[Cell]:
+        state = self.state(row)
+        role = _ROLES.get(state, "muted")
+        glyph, _ = SESSION_BADGES[state]
+        end = f"live (pid {self.hosts[row.id]})" if row.id in self.hosts else sanitize(row.status_reason or state.value.lower())
+        duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
+        goal: list[Piece] = [(session_name(row), "text")]
+        tags = tags_of(row)
+        if tags:
+            goal.append((f"  [{', '.join(tags)}]", "accent"))
+        if row.origin != "run":
+            goal.insert(0, (f"{sanitize(row.origin)}: ", "muted"))
+        return (
+            [(glyph, role)],
+            [(row.id, "accent")],
+            [(figures.when(row.last_active, self.now), "muted")],
+            goal,
+            [(sanitize(figures.model_name(row.model)), "muted")],
+            [(f"{row.agents:,}", "text")],
+            [(figures.duration(duration), "text")],
+            [(figures.tokens(row.tokens), "tokens")],
+            [(figures.cost(row.cost_usd, row.unpriced_calls), "money")],
+            [(end, role)],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HitPlace:
+    """A message that holds the words, and what is known of its agent."""
+
+    hit: MessageHit
+    agent: str
+    """The agent's name: hostile until sanitised."""
+
+
+class HitPane(Widget):
+    """Where the words stand in the selected session: who said it, and the words in their context."""
+
+    DEFAULT_CSS = "HitPane { height: auto; max-height: 4; padding: 0 1; background: $panel; display: none; }"
+
+    LINES = 3
+
+    def __init__(self) -> None:
+        super().__init__(id="hit")
+        self._place: HitPlace | None = None
+
+    def show(self, place: HitPlace | None) -> None:
+        """Show this one; None puts the pane away."""
+        if place != self._place:
+            self._place = place
+            self.display = place is not None
+            self.refresh(layout=True)
+
+    def render(self) -> Content:
+        palette = cast("WatchkeeperApp", self.app).palette
+        if self._place is None:
+            return Content("")
+        hit, width = self._place.hit, max(20, self.size.width)
+        head: list[Piece] = [
+            ("found in ", "muted"),
+            (clip(sanitize(self._place.agent or hit.agent_id), 28), "accent"),
+            (f" #{hit.seq}", "accent"),
+            ("   m", "key"),
+            (" opens it in its transcript", "muted"),
+        ]
+        rows = wrapped([(sanitize(piece.text), "match" if piece.found else "text") for piece in hit.pieces], width)
+        if not rows:
+            rows = wrapped([(sanitize(hit.excerpt), "text")], width)
+        return _lines([head, *rows[: self.LINES]], palette)
+
+
+class DeletedLine(Widget):
+    """What was deleted last, for as long as it can be undone from here."""
+
+    DEFAULT_CSS = "DeletedLine { height: 1; background: $panel; display: none; }"
+
+    def __init__(self) -> None:
+        super().__init__(id="deleted")
+        self._pieces: tuple[Piece, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What stands there."""
+        return "".join(text for text, _ in self._pieces)
+
+    def show(self, pieces: Sequence[Piece]) -> None:
+        """Show these words; none put the line away."""
+        self._pieces = tuple(pieces)
+        self.display = bool(pieces)
+        self.refresh(layout=True)
+
+    def render(self) -> Content:
+        palette = cast("WatchkeeperApp", self.app).palette
+        return content([(" ", "text"), *self._pieces], palette)
+
+
+def wrapped(pieces: Sequence[Piece], width: int) -> list[list[Piece]]:
+    """Pieces as rows of at most `width` columns, broken between words; line breaks count as spaces."""
+    rows: list[list[Piece]] = [[]]
+    for text, role in pieces:
+        for number, word in enumerate(text.replace("\n", " ").replace("\t", " ").split(" ")):
+            part = (" " if number and rows[-1] else "") + word
+            if rows[-1] and pieces_width(rows[-1]) + pieces_width([(part, role)]) > width:
+                rows.append([])
+                part = part.lstrip()
+            if part:
+                rows[-1].append((clip(part, width), role))
+    return [row for row in rows if row]
+
+
+def _lines(rows: Sequence[Sequence[Piece]], palette: Palette) -> Content:
+    return Content("\n").join([content(row, palette) for row in rows])
