@@ -122,7 +122,9 @@ class AgentMemory:
         messages = memory.load_messages(reads, agent_id, 1, None if whole else 1)
         if not whole and current.verbatim_from is not None:
             messages += memory.load_messages(reads, agent_id, max(2, current.verbatim_from))
-        state = ContextState.restore(limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0], total_tokens=row[2])
+        state = ContextState.restore(
+            limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0], total_tokens=row[2]
+        )
         return cls(state, agent_id)
 
     def append(self, role: Role, content: Content, *, at: float) -> Recorded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from watchkeeper.agents.control import AgentControl, Interrupted
 from watchkeeper.agents.environment import Environment, LiveBoard
@@ -58,6 +58,32 @@ class Called:
             estimated_prompt_tokens=self.estimated_prompt_tokens,
             usage_exact=reply.usage_exact if reply else False,
         )
+
+
+@dataclass(slots=True)
+class Spent:
+    """Calls that work beside a loop has made, until they are recorded; and what they cost in all."""
+
+    calls: list[Called] = field(default_factory=list)
+    cost_usd: float | None = None
+
+    def record(self, tx: Transaction, agent_id: str, turn: int) -> float | None:
+        """Write the calls that are not written yet; returns the cost of all so far (None: nothing of it is priced)."""
+        calls, cost = tuple(self.calls), self.cost_usd
+        for called in calls:
+            called.record(tx, agent_id, turn)
+            if called.cost.usd is not None:
+                cost = (cost or 0.0) + called.cost.usd
+        return cost
+
+    def take(self) -> Spent:
+        """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits or not."""
+        taken = Spent(self.calls, self.cost_usd)
+        for called in self.calls:
+            if called.cost.usd is not None:
+                self.cost_usd = (self.cost_usd or 0.0) + called.cost.usd
+        self.calls = []
+        return taken
 
 
 class _Unshown:

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.calling import Called, call_model
+from watchkeeper.agents.calling import Spent, call_model
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.observing import OBSERVER, REFLECTOR, Observing
 from watchkeeper.memory.changes import Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome
 from watchkeeper.memory.pacing import Pacer
@@ -45,7 +46,7 @@ class _Flight:
     trigger: str
     began: float
     task: asyncio.Task[Prepared]
-    calls: list[Called] = field(default_factory=list)
+    spent: Spent = field(default_factory=Spent)
 
 
 class Compaction:
@@ -56,6 +57,7 @@ class Compaction:
         self._agent = agent
         self._memory = memory
         self._compactor = Compactor(memory.state, write=self._write, monotonic=environment.clock.monotonic)
+        self._observing = Observing(environment, agent, memory) if environment.settings.observational else None
         self._pacer = Pacer()
         self._flight: _Flight | None = None
         self._cached_tokens = 0
@@ -73,6 +75,9 @@ class Compaction:
         flight = self._flight
         if flight is not None and flight.task.done():
             await self._land(flight)
+        if self._observing is not None:
+            await self._observing.advance()
+            return
         clock, state = self._environment.clock, self._memory.state
         self._pacer.grew(clock.monotonic(), state.total_tokens)
         if self._flight is None and self._pacer.due(state, clock.monotonic(), self._compactor.expected_seconds()):
@@ -106,9 +111,8 @@ class Compaction:
         except BaseException:
             self._compactor.end()
             raise
-        calls: list[Called] = []
         task = asyncio.create_task(self._prepare(run, compaction_id), name=f"compaction-{self._agent.id}")
-        self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), task, calls)
+        self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), task)
         return run
 
     async def run(self, *, trigger: str, up_to: int | None = None, instructions: str | None = None) -> Outcome | Rejection:
@@ -122,6 +126,8 @@ class Compaction:
 
     async def abandon(self, reason: str) -> None:
         """Give up what is in flight; nothing of it stays but the record that it was."""
+        if self._observing is not None:
+            await self._observing.abandon(reason)
         flight, self._flight = self._flight, None
         if flight is None:
             return
@@ -134,21 +140,33 @@ class Compaction:
         """After a crash: publish what an earlier host had prepared; what was only running is abandoned."""
         store = self._environment.store
         found = store.all(
-            "SELECT id, status, prepared FROM compactions WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id",
+            "SELECT id, trigger, status, prepared FROM compactions WHERE agent_id = ? AND status IN ('running', 'prepared')"
+            " ORDER BY id",
             (self._agent.id,),
         )
         for row in found:
             outcome = None
-            if row["status"] == "prepared" and row["prepared"]:
+            observed = row["trigger"] in (OBSERVER, REFLECTOR)
+            if observed and self._observing is not None:
+                continue
+            if row["status"] == "prepared" and row["prepared"] and not observed:
                 outcome = self._compactor.republish(_load(row["prepared"]), at=self._environment.clock.now())
             await self._write_outcome(row["id"], outcome, "the host that ran it stopped")
+        if self._observing is not None:
+            await self._observing.restore()
 
     # --- one pass ----------------------------------------------------------------------------------------------
 
     async def _prepare(self, run: CompactionPass, compaction_id: int) -> Prepared:
         prepared = await self._compactor.prepare(run)
         text = encode(asdict(prepared))
-        await self._environment.store.commit(lambda tx: rows.keep_prepared(tx, self._agent.id, compaction_id, text))
+        spent = self._flight.spent.take() if self._flight is not None else Spent()
+
+        def write(tx: Transaction) -> None:
+            cost = spent.record(tx, self._agent.id, self._agent.turn)
+            rows.keep_prepared(tx, self._agent.id, compaction_id, text, cost_usd=cost)
+
+        await self._environment.store.commit(write)
         return prepared
 
     async def _write(self, run: CompactionPass, instructions: str | None) -> str:
@@ -166,7 +184,7 @@ class Compaction:
             estimated_prompt_tokens=run.source_tokens, shown=False,
         )  # fmt: skip
         if self._flight is not None:
-            self._flight.calls.append(called)
+            self._flight.spent.calls.append(called)
         if called.reply is None:
             raise called.error or RuntimeError("the call was abandoned")
         return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")
@@ -213,9 +231,7 @@ class Compaction:
         return self._compactor.publish(prepared, at=self._environment.clock.now())
 
     def _write_end(self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None) -> None:
-        for called in flight.calls:
-            called.record(tx, self._agent.id, self._agent.turn)
-        costs = [called.cost.usd for called in flight.calls if called.cost.usd is not None]
+        cost = flight.spent.record(tx, self._agent.id, self._agent.turn)
         change = outcome.change if outcome else None
         rows.end_compaction(
             tx,
@@ -228,7 +244,7 @@ class Compaction:
             high_water=outcome.high_water if outcome else None,
             view_before=change.views[0].parent if change and change.views else None,
             view_after=change.view.version if change else None,
-            cost_usd=sum(costs) if costs else None,
+            cost_usd=cost,
             seconds=self._environment.clock.monotonic() - flight.began,
             cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated) if change else 0,
         )

@@ -38,6 +38,8 @@ class LoopSettings:
     context_tokens: int | None = None
     """A smaller window than the model's own, if any."""
     summarization_threshold: float = 0.75
+    observational: bool = False
+    """Observers and reflectors keep the agents' memory, rather than a summariser."""
     most_turns: int = 2_000
     """A task that takes more is failed: it loops."""
 

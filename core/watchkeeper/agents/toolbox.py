@@ -139,9 +139,7 @@ class Toolbox:
             return await self._end(call, ToolResult(str(error), is_error=True), ToolCallStatus.ERROR, began)
 
     async def _end(self, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> ToolResult:
-        result = ToolResult(
-            self._environment.redact(result.content), result.is_error, self._environment.redact(result.effects)
-        )
+        result = ToolResult(self._environment.redact(result.content), result.is_error, self._environment.redact(result.effects))
 
         def change(tx: Transaction) -> ToolResult:
             assert_mine(tx, self._agent.id)

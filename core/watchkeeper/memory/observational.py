@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from watchkeeper.memory.buffering import (
@@ -65,6 +65,10 @@ class EngineState:
     ranges: tuple[tuple[int, int, tuple[int, ...]], ...]
 
 
+Keep = Callable[[ObserverOutput, tuple[int, int, tuple[int, ...]], int], Awaitable[None]]
+"""`await keep(output, (first, last, citations), tokens_of_the_messages)`."""
+
+
 class ObservationalMemory:
     """See the module's docstring. `prompts.model_observer` and `model_reflector` make the two from a model."""
 
@@ -76,7 +80,9 @@ class ObservationalMemory:
         settings: ObservationalSettings | None = None,
         *,
         coordinator: BufferingCoordinator | None = None,
+        keep: Keep | None = None,
     ) -> None:
+        """`keep`: awaited with each judged answer before it becomes a chunk, so that it can be stored at once."""
         self.state = state
         self.settings = settings or ObservationalSettings()
         self.coordinator = coordinator or BufferingCoordinator(counter=state.counter)
@@ -87,6 +93,9 @@ class ObservationalMemory:
         self._reflection = Reflection(state, self.coordinator, reflect, self.settings)
         self._ranges: list[_Range] = []
         self._launched: _Range | None = None
+        self._reading: _Range | None = None
+        """What the observer in flight reads."""
+        self._kept = keep
         self._shown = self._signature()
 
     # --- what runs after each message -----------------------------------------------------------------------------
@@ -111,6 +120,19 @@ class ObservationalMemory:
         """The agent's session ended: nothing is launched any more, what is in flight is discarded."""
         self.coordinator.abort()
         self._reflection.end()
+
+    @property
+    def is_reflecting(self) -> bool:
+        """Whether a reflector is at work, or has written what is not swapped in yet."""
+        return self._reflection.is_open
+
+    def held_marks(self) -> frozenset[int]:
+        """The last message of each chunk that waits, and of what an observer in flight reads."""
+        self._collect()
+        marks = {place.last for place in self._ranges}
+        if self._reading is not None and self.coordinator.is_observer_in_flight():
+            marks.add(self._reading.last)
+        return frozenset(marks)
 
     def snapshot(self) -> EngineState:
         """Completed chunks and what they stand for, to be stored."""
@@ -181,7 +203,7 @@ class ObservationalMemory:
         if end <= watermark:
             return
         messages = list(tail[watermark:end])
-        place = _Range(messages[0].seq, messages[-1].seq, ())
+        place = self._reading = _Range(messages[0].seq, messages[-1].seq, ())
         self.coordinator.launch_observer(
             lambda given, previous: self._observed(place, given, previous), messages, end, self._previous()
         )
@@ -226,15 +248,19 @@ class ObservationalMemory:
             except Exception as error:  # a TimeoutError among them: all mean that there is no text
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):
-                self._launched = replace(place, citations=judged.citations)
-                return replace(output, observations=judged.text)
+                return await self._chunk(replace(output, observations=judged.text), place, judged.citations, source)
             log.info("observations of messages %d-%d not used: %s", place.first, place.last, judged.reason)
             again = SHORTER.format(why=judged.reason)
             instruction = f"{self.settings.observer_instruction or ''}\n{again}".strip()
         notes = DigestNotes.gather(self.state.agent_id, (place.first, place.last), (), messages, notebook=self.state.notebook)
         text, citations, _ = notes.write(max(1, source // 4), self.state.counter)
+        return await self._chunk(ObserverOutput(text), place, citations, source)
+
+    async def _chunk(self, output: ObserverOutput, place: _Range, citations: tuple[int, ...], tokens: int) -> ObserverOutput:
+        if self._kept is not None:
+            await self._kept(output, (place.first, place.last, citations), tokens)
         self._launched = replace(place, citations=citations)
-        return ObserverOutput(text)
+        return output
 
     def _activate(self, at: float) -> Change | None:
         """Put waiting chunks in place of their messages, as one observation, once the threshold is reached."""

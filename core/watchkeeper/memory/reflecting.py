@@ -64,6 +64,11 @@ class Reflection:
         self._reflect_from = 0
 
     @property
+    def is_open(self) -> bool:
+        """Whether a reflector was launched whose text is neither swapped in nor given up."""
+        return self._reading is not None
+
+    @property
     def threshold(self) -> int:
         """Tokens of observations from which on they must be consolidated."""
         return self._settings.reflection_threshold or max(1, int(self._state.limit * 0.3))

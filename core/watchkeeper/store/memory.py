@@ -163,10 +163,13 @@ def begin_compaction(
     return compaction_id
 
 
-def keep_prepared(tx: Transaction, agent_id: str, compaction_id: int, prepared: str) -> None:
+def keep_prepared(
+    tx: Transaction, agent_id: str, compaction_id: int, prepared: str, *, cost_usd: float | None = None
+) -> None:
     """The pass has its result, as JSON; it is published at the agent's next step, by whichever host takes it."""
     tx.execute(
-        "UPDATE compactions SET status = 'prepared', prepared = ? WHERE id = ? AND status = 'running'", (prepared, compaction_id)
+        "UPDATE compactions SET status = 'prepared', prepared = ?, cost_usd = ? WHERE id = ? AND status = 'running'",
+        (prepared, cost_usd, compaction_id),
     )
     tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id)
 
@@ -178,6 +181,7 @@ def end_compaction(
     *,
     status: str,
     reason: str,
+    tokens_before: int | None = None,
     tokens_after: int | None = None,
     messages_removed: int = 0,
     high_water: int | None = None,
@@ -188,14 +192,18 @@ def end_compaction(
     seconds: float | None = None,
     cache_tokens_invalidated: int = 0,
 ) -> None:
-    """How a pass ended: applied, rejected or abandoned, why, and what it cost and gained."""
+    """How a pass ended: applied, rejected or abandoned, why, and what it cost and gained.
+
+    `tokens_before`, `high_water` and `cost_usd`: None leaves what is stored.
+    """
     row = tx.one("SELECT trigger, tokens_before FROM compactions WHERE id = ?", (compaction_id,))
     tx.execute(
-        "UPDATE compactions SET status = ?, reason = ?, tokens_after = ?, messages_removed = ?,"
-        " high_water = coalesce(?, high_water), view_before = ?, view_after = ?, cost_usd = ?, stall_seconds = ?, seconds = ?,"
+        "UPDATE compactions SET status = ?, reason = ?, tokens_before = coalesce(?, tokens_before), tokens_after = ?,"
+        " messages_removed = ?, high_water = coalesce(?, high_water), view_before = ?, view_after = ?,"
+        " cost_usd = coalesce(?, cost_usd), stall_seconds = ?, seconds = ?,"
         " cache_tokens_invalidated = ?, prepared = NULL, ended_at = ? WHERE id = ?",
         (
-            status, reason, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, stall_seconds, seconds,
+            status, reason, tokens_before, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, stall_seconds, seconds,
             cache_tokens_invalidated, tx.now, compaction_id,
         ),
     )  # fmt: skip
@@ -206,7 +214,7 @@ def end_compaction(
         agent_id=agent_id,
         compaction=compaction_id,
         trigger=row[0] if row else None,
-        tokens_before=row[1] if row else None,
+        tokens_before=tokens_before if tokens_before is not None else row[1] if row else None,
         tokens_after=tokens_after,
         messages_removed=messages_removed,
         high_water=high_water,

@@ -6,9 +6,7 @@ import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
 
-PLAN_TOOLS = frozenset(
-    {"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"}
-)
+PLAN_TOOLS = frozenset({"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"})
 """Only the role `planner` may call these."""
 
 ALWAYS = frozenset(

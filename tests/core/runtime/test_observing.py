@@ -1,0 +1,109 @@
+"""Observational memory in a run: observers beside the agents' loops, chunks that outlive their host, honest records."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.runtime.conftest import Bench
+from tests.core.runtime.test_compaction import Work
+from tests.support.scripted import said
+
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
+
+LOG = "<observations>\n10:00 [!] the agent saves its notes (#{seq})\n</observations><current-task>saving notes</current-task>"
+
+
+class Observed(Work):
+    """Work whose memory is kept by an observer; `asked` counts the observer's calls, `reflected` the reflector's."""
+
+    reflected = 0
+
+    def __call__(self, request: ModelRequest) -> Any:
+        if request.purpose is Purpose.OBSERVER:
+            self.asked += 1
+            if not self.summaries.is_set():
+                return self.summaries
+            return self.summary if isinstance(self.summary, ModelError) else [said(LOG.format(seq=2))]
+        if request.purpose is Purpose.REFLECTOR:
+            self.reflected += 1
+            return [said("<observations>\n[!] notes were saved (#2)\n</observations>")]
+        return super().__call__(request)
+
+
+@pytest.fixture
+def bench(bench: Bench, tmp_path: Path) -> Bench:
+    (tmp_path / "config").mkdir(exist_ok=True)
+    (tmp_path / "config" / "config.toml").write_text('memory = "observational"\n')
+    return bench
+
+
+def rows(bench: Bench, trigger: str = "observer") -> list[dict[str, Any]]:
+    return [one for one in bench.state["compactions"] if one["trigger"] == trigger]
+
+
+async def test_observers_read_ahead_of_need_and_their_log_takes_the_messages_place(bench: Bench) -> None:
+    bench.start(Observed(count=24, words=450), window=12_000)
+    assert (await bench.run()).exit_code == 0
+    applied = [one for one in rows(bench) if one["status"] == "applied"]
+    assert applied
+    assert applied[-1]["tokens_after"] < applied[-1]["tokens_before"]
+    assert all(one["stall_seconds"] == 0 for one in rows(bench))
+    kinds = {row[0] for row in bench.query("SELECT kind FROM observations WHERE agent_id = ?", bench.state["agents"][-1]["id"])}
+    assert "observation" in kinds
+    bench.assert_sound()
+
+
+async def test_an_observer_that_takes_for_ever_holds_no_turn_up(bench: Bench) -> None:
+    work = Observed(count=24, words=450)
+    work.summaries.clear()
+    bench.start(work, window=12_000)
+    assert (await bench.run()).exit_code == 0
+    assert work.saved == 24
+    assert {one["status"] for one in rows(bench)} == {"abandoned"}
+    bench.assert_sound()
+
+
+async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next_host(bench: Bench) -> None:
+    work = Observed(count=24, words=450)
+    work.hold_turn = 8
+    bench.start(work, window=12_000)
+    crashed = asyncio.ensure_future(bench.run())
+    await bench.until(lambda state: bench.model.hanging and any(one["status"] == "prepared" for one in rows(bench)))
+    crashed.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await crashed
+    kept = [one["id"] for one in rows(bench) if one["status"] == "prepared"]
+    work.turn_gate.set()
+    assert (await bench.run()).exit_code == 0
+    assert {one["status"] for one in rows(bench) if one["id"] in kept} == {"applied"}
+    bench.assert_sound()
+
+
+async def test_an_observer_that_fails_gives_way_to_the_digest(bench: Bench) -> None:
+    bench.start(Observed(count=24, words=450, summary=ModelError("overloaded", kind=ErrorKind.RETRY)), window=12_000)
+    assert (await bench.run()).exit_code == 0
+    assert [one for one in rows(bench) if one["status"] == "applied"]
+    assert all(one["context"]["used"] <= 12_000 for one in bench.state["agents"])
+    bench.assert_sound()
+
+
+async def test_no_record_is_left_open_at_the_end_of_a_run(bench: Bench) -> None:
+    bench.start(Observed(count=40, words=300), window=9_000)
+    assert (await bench.run()).exit_code == 0
+    assert not [one for one in bench.state["compactions"] if one["status"] == "running"]
+    bench.assert_sound()
+
+
+async def test_a_compaction_by_hand_goes_on_beside_observers(bench: Bench) -> None:
+    work = Observed(count=24, words=300)
+    bench.start(work, window=12_000)
+    assert (await bench.run()).exit_code == 0
+    agent = bench.state["agents"][-1]
+    await bench.run(once=bench.submit("compact", agent_id=agent["id"]))
+    assert rows(bench, "manual")[-1]["status"] in ("applied", "rejected")
+    await bench.run(once=bench.submit("undo", agent_id=agent["id"]))
+    bench.assert_sound()
