@@ -1,8 +1,9 @@
 """Who may call a model next: a gate per provider and model, shared by every agent of a host.
 
-The main loop comes first. Compaction and observation use what is left over: they never take the last slot, so
-that no agent's turn ever waits for one of them longer than for another turn. Whoever waits grows in rank with
-time, so that nothing starves. What waits, and for what, can be listed at any moment.
+The main loop comes first. Compaction and observation use what is left over: they never take the last slot, and
+behind one of them a turn waits at most once, for the reply that it has under way: once that is so, no other of
+them starts before the turn does. Whoever waits grows in rank with time, so that nothing starves. What waits, and
+for what, can be listed at any moment.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Gate:
 
     At most `limit` calls run at a time; of these, background calls (reflector, observer) hold at most
     `limit - reserved`, and at least one, so that a limit of one still lets them run when nobody else waits.
-    A waiter gains one rank in `ageing_seconds`, without end.
+    A waiter gains one rank in `ageing_seconds`, without end. So a background call that has waited long goes before a
+    newer turn; but never before one that has waited while a background call ran. Hence a turn waits behind background
+    calls for one reply at most (and not at all while nothing but they run, where a slot is reserved), and they, while
+    turns keep coming, for the turns that came while the last of them ran.
 
     `rate_limited_until` is asked before every grant and gives a wall time (0: no limit); pass a reader of the
     table `rate_limits`, so that all hosts on one database hold back together. `on_rate_limited(until, reason)`
@@ -93,6 +97,8 @@ class Gate:
         self._running = 0
         self._running_background = 0
         self._arrivals = 0
+        self._waited_behind = 0
+        """Foreground calls that arrived up to this number have waited while a background call ran, if they wait still."""
         self._queues: dict[Purpose, deque[_Waiter]] = {purpose: deque() for purpose in RANK}
         self._alarm: asyncio.Task[None] | None = None
 
@@ -143,6 +149,8 @@ class Gate:
         waiter = _Waiter(purpose, agent_id, self._arrivals, now, monotonic, granted)
         self._queues[purpose].append(waiter)
         self._grant()
+        if self._running_background:
+            self._waited_behind = self._arrivals
         try:
             await granted
         except asyncio.CancelledError:
@@ -171,21 +179,19 @@ class Gate:
             self._running += 1
             if waiter.purpose not in FOREGROUND:
                 self._running_background += 1
+                self._waited_behind = self._arrivals
             waiter.granted.set_result(None)
         self._quiet_alarm()
 
     def _next(self) -> _Waiter | None:
         """Whoever is first among those who may run. Within a purpose that is whoever came first, so only the
         heads of the queues are compared: a thousand waiting agents cost no more than ten."""
-        background_open = self._running_background < self.background_limit
         for queue in self._queues.values():
             while queue and queue[0].granted.cancelled():
                 queue.popleft()
-        heads = [
-            queue[0]
-            for purpose, queue in self._queues.items()
-            if queue and (purpose in FOREGROUND or background_open)
-        ]
+        owed = any(queue[0].number <= self._waited_behind for purpose in FOREGROUND if (queue := self._queues[purpose]))
+        background_open = self._running_background < self.background_limit and not owed
+        heads = [queue[0] for purpose, queue in self._queues.items() if queue and (purpose in FOREGROUND or background_open)]
         return min(heads, key=self._place(), default=None)
 
     def _place(self) -> Callable[[_Waiter], tuple[float, int]]:

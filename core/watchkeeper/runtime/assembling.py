@@ -102,14 +102,7 @@ async def assemble(
             models[ref] = resolve(ref, config=model_config(config, settings.speed, settings.context_tokens), clock=clock)
         return models[ref]
 
-    gates = Gates(
-        lambda ref: Gate(
-            config.slots,
-            clock=clock,
-            rate_limited_until=partial(_limited_until, store, ref),
-            on_rate_limited=partial(_note_limit, store, ref),
-        )
-    )
+    gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
     environment = Environment(
         store=store,
         clock=clock,
@@ -140,6 +133,16 @@ async def assemble(
     budgets = Budgets(store, store.session_id, host.hosted_seconds)
     environment.budget = budgets.reached
     return Assembled(host, pool, mcp, models)
+
+
+def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:
+    """The gate of a model, which holds back while any host on this database was told to by the provider."""
+    return Gate(
+        slots,
+        clock=clock,
+        rate_limited_until=partial(_limited_until, store, ref),
+        on_rate_limited=partial(_note_limit, store, ref),
+    )
 
 
 def model_config(config: Config, speed: float | None, surveyor_window: int | None = None) -> ModelConfig:
