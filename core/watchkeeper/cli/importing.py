@@ -30,15 +30,18 @@ TICK_SECONDS = 0.1
 @db_option
 @json_option
 def import_(what: tuple[str, ...], verbose: bool, db: Path | None, as_json: bool) -> int:
-    """Import sessions of Claude Code, Codex and OpenCode.
+    """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
 
-    PATH is a log or a folder of logs; `claude`, `codex` and `opencode` mean the usual places. Imported sessions are
-    read-only. Importing again adds what is new; an import may be interrupted and continued.
+    PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode` mean the usual
+    places. Imported sessions are read-only. Importing again adds what is new; an import may be interrupted and continued.
     """
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
 
     path = (db or database.default_path()).expanduser().absolute()
+    what = _import_exports(path, what, as_json)
+    if not what:
+        return 0
     places, only = wanted_places(what)
     writer = Writer(path)
     importer = Importer(writer, pricing=pricing(), user_id=user(), progress=_progress(as_json), only=only)
@@ -60,6 +63,30 @@ def import_(what: tuple[str, ...], verbose: bool, db: Path | None, as_json: bool
         if verbose:
             _list(report)
     return 0
+
+
+def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[str, ...]:
+    """Import the files of `wk export --format json` among what is named; returns the rest."""
+    from watchkeeper.transcripts.export.reading import import_export, is_export
+
+    others: list[str] = []
+    for name in what:
+        file = Path(name).expanduser()
+        if not file.is_file() or not is_export(file):
+            others.append(name)
+            continue
+        found = import_export(path, file)
+        if as_json:
+            print_json(
+                {"type": "import", "session": found.session_id, "already_there": found.already_there, "messages": found.messages}
+            )
+        elif found.deleted:
+            say(f"session {found.session_id} is here already, deleted; `wk restore {found.session_id}` brings it back")
+        elif found.already_there:
+            say(f"session {found.session_id} is here already; nothing was done")
+        else:
+            say(f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows in all")
+    return tuple(others)
 
 
 def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:

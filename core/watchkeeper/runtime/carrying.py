@@ -70,6 +70,7 @@ class Carried:
                 sources=fact.sources,
                 confidence=fact.confidence,
                 pinned=fact.pinned,
+                also=True,  # they held beside each other, and none takes the place of what is known here
             )
         text = whole_text(brief).encode("utf-8", "replace")
         ref = artifacts.save_output(

@@ -21,7 +21,7 @@ PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "opencode": "OpenCod
 
 def imported_from(origin: str) -> str | None:
     """The program that ran a session of this origin, as people call it; None for sessions of our own."""
-    return PROGRAMS.get(origin)
+    return "an exported file" if origin.startswith("export:") else PROGRAMS.get(origin)
 
 
 def refuse_imported(connection: Connection, session_id: str) -> None:

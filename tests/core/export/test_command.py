@@ -139,3 +139,17 @@ def test_a_session_of_an_odd_id_stays_in_the_folder(made: Callable[..., Any], he
     odd.done()
     assert run(["export", "../../x/.."]) == 0
     assert len(os.listdir(here)) == 1
+
+
+def test_wk_import_reads_an_export_back(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", "last", "--format", "json"]) == 0
+    other = ["--db", str(tmp_path / "other.db")]
+    assert run(["import", "sessn001.json", *other]) == 0
+    assert "session sessn001 imported: 2 messages" in capsys.readouterr().out
+    assert run(["import", "sessn001.json", *other]) == 0
+    assert "is here already; nothing was done" in capsys.readouterr().out
+    assert run(["export", "last", "-o", "again.json", *other]) == 0
+    assert (here / "again.json").read_bytes() == (here / "sessn001.json").read_bytes()
+    (here / "bad.json").write_text('{"format":"watchkeeper-session","version":1,')
+    assert run(["import", "bad.json", *other]) == 2
+    assert "bad.json" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.model import Cost, PriceStatus, Usage
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
@@ -27,9 +27,8 @@ def session_of(connection: Connection) -> str:
 
 def imported(tmp_path: Path, text: str, into: Path | None = None) -> Connection:
     (tmp_path / "one.json").write_text(text, encoding="utf-8")
-    connection = database.open_writable(into or tmp_path / "other.db")
-    import_export(connection, tmp_path / "one.json")
-    return connection
+    import_export(into or tmp_path / "other.db", tmp_path / "one.json")
+    return database.open_writable(into or tmp_path / "other.db")
 
 
 def everything(connection: Connection) -> dict[str, list[Any]]:
@@ -99,7 +98,7 @@ def test_importing_again_changes_nothing_and_says_so(made: Make, tmp_path: Path,
     one, _ = full(made)
     other = imported(tmp_path, export(one.connection, one.session_id).text)
     before = everything(other)
-    again = import_export(other, tmp_path / "one.json")
+    again = import_export(tmp_path / "other.db", tmp_path / "one.json")
     assert again.already_there
     assert again.session_id == one.session_id
     assert everything(other) == before
@@ -244,7 +243,7 @@ def test_a_document_that_is_not_as_it_should_be_is_refused_whole(
     other = database.open_writable(tmp_path / "other.db")
     before = everything(other)
     with pytest.raises(BadInput, match=says) as refused:
-        import_export(other, path)
+        import_export(tmp_path / "other.db", path)
     assert "\n" not in str(refused.value)
     assert everything(other) == before
 
@@ -256,7 +255,7 @@ def test_a_file_that_ends_early_is_refused(made: Make, tmp_path: Path, export: E
     path.write_text(export(one.connection, one.session_id).text[:cut])
     other = database.open_writable(tmp_path / "other.db")
     with pytest.raises(BadInput, match=r"cut\.json"):
-        import_export(other, path)
+        import_export(tmp_path / "other.db", path)
     assert other.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
 
 
@@ -266,9 +265,8 @@ def test_a_file_that_ends_early_is_refused(made: Make, tmp_path: Path, export: E
 def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "odd.json"
     path.write_text(text, encoding="latin-1")
-    other = database.open_writable(tmp_path / "other.db")
     with pytest.raises(BadInput, match=r"odd\.json"):
-        import_export(other, path)
+        import_export(tmp_path / "other.db", path)
 
 
 def test_an_agent_of_another_session_is_never_touched(made: Make, tmp_path: Path, export: Export) -> None:
@@ -277,39 +275,78 @@ def test_an_agent_of_another_session_is_never_touched(made: Make, tmp_path: Path
     (tmp_path / "steal.json").write_text(text)
     before = everything(one.connection)
     with pytest.raises(BadInput, match=one.session_id):
-        import_export(one.connection, tmp_path / "steal.json")
+        import_export(one.path, tmp_path / "steal.json")
     assert everything(one.connection) == before
 
 
 def test_an_import_that_was_interrupted_is_begun_anew(
     made: Make, tmp_path: Path, export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from watchkeeper.store import sessions
     from watchkeeper.transcripts.export import reading
 
     one, _ = full(made)
     first = export(one.connection, one.session_id).text
     (tmp_path / "one.json").write_text(first)
-    other = database.open_writable(tmp_path / "other.db")
-    monkeypatch.setattr(reading, "_ROWS_A_COMMIT", 3)
-    commits = 0
-    whole_commit = reading._Batch.commit
+    count = 0
 
-    def killed(batch: Any) -> None:
-        nonlocal commits
-        commits += 1
-        if commits == 9:
+    def killed(*arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 15:
             raise KeyboardInterrupt
-        whole_commit(batch)
+        return whole(*arguments)
 
-    monkeypatch.setattr(reading._Batch, "commit", killed)
-    monkeypatch.setattr(reading, "clear_leftovers", lambda connection, session_id: None)
+    whole = reading._check_owner
+    monkeypatch.setattr(reading, "_check_owner", killed)
+    monkeypatch.setattr(reading, "purge_rows", lambda connection, session_id: [])
+    # One transaction for each row, as if each had taken long.
+    monkeypatch.setattr(reading, "in_short_transactions", lambda connection, work: [connection.execute("SELECT 1") for _ in work])
     with pytest.raises(KeyboardInterrupt):
-        import_export(other, tmp_path / "one.json")
+        import_export(tmp_path / "other.db", tmp_path / "one.json")
     monkeypatch.undo()
+    other = database.open_writable(tmp_path / "other.db")
     assert other.execute("SELECT count(*) FROM agents").fetchone() != (0,)
-    assert other.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
-    import_export(other, tmp_path / "one.json")
+    with pytest.raises(NotFound):
+        sessions.find(other, one.session_id)
+    import_export(tmp_path / "other.db", tmp_path / "one.json")
     assert export(other, one.session_id).text == first
+
+
+@pytest.mark.parametrize("session_id", ["../../etc/x", "", ".hidden", "a/b", "x" * 200, "a\nb"])
+def test_a_session_id_that_could_be_a_path_is_refused(made: Make, tmp_path: Path, export: Export, session_id: str) -> None:
+    one, _ = full(made)
+    (tmp_path / "odd.json").write_text(
+        broken(export(one.connection, one.session_id).text, lambda d: d["session"].update(id=session_id))
+    )
+    with pytest.raises(BadInput, match=r"odd\.json"):
+        import_export(tmp_path / "other.db", tmp_path / "odd.json")
+
+
+def test_a_session_in_the_trash_stays_there(made: Make, tmp_path: Path, export: Export) -> None:
+    one, _ = full(made)
+    other = imported(tmp_path, export(one.connection, one.session_id).text)
+    other.execute("UPDATE sessions SET deleted_at = 5.0")
+    again = import_export(tmp_path / "other.db", tmp_path / "one.json")
+    assert again.already_there
+    assert again.deleted
+
+
+def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Path, export: Export) -> None:
+    from watchkeeper.runtime.control import submit
+    from watchkeeper.runtime.driving import drive
+    from watchkeeper.store.library.forking import fork
+
+    one, _ = full(made)
+    imported(tmp_path, export(one.connection, one.session_id).text)
+    path = tmp_path / "other.db"
+    for attempt in (
+        lambda: drive(path, one.session_id, resume=True),
+        lambda: submit(path, one.session_id, "pause", requested_by="me"),
+        lambda: fork(path, one.session_id),
+    ):
+        with pytest.raises(BadInput, match="imported"):
+            attempt()
 
 
 def test_an_export_is_told_from_other_json_by_its_beginning(made: Make, tmp_path: Path, export: Export) -> None:

@@ -202,6 +202,24 @@ async def test_superseded_and_private_facts_stay_behind(fixed: Fixed) -> None:
     assert [row[0] for row in fixed.all("SELECT text FROM facts WHERE session_id = ?", session)] == ["tokens are tuples"]
 
 
+async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed: Fixed) -> None:
+    old = Old(fixed.path, fixed.workspace, origin="export:run")
+    old.say("Go", "Yes")
+    old.fact("The port of the server is 9999", kind="decision", workspace="/elsewhere")
+    old.tx.insert(
+        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active) SELECT 'minemine', user_id, goal,"
+        " workspace, model, status, created_at, last_active FROM sessions WHERE id = 'oldold01'"
+    )
+    mine = Transaction(old.group, "minemine", 0, 1000.0)
+    facts.add_fact(
+        mine, agent_id=None, workspace=str(fixed.workspace.resolve()), scope="workspace", kind="decision",
+        text="The port of the server is 8080", sources=[],
+    )  # fmt: skip
+    old.done()
+    await fixed.carried()
+    assert fixed.all("SELECT superseded_by FROM facts WHERE text LIKE '%8080'") == [(None,)]
+
+
 @pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0), ("export:run", 0)])
 async def test_standing_instructions_stand_only_if_they_were_given_here(fixed: Fixed, origin: str, pinned: int) -> None:
     old = Old(fixed.path, fixed.workspace, origin=origin)

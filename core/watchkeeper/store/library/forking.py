@@ -120,11 +120,15 @@ def fork(
     """
     with opened(path) as connection, driven_by_nobody(path, session_id, "fork"):
         row = connection.execute(
-            "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id) FROM sessions s WHERE id = ?",
+            "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id), origin FROM sessions s"
+            " WHERE id = ?",
             (session_id,),
         ).fetchone()
         if row is None or row[0] is not None:
             raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
+        if str(row[3]).startswith("export:"):
+            # Whoever wrote the file would decide what the fork may run.
+            raise BadInput(f"session {session_id} was imported from a file; carry it on with `wk run --from {session_id}`")
         if at_turn is not None:
             at_seq = _turn(connection, session_id, *at_turn)
         cut = None

@@ -1,8 +1,9 @@
 """Reading the JSON form back: `import_export` writes a session from a file into a database.
 
 The file is not trusted. It is read twice: first to see whether it is whole and fits, then to write it, in transactions
-small enough that hosts which drive other sessions never wait long. The session's own row comes last, so that a session is
-there whole or not at all; what an interrupted import left is cleared away by the next one.
+so short that hosts which drive other sessions never wait long. Until the session is whole it is hidden like a deleted
+one, so that it is there whole or not at all; what an interrupted import left is cleared away by the next one, or by
+`wk prune`.
 
 What comes from a file is inert: its origin is marked (`tables.INERT`), so that it is looked at, exported and carried on
 from, and neither driven nor recalled by other sessions.
@@ -12,23 +13,29 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.library.changing import driven_by_nobody, in_short_transactions
+from watchkeeper.store.library.deletion import BEING_PURGED
+from watchkeeper.store.library.purging import purge_rows
+from watchkeeper.store.message_index import index_until
 from watchkeeper.transcripts.export.checking import Columns
-from watchkeeper.transcripts.export.leftovers import clear_leftovers
 from watchkeeper.transcripts.export.stream import ObjectReader
 from watchkeeper.transcripts.export.tables import BY_NAME, FORMAT, INERT, NUMBERS_IN_EVENTS, SESSION, VERSION, Table
 
-_ROWS_A_COMMIT = 1_000
-_CHARACTERS_A_COMMIT = 4_000_000
 _OWNERS = {"agent": ("agents", "agent_id"), "plan": ("plans", "plan_id"), "task": ("tasks", "task_id")}
+_SESSION_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+"""It becomes part of a file's name (the session's lock)."""
+_INDEX_SECONDS = 10.0
+"""How long an import spends on the index of words; what is left, the next host or viewer takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,8 @@ class ImportedExport:
     session_id: str
     already_there: bool
     """The database has a session of that id, so nothing was written."""
+    deleted: bool = False
+    """The session that is there was deleted, and can be restored."""
     messages: int = 0
     rows: int = 0
     """Of all tables, messages and artifacts included."""
@@ -51,6 +60,7 @@ class _Survey:
     owners: dict[str, set[str]] = field(default_factory=lambda: {"agents": set(), "plans": set(), "tasks": set()})
     numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The smallest and the largest number of each numbered table."""
+    rows: int = 0
 
 
 def is_export(path: Path) -> bool:
@@ -62,32 +72,48 @@ def is_export(path: Path) -> bool:
         return False
 
 
-def import_export(connection: Connection, path: Path) -> ImportedExport:
+def import_export(database_path: Path, path: Path) -> ImportedExport:
     """Write the session in the file `path` (of `wk export --format json`) into a database.
 
-    `connection` may write (`store.database.open_writable`), and no transaction is open on it. Ids are kept; numbers of
-    rows are kept where they are free. A session of that id that is there already is left as it is.
+    Ids are kept; numbers of rows are kept where they are free. A session of that id that is there already is left as
+    it is.
 
     Raises:
         BadInput: no export, a damaged one, one of a newer program, or ids that belong to another session here.
+        DrivenElsewhere: another process imports the same session now.
+        StoreUnusable: the database cannot be written.
     """
-    survey = _survey(connection, path)
-    session_id = survey.session["id"]
-    if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is not None:
-        return ImportedExport(session_id, already_there=True)
-    _refuse_foreign(connection, survey, path)
-    clear_leftovers(connection, session_id)
+    connection = database.open_writable(database_path)
     try:
-        return _write(connection, path, survey)
-    except BaseException as error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        clear_leftovers(connection, session_id)
-        if isinstance(error, sqlite3.IntegrityError):
-            raise BadInput(
-                f"{path} does not fit into this database ({error}); import it into one of its own with --db"
-            ) from error
+        survey = _survey(connection, path)
+        with driven_by_nobody(database_path, survey.session["id"], "import"):
+            return _import(connection, path, survey)
+    except sqlite3.IntegrityError as error:
+        raise BadInput(f"{path} does not fit into this database ({error}); import it into one of its own with --db") from error
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(database_path, error)) from error
+    finally:
+        connection.close()
+
+
+def _import(connection: Connection, path: Path, survey: _Survey) -> ImportedExport:
+    session_id = survey.session["id"]
+    row = connection.execute("SELECT deleted_at FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    if row is not None and row[0] != BEING_PURGED:
+        return ImportedExport(session_id, already_there=True, deleted=row[0] is not None)
+    if row is not None:
+        in_short_transactions(connection, purge_rows(connection, session_id))
+    _refuse_foreign(connection, survey, path)
+    try:
+        in_short_transactions(connection, _write(connection, path, survey))
+    except BaseException:
+        in_short_transactions(connection, purge_rows(connection, session_id))
         raise
+    index_until(connection, seconds=_INDEX_SECONDS)
+    count = connection.execute(
+        "SELECT count(*) FROM agents a JOIN messages m ON m.agent_id = a.id WHERE a.session_id = ?", (session_id,)
+    ).fetchone()[0]
+    return ImportedExport(session_id, already_there=False, messages=count, rows=survey.rows)
 
 
 def _survey(connection: Connection, path: Path) -> _Survey:
@@ -101,6 +127,7 @@ def _survey(connection: Connection, path: Path) -> _Survey:
             table = BY_NAME[name]
             for row in value:
                 values = _checked(path, columns[name], row)
+                found.rows += 1
                 if name in found.owners:
                     found.owners[name].add(values["id"])
                 if table.numbered:
@@ -109,11 +136,14 @@ def _survey(connection: Connection, path: Path) -> _Survey:
         elif name == "artifacts":
             for row in value:
                 _artifact(path, row)
+                found.rows += 1
         else:
             header[name] = value
             _check_header(path, name, value)
     if header.keys() != {"format", "version", "redacted"} or not found.session.get("id"):
         raise BadInput(f"{path} is no export of a session; make one with `wk export SESSION --format json`")
+    if not _SESSION_ID.fullmatch(found.session["id"]):
+        raise BadInput(f"{path} is damaged: a session cannot have the id {found.session['id'][:40]!r}")
     if any(low < 1 for low, _ in found.numbers.values()):
         raise BadInput(f"{path} is damaged: a row has no positive number; export the session again")
     return found
@@ -177,11 +207,15 @@ def _refuse_foreign(connection: Connection, survey: _Survey, path: Path) -> None
             )
 
 
-def _write(connection: Connection, path: Path, survey: _Survey) -> ImportedExport:
+def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None]:
+    """Write everything, a row between two items; then let the session be seen."""
     session_id = survey.session["id"]
     moved = {name: _distance(connection, name, *bounds) for name, bounds in survey.numbers.items()}
-    batch = _Batch(connection)
-    rows = 0
+    origin = INERT + survey.session["origin"].removeprefix(INERT)
+    connection.execute(Columns(connection, SESSION).sql, tuple((survey.session | {"origin": origin}).values()))
+    connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
+    yield
+    store = _Artifacts(connection, survey.session["created_at"])
     for name, value in _members(path):
         if name in BY_NAME:
             table = BY_NAME[name]
@@ -190,20 +224,15 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> ImportedExpor
                 values = _checked(path, columns, row)
                 _check_owner(path, table, values, survey)
                 _settle(table, values, session_id, moved)
-                batch.add(columns.sql, tuple(values.values()))
-                rows += 1
+                connection.execute(columns.sql, tuple(values.values()))
+                yield
         elif name == "artifacts":
             for row in value:
                 _, media_type, data = _artifact(path, row)
-                batch.put(data, media_type, survey.session["created_at"])
-                rows += 1
-    values = survey.session | {"origin": INERT + survey.session["origin"].removeprefix(INERT)}
-    batch.add(Columns(connection, SESSION).sql, tuple(values.values()))
-    batch.commit()
-    count = connection.execute(
-        "SELECT count(*) FROM agents a JOIN messages m ON m.agent_id = a.id WHERE a.session_id = ?", (session_id,)
-    ).fetchone()[0]
-    return ImportedExport(session_id, already_there=False, messages=count, rows=rows)
+                artifacts.put(store, data, media_type)  # type: ignore[arg-type]
+                yield
+    connection.execute("UPDATE sessions SET deleted_at = NULL WHERE id = ?", (session_id,))
+    yield
 
 
 def _check_owner(path: Path, table: Table, values: dict[str, Any], survey: _Survey) -> None:
@@ -240,35 +269,15 @@ def _distance(connection: Connection, table: str, low: int, high: int) -> int:
     return int(connection.execute(f"SELECT max(id) FROM {table}").fetchone()[0]) - low + 1  # noqa: S608
 
 
-class _Batch:
-    """Rows that wait for a transaction of their own. Also what `store.artifacts.put` writes through."""
+class _Artifacts:
+    """What `store.artifacts.put` writes through: there is no host here, whose transaction it could be."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, now: float) -> None:
         self._connection = connection
-        self._waiting: list[tuple[str, tuple[Any, ...]]] = []
-        self._characters = 0
-        self.now = 0.0
-
-    def add(self, sql: str, values: tuple[Any, ...]) -> None:
-        self._waiting.append((sql, values))
-        self._characters += sum(len(value) for value in values if isinstance(value, str | bytes))
-        if len(self._waiting) >= _ROWS_A_COMMIT or self._characters >= _CHARACTERS_A_COMMIT:
-            self.commit()
-
-    def put(self, data: bytes, media_type: str, at: float) -> None:
-        self.now = at
-        artifacts.put(self, data, media_type)  # type: ignore[arg-type]
+        self.now = now
 
     def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
         return self._connection.execute(sql, parameters).fetchone()
 
     def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        self.add(sql, parameters)
-        return 1
-
-    def commit(self) -> None:
-        database.begin_immediate(self._connection)
-        for sql, values in self._waiting:
-            self._connection.execute(sql, values)
-        self._connection.execute("COMMIT")
-        self._waiting, self._characters = [], 0
+        return int(self._connection.execute(sql, parameters).rowcount)
