@@ -54,6 +54,7 @@ STEPS = st.one_of(
     st.tuples(st.just("index"), st.integers(1, 5), st.integers(1, 60)),
     st.tuples(st.just("index while others write"), st.sampled_from(SESSIONS), TEXTS),
     st.tuples(st.just("index while others write again"), st.sampled_from(SESSIONS), TEXTS),
+    st.tuples(st.just("say again"), st.sampled_from(SESSIONS), TEXTS),
     st.tuples(st.just("delete"), st.sampled_from(SESSIONS), st.booleans()),
     st.tuples(st.just("purge"), st.sampled_from(SESSIONS), st.integers(0, 3)),
     st.tuples(st.just("search"), TEXTS, st.booleans()),
@@ -159,6 +160,8 @@ def play(library: Library, steps: list[tuple[str, Any, Any]]) -> None:
         elif step == "index while others write":
             with before_the_lock(lambda: say(first, second)):  # noqa: B023 - called within
                 index_batch(library.connection)
+        elif step == "say again":
+            say_again(first, second)
         elif step == "index while others write again":
             with before_the_lock(lambda: say_again(first, second)):  # noqa: B023 - called within
                 index_batch(library.connection)
@@ -185,6 +188,29 @@ def compare(library: Library, reading: Reading, typed: str, said: dict[int, tupl
     for session_id in SESSIONS:
         alone = search(library.connection, typed, session_id=session_id, limit=1000, deadline_seconds=60)
         assert [hit.message_id for hit in alone.hits] == [number for number in held if said[number][0] == session_id]
+
+
+def test_an_id_that_is_given_again_has_nothing_of_the_message_that_had_it(library: Library) -> None:
+    one, other = library.session("s1"), library.session("s2")
+    first = library.say(one, "a kraken")
+    last = library.say(one, "the same kraken")
+    assert index_until(library.connection, seconds=60)
+    library.connection.execute("DELETE FROM messages WHERE id = ?", (last,))
+    assert library.say(other, "the same squid") == last
+
+    def found(text: str) -> tuple[list[int], list[str]]:
+        hits = search(library.connection, text, deadline_seconds=60).hits
+        return [hit.message_id for hit in hits], [hit.session_id for hit in search_by_session(library.connection, text).hits]
+
+    for _ in ("before it is indexed", "after"):
+        assert found("kraken") == ([first], ["s1"])
+        assert found("same") == ([last], ["s2"])
+        assert found("squid") == ([last], ["s2"])
+        assert [hit.message_id for hit in search(library.connection, "same", session_id="s1").hits] == []
+        assert index_until(library.connection, seconds=60)
+    library.say(one, "the same whale")
+    assert index_until(library.connection, seconds=60)
+    assert found("same") == ([last + 1, last], ["s1", "s2"])
 
 
 def test_words_of_purged_messages_leave_the_index(library: Library) -> None:
