@@ -127,6 +127,12 @@ class AgentMemory:
         )
         return cls(state, agent_id)
 
+    def load_earlier(self, reads: Any) -> None:
+        """Read the messages that were left out when the memory was loaded: an older view may show them."""
+        first = self.state.messages[0].seq if self.state.messages else self.state.last_seq + 1
+        if first > 1:
+            self.state.load_earlier(memory.load_messages(reads, self.agent_id, 1, first - 1))
+
     def append(self, role: Role, content: Content, *, at: float) -> Recorded:
         """Add a message. Raises `WindowTooSmall` never; the next `render` does."""
         return self.record(self.state.append(role, content, at=at))

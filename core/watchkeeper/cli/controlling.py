@@ -18,7 +18,7 @@ from watchkeeper.store.transcripts import refuse_imported
 ANSWER_SECONDS = 10.0
 """How long the answer of a host is waited for before the command is left queued."""
 
-WITHOUT_HOST = frozenset({"compact", "undo", "redo", "rerun", "memory_sync"})
+WITHOUT_HOST = frozenset({"compact", "undo", "redo", "rerun", "memory_sync", "pin", "unpin"})
 """Commands that start a host for themselves where none lives; others apply on resume."""
 
 
@@ -227,6 +227,7 @@ def budget(
     """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything."""
     control.refuse_agents()
     opened = Opened(db, session)
+    refuse_imported(opened.connection, opened.session_id)
     task_id = None
     if task is not None:
         task_id = opened.task(task)

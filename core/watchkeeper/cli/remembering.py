@@ -1,4 +1,4 @@
-"""`wk memory status|sync|search` and `wk agent report`."""
+"""`wk memory status|sync|search|pin|unpin` and `wk agent report`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from watchkeeper.store import state
 
 @click.group()
 def memory() -> None:
-    """What agents remember: status, sync, search."""
+    """What agents remember: status, sync, search, pin, unpin."""
 
 
 @memory.command()
@@ -62,6 +62,32 @@ def sync(session: str, db: Path | None, as_json: bool) -> int:
     from watchkeeper.cli.controlling import command
 
     return command(Opened(db, session), "memory_sync", as_json)
+
+
+@memory.command()
+@click.argument("session")
+@click.argument("fact")
+@db_option
+@json_option
+def pin(session: str, fact: str, db: Path | None, as_json: bool) -> int:
+    """Put a fact (its number, or a new text) into every prompt of the session."""
+    from watchkeeper.cli.controlling import command
+
+    number = fact.removeprefix("#")
+    payload = {"fact": int(number)} if number.isdecimal() else {"text": fact}
+    return command(Opened(db, session), "pin", as_json, payload=payload)
+
+
+@memory.command()
+@click.argument("session")
+@click.argument("fact", type=click.IntRange(1))
+@db_option
+@json_option
+def unpin(session: str, fact: int, db: Path | None, as_json: bool) -> int:
+    """Take a fact out of the prompts; it can still be recalled."""
+    from watchkeeper.cli.controlling import command
+
+    return command(Opened(db, session), "unpin", as_json, payload={"fact": fact})
 
 
 @memory.command()

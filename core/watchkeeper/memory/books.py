@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from watchkeeper.memory import history
 from watchkeeper.memory.content import shown
@@ -78,6 +79,23 @@ class Books:
             self.first = message
         self._look_at(message)
         return message
+
+    def load_earlier(self, messages: Sequence[Message]) -> None:
+        """Put older messages before those that are loaded.
+
+        Raises:
+            ValueError: they do not join on.
+        """
+        if not messages:
+            return
+        following = self.messages[0].seq if self.messages else self.last_seq + 1
+        if messages[-1].seq + 1 != following or any(b.seq != a.seq + 1 for a, b in pairwise(messages)):
+            raise ValueError(f"Messages up to {following - 1} were expected, without gaps.")
+        self.messages[:0] = messages
+        if messages[0].seq == 1:
+            self.first = messages[0]
+        for message in messages:
+            self._look_at(message)
 
     def _look_at(self, message: Message) -> None:
         content = shown(message.content)

@@ -117,6 +117,10 @@ class ContextState(ContextReading):
         self.limits = limits
         self.calibration = calibration
 
+    def load_earlier(self, messages: Sequence[Message]) -> None:
+        """Messages before the first one loaded, consecutive up to it: views that show them can be gone back to."""
+        self._books.load_earlier(messages)
+
     def begin_pass(self, high_water: int) -> None:
         """A pass that reads up to `high_water` is in flight: digests made meanwhile split there."""
         self._marks.append(high_water)

@@ -28,7 +28,7 @@ from watchkeeper.records.states import (
 )
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.budgets import write_budget
-from watchkeeper.store import agents, commands, plans, sessions
+from watchkeeper.store import agents, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode
 from watchkeeper.store.plans import Task
@@ -36,6 +36,9 @@ from watchkeeper.store.transaction import Transaction
 
 if TYPE_CHECKING:
     from watchkeeper.runtime.host import SessionHost
+
+MOST_PINNED = 2_000
+"""Characters of a text that is pinned: it is in every prompt."""
 
 T = TypeVar("T")
 
@@ -71,6 +74,8 @@ class CommandQueue:
             "deny": self._decide,
             "set_budget": self._set_budget,
             "memory_sync": self._sync,
+            "pin": self._pin,
+            "unpin": self._pin,
         }
 
     def waiting(self) -> bool:
@@ -272,6 +277,27 @@ class CommandQueue:
         said = f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
         await self._commit(command, said, lambda tx: write_budget(tx, task_id, kind, limit))
 
+    async def _pin(self, command: Command) -> None:
+        """`fact` (an id), or for `pin` a `text` with its `sources`: what every prompt of the session is to show."""
+        fact, text = command.payload.get("fact"), str(command.payload.get("text") or "").strip()
+        pinned = command.kind == "pin"
+        if isinstance(fact, bool) or not isinstance(fact, int | None) or (fact is None and not (pinned and text)):
+            raise ValueError("name a fact by its number" + (", or give a text" if pinned else ""))
+        workspace = str(self._host.environment.workspace)
+        sources = [str(source) for source in command.payload.get("sources") or () if isinstance(source, str)]
+
+        def change(tx: Transaction) -> None:
+            if fact is not None:
+                facts.set_pinned(tx, fact, pinned)
+            else:
+                facts.add_fact(
+                    tx, agent_id=None, workspace=workspace, scope="session", kind="instruction", text=text[:MOST_PINNED],
+                    sources=sources, pinned=True,
+                )  # fmt: skip
+
+        said = "in every prompt from the next turn on" if pinned else "not in every prompt any more"
+        await self._commit(command, f"fact {fact}: {said}" if fact is not None else f"pinned: {said}", change)
+
     async def _sync(self, command: Command) -> str:
         everyone = [agent for agent in agents.load_all(self._store, self._store.session_id) if agent.status not in AGENT_ENDED]
         for agent in everyone:
@@ -286,6 +312,8 @@ class CommandQueue:
         """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
         loop = self._host.loop_of(agent.id)
         if loop is not None:
+            if whole:
+                loop.memory.load_earlier(self._store)
             return loop.memory
         environment = self._host.environment
         specs = Toolbox(environment, agent, AgentControl()).specs()

@@ -93,6 +93,7 @@ class SessionHost:
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
         self.started_at = environment.clock.monotonic()
+        self._made_at = environment.clock.now()
 
     # --- what others may ask -----------------------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ class SessionHost:
         indexing = Indexing(self.store.path)
         try:
             if self._once is None:
-                await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings))
+                await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, asked_at=self._made_at))
                 await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
             background = [
                 asyncio.create_task(self._watch(feed)),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.store import agents, plans, sessions
+from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
+from watchkeeper.store import agents, commands, plans, sessions
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
@@ -17,8 +17,11 @@ class AlreadyEnded(WatchkeeperError):
     exit_code = 0
 
 
-def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = ()) -> None:
-    """Let a host begin: `resume` lifts the session's pause and every agent's."""
+def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (), asked_at: float = 0.0) -> None:
+    """Let a host begin: `resume` lifts the session's pause and every agent's.
+
+    `asked_at`: when the resume was asked for; a pause that reached a session at rest before then is refused.
+    """
     status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
     if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
         sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
@@ -27,9 +30,22 @@ def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = ())
     for warning in warnings:
         tx.event("host.warning", text=warning)
     if resume:
+        if status is not SessionStatus.RUNNING:  # else its host died before it could pause, and the wish stands
+            refuse_old_pauses(tx, asked_at)
         lift_pauses(tx)
         if status is SessionStatus.FAILED:
             revive_planner(tx)
+
+
+def refuse_old_pauses(tx: Transaction, asked_at: float) -> None:
+    """A pause that met a session without a host has its wish; whoever resumes later wants it to go on."""
+    waiting = tx.all(
+        "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status = 'queued'"
+        " AND created_at < ?",
+        (tx.session_id, asked_at),
+    )
+    for row in waiting:
+        commands.settle(tx, row[0], "pause", CommandStatus.REFUSED, "the session had stopped already, and was resumed since")
 
 
 def lift_pauses(tx: Transaction) -> None:

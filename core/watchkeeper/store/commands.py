@@ -25,6 +25,8 @@ KINDS = frozenset(
         "deny",
         "set_budget",
         "memory_sync",
+        "pin",
+        "unpin",
     }
 )
 

@@ -196,6 +196,23 @@ def current_facts(
     return sorted(found, key=lambda fact: fact.id)
 
 
+def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
+    """Show a fact of the session in every prompt from now on, or no more; returns its text.
+
+    Raises:
+        ValueError: the session has no such fact, or a newer one took its place.
+    """
+    row = tx.one("SELECT text, superseded_by FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id))
+    if row is None:
+        raise ValueError(f"there is no fact {fact_id} in this session")
+    if pinned and row[1] is not None:
+        raise ValueError(f"fact {fact_id} was replaced by fact {row[1]}; pin that one")
+    # What one agent keeps to itself is in nobody's prompt: pinning shows it to the session.
+    scope = ", scope = CASE scope WHEN 'agent' THEN 'session' ELSE scope END" if pinned else ""
+    tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))
+    return str(row[0])
+
+
 def read_fact(reads: Any, session_id: str, fact_id: int, *, reader: str | None = None) -> str | None:
     """A fact in words, superseded or not, with its pointers; None where there is none that `reader` may see."""
     row = reads.one(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task
 
@@ -205,3 +206,33 @@ async def test_undo_restores_the_view_before_and_keeps_the_turns_since(bench: Be
     await bench.run(once=bench.submit("redo", agent_id=agent["id"]))
     assert bench.state["agents"][-1]["context"]["used"] < agent["context"]["used"]
     assert bench.state["agents"][-1]["messages"] == agent["messages"]
+
+
+async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchkeeper.agents.agent_memory.WHOLE_UP_TO", 3)
+    work = Work(count=12)
+    work.hold_turn = 10
+    bench.start(work, window=60_000)
+    crashed = asyncio.ensure_future(bench.run())
+    await bench.until(lambda state: bench.model.hanging)
+    agent = bench.state["agents"][-1]["id"]
+    bench.submit("compact", agent_id=agent)
+    await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
+    crashed.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await crashed
+    work.hold_turn = 11
+    work.turn_gate.clear()
+
+    async def undo() -> None:
+        await bench.until(lambda state: passes(bench)[0]["status"] == "applied" and bench.model.hanging)
+        compacted = bench.state["agents"][-1]["context"]["used"]
+        command = bench.submit("undo", agent_id=agent)
+        await bench.until(lambda state: all(one["status"] != "queued" for one in state["commands"]))
+        undone = next(one for one in bench.state["commands"] if one["id"] == command)
+        assert undone["status"] == "applied", undone["result"]
+        assert bench.state["agents"][-1]["context"]["used"] > compacted
+        work.turn_gate.set()
+
+    assert (await bench.run_while(undo)).exit_code == 0
+    bench.assert_sound()

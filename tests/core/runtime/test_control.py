@@ -431,3 +431,51 @@ async def test_a_standing_instruction_stays_in_every_prompt_from_then_on(bench: 
     later = [one for one in bench.model.requests if "Please do b." in flat(one.messages)]
     assert later
     assert all("- Never touch the vendor folder." in one.system for one in later)
+
+
+async def test_a_pinned_text_is_in_every_prompt_from_the_next_turn_on_until_it_is_unpinned(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(3, gate)))
+    systems: list[str] = []
+    script = bench.model.script
+    bench.model.script = lambda request: (systems.append(request.system), script(request))[1]
+
+    async def pin() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("pin", payload={"text": "The port is 8443.", "sources": ["message://x/1"]})
+        await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
+        gate.set()
+
+    assert (await bench.run_while(pin)).exit_code == 0
+    assert "The port is 8443." not in systems[0]
+    assert "The port is 8443." in systems[-1]
+    fact = bench.query("SELECT id FROM facts WHERE pinned = 1")[0][0]
+    await bench.run(once=bench.submit("unpin", payload={"fact": fact}))
+    assert bench.query("SELECT pinned FROM facts WHERE id = ?", fact) == [(0,)]
+
+
+@pytest.mark.parametrize("payload", [{}, {"text": "  "}, {"fact": "1"}, {"fact": 99}, {"fact": True}])
+async def test_a_pin_of_nothing_is_refused_with_the_reason(bench: Bench, payload: dict[str, Any]) -> None:
+    bench.start(PlannedRun([task("a")], steps(1)))
+    await bench.run()
+    command = bench.submit("pin", payload=payload)
+    await bench.run(once=command)
+    asked = next(one for one in bench.state["commands"] if one["id"] == command)
+    assert asked["status"] == "refused"
+    assert "fact" in asked["result"]
+
+
+async def test_a_pause_that_met_no_host_does_not_stop_the_next_resume(bench: Bench) -> None:
+    gate = asyncio.Event()
+    bench.start(PlannedRun([task("a")], steps(3, gate)))
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    late = bench.submit("pause")
+    gate.set()
+    assert (await bench.run()).exit_code == 0
+    asked = next(one for one in bench.state["commands"] if one["id"] == late)
+    assert (asked["status"], "resumed since" in asked["result"]) == ("refused", True)
