@@ -43,8 +43,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Check this installation and the database"),
     "completion": ("completion", "Print shell completion for bash, zsh or fish"),
     "host": ("hosting", "Drive a session (started by the other commands)"),
+    "follow": ("importing", "Import what other programs write (started by `wk watch`)"),
 }
-HIDDEN = frozenset({"host"})
+HIDDEN = frozenset({"host", "follow"})
 
 
 class LazyGroup(click.Group):
@@ -65,9 +66,7 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches

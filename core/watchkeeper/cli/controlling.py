@@ -39,7 +39,9 @@ def command(
     status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
     if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
         control.refuse_agents()
-        raise BadInput(f"session {opened.session_id} is {status}, so nothing would {kind.replace('_', ' ')}; `wk rerun` does a task again")
+        raise BadInput(
+            f"session {opened.session_id} is {status}, so nothing would {kind.replace('_', ' ')}; `wk rerun` does a task again"
+        )
     command_id = control.submit(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
         requested_by=f"{getpass.getuser()} (command line)",
@@ -56,7 +58,9 @@ def command(
             # The host that lived a moment ago was about to end, and has not seen the command.
             once = control.start_host(opened.path, opened.session_id, resume=False, once=command_id) is not None
             deadline = time.monotonic() + 60.0
-    said = state.result or ("applies on resume: no host drives the session now" if alone else "queued; the host has not answered yet")
+    said = state.result or (
+        "applies on resume: no host drives the session now" if alone else "queued; the host has not answered yet"
+    )
     if as_json:
         print_json({"command": command_id, "kind": kind, "status": state.status, "result": said})
     elif state.status == "refused":
@@ -130,7 +134,9 @@ def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) 
         try:
             agent_id = opened.agent(task)
         except NotFound:
-            names = ", ".join(row["name"] for row in opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,)))
+            names = ", ".join(
+                row["name"] for row in opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
+            )
             raise NotFound(f"no task or agent {task!r}; the tasks are {names or 'none yet'}") from None
     return command(opened, "rerun", as_json, task_id=task_id, agent_id=agent_id, payload={"fresh": fresh})
 
@@ -192,7 +198,9 @@ def _decision(kind: str) -> Any:
     @json_option
     def decide(session: str, approval: str, reason: str | None, db: Path | None, as_json: bool) -> int:
         opened = Opened(db, session)
-        rows = opened.all("SELECT id FROM approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at", (opened.session_id,))
+        rows = opened.all(
+            "SELECT id FROM approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at", (opened.session_id,)
+        )
         found = [row[0] for row in rows if approval == "last" or row[0].startswith(approval)]
         if not found:
             waiting = ", ".join(row[0] for row in rows)

@@ -17,6 +17,7 @@ from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store import database
 
 if TYPE_CHECKING:
+    from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Progress
     from watchkeeper.transcripts.records import Program
     from watchkeeper.transcripts.report import Report
@@ -26,10 +27,11 @@ TICK_SECONDS = 0.1
 
 @click.command("import")
 @click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1, required=True)
+@click.option("--follow", is_flag=True, help="Then go on importing what is written, until interrupted.")
 @click.option("--verbose", is_flag=True, help="List what was kept raw or left out, by kind and reason.")
 @db_option
 @json_option
-def import_(what: tuple[str, ...], verbose: bool, db: Path | None, as_json: bool) -> int:
+def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None, as_json: bool) -> int:
     """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
 
     PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode` mean the usual
@@ -47,22 +49,59 @@ def import_(what: tuple[str, ...], verbose: bool, db: Path | None, as_json: bool
     importer = Importer(writer, pricing=pricing(), user_id=user(), progress=_progress(as_json), only=only)
     try:
         report = importer.run(places)
+        _clear(as_json)
+        if as_json:
+            print_json(as_record(report))
+        else:
+            say(report.line())
+            if verbose:
+                _list(report)
+        if follow:
+            _follow(writer, places, only)
     except KeyboardInterrupt:
+        _clear(as_json)
         if not as_json:
-            _clear()
             say(f"interrupted; what was read is kept, and the same command carries on: {importer.report.line()}")
         return 130
     finally:
         importer.close()
         writer.close()
-    if as_json:
-        print_json(as_record(report))
-    else:
-        _clear()
-        say(report.line())
-        if verbose:
-            _list(report)
     return 0
+
+
+@click.command(hidden=True)
+@click.argument("what")
+@click.option("--parent", type=int, required=True, help="Stop when this process is no longer the parent.")
+@db_option
+def follow(what: str, parent: int, db: Path | None) -> int:
+    """Import what is written to the logs of WHAT from now on."""
+    from watchkeeper.store.writer import Writer
+
+    places, only = wanted_places((what,))
+    writer = Writer((db or database.default_path()).expanduser().absolute())
+    try:
+        _follow(writer, places, only, parent)
+    finally:
+        writer.close()
+    return 0
+
+
+def _follow(writer: Writer, places: list[Path], only: Program | None, parent: int | None = None) -> None:
+    """Import what is written from now on, until SIGINT or SIGTERM, or until the parent is gone."""
+    import signal
+    import threading
+
+    from watchkeeper.transcripts.following import Follower
+    from watchkeeper.transcripts.importer import Importer
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    importer = Importer(writer, pricing=pricing(), user_id=user(), live=True, only=only)
+    try:
+        Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
+    finally:
+        importer.close()
 
 
 def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[str, ...]:
@@ -183,8 +222,8 @@ def _duration(seconds: float) -> str:
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
 
 
-def _clear() -> None:
-    if sys.stderr.isatty():
+def _clear(as_json: bool) -> None:
+    if not as_json and sys.stderr.isatty():
         sys.stderr.write("\r\x1b[2K")
         sys.stderr.flush()
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from watchkeeper.cli.options import complete_session, db_option, is_terminal
+from watchkeeper.records.errors import NotFound
 from watchkeeper.store import database, sessions
+
+FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
+"""Names of programs, none of which can be the beginning of an id."""
 
 
 @click.command()
-@click.argument("session", required=False, shell_complete=complete_session)
+@click.argument("session", required=False, shell_complete=complete_session, metavar="[SESSION|PATH|claude|codex|opencode]")
 @db_option
 @click.pass_context
 def watch(ctx: click.Context, session: str | None = None, db: Path | None = None) -> int:
-    """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once."""
+    """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
+
+    PATH (a log or a folder of logs) or a program: its newest session is imported, and followed as it grows.
+    """
     path = (db or database.default_path()).expanduser().absolute()
+    if session is not None and (session in FOREIGN or Path(session).expanduser().exists()):
+        return _watch_foreign(path, session)
     connection = database.open_readonly(path)
     try:
         session_id = sessions.find(connection, session or "last")
@@ -34,3 +48,72 @@ def open_dashboard(path: Path, session_id: str | None) -> int:
     from watchkeeper_tui.app import run
 
     return int(run(path, session_id))
+
+
+def _watch_foreign(path: Path, what: str) -> int:
+    """Import the newest session of `what`, follow it in a process beside this one, and show it."""
+    session_id = _import_newest(path, what)
+    with _followed(path, what) as follower:
+        if is_terminal():
+            return open_dashboard(path, session_id)
+        return _print(path, session_id, follower)
+
+
+def _import_newest(path: Path, what: str) -> str:
+    from watchkeeper.cli.importing import pricing, user, wanted_places
+    from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.finding import find
+    from watchkeeper.transcripts.importer import Importer
+
+    places, only = wanted_places((what,))
+    writer = Writer(path)
+    importer = Importer(writer, pricing=pricing(), user_id=user(), only=only)
+    try:
+        # A log comes last that is perhaps no log, or of another program: then the one before it is meant.
+        found = sorted(find(places, importer.may_be_log, lambda name, why: None), key=lambda each: each.modified_at)
+        for each in reversed(found):
+            beside = each.path.with_suffix("")
+            importer.run([each.path, beside] if beside.is_dir() else [each.path])
+            session_id = importer.session_of(each.path)
+            if session_id is not None:
+                return session_id
+    finally:
+        importer.close()
+        writer.close()
+    raise NotFound(f"no session of a known program in {', '.join(map(str, places))}; `wk import` says what lies there")
+
+
+@contextmanager
+def _followed(path: Path, what: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that imports what is written to the logs, as long as this one lives."""
+    place = str(Path(what).expanduser().absolute()) if Path(what).expanduser().exists() else what
+    command = [sys.executable, "-P", "-m", "watchkeeper", "follow", place, "--parent", str(os.getpid())]
+    follower = subprocess.Popen(
+        [*command, "--db", str(path)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield follower
+    finally:
+        follower.terminate()
+        try:
+            follower.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            follower.kill()
+
+
+def _print(path: Path, session_id: str, follower: subprocess.Popen[bytes]) -> int:
+    """Without a terminal: what happened and what happens, a line each, until interrupted."""
+    from watchkeeper.cli.headless import EventPrinter
+
+    printer = EventPrinter(path, session_id, as_json=False)
+    printer.start(from_start=True)
+    try:
+        return follower.wait()
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        printer.finish()

@@ -113,7 +113,7 @@ class AgentFold:
         """The row to be written."""
         row = self.row
         row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
-        row["ended_at"] = None if row["status"] == "working" else row["last_active"]
+        row["ended_at"] = None if row["status"] in ("working", "idle") else row["last_active"]
         if not row["model_calls"]:
             row["context_tokens"] = self.observation_tokens + self.view_tokens
         return row

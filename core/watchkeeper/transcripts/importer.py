@@ -30,6 +30,7 @@ from watchkeeper.transcripts.sessionfold import Batch, Pricing
 
 BATCH_BYTES = 4 << 20
 BATCH_FILES = 200
+FEW_FILES = 20
 ATTEMPTS = 5
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
@@ -97,6 +98,7 @@ class Importer:
         self._only = only
         self._now = now
         self._reading: Connection | None = None
+        self._prepared = False
         self._totals = (0, 0)
         self._done = [0, 0]
         self._began = time.monotonic()
@@ -118,10 +120,11 @@ class Importer:
         began = time.monotonic()
         report = self.report
         self._began, self._done = began, [0, 0]
-        self._writer.submit(lambda group: group.connection.execute(CACHE)).result()
-        marks = rows.file_marks(self._connection())
-        kinds = (self._only,) if self._only is not None else programs()
-        found = list(finding.find(places, lambda path: any(kind.may_be_log(path) for kind in kinds), report.left.__setitem__))
+        if not self._prepared:
+            self._writer.submit(lambda group: group.connection.execute(CACHE) and None).result()
+            self._prepared = True
+        found = list(finding.find(places, self.may_be_log, report.left.__setitem__))
+        marks = self.marks(found)
         # The oldest first: what a session repeats of an earlier one then counts for the earlier one.
         found.sort(key=lambda each: (each.modified_at, str(each.path)))
         fresh = []
@@ -155,6 +158,24 @@ class Importer:
         if self._reading is not None:
             self._reading.close()
             self._reading = None
+
+    def may_be_log(self, path: Path) -> bool:
+        """Whether a file in a folder is worth opening, by its name."""
+        kinds = (self._only,) if self._only is not None else programs()
+        return any(kind.may_be_log(path) for kind in kinds)
+
+    def session_of(self, path: Path) -> str | None:
+        """The session that a log belongs to, once it was imported."""
+        row = rows.load_file(self._connection(), finding.stored_path(path))
+        return row.session_id if row is not None else None
+
+    def marks(self, found: list[finding.Found]) -> dict[str, tuple[int, float, int]]:
+        """Of those that were imported: size, time of change and bytes read as they were then, by stored path."""
+        connection = self._connection()
+        if len(found) > FEW_FILES:
+            return rows.file_marks(connection)
+        known = (rows.load_file(connection, finding.stored_path(each.path)) for each in found)
+        return {row.path: (row.size, row.modified_at, row.read_bytes) for row in known if row is not None}
 
     def _connection(self) -> Connection:
         if self._reading is None:

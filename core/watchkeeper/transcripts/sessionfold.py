@@ -327,6 +327,8 @@ class SessionFold:
         agent.touch(at)
         self.say(agent, record.role, record.content, at)
         row = agent.row
+        if self._live:
+            row["status"] = "working"
         if record.role == "assistant":
             agent.take_call(record.call_key)
         elif not row["current_goal"] or (agent.key == MAIN and not self.row["goal"]):
@@ -400,6 +402,8 @@ class SessionFold:
         self._context(agent, record)
 
     def _context(self, agent: AgentFold, call: ModelCall) -> None:
+        if self._live and call.stop_reason == "end_turn":
+            agent.row["status"] = "idle" if agent.key == MAIN else "done"
         prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
         row = agent.row
         if prompt:

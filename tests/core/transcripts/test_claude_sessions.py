@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.core.transcripts.conftest import Log, Store, call, text
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from tests.core.transcripts.conftest import Log, Store, call, text
+
 from watchkeeper.store import database
 from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_detail
 

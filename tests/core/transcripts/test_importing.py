@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from tests.core.transcripts.conftest import Log, Store, call, text
+
 from watchkeeper.transcripts import importer as importing
 from watchkeeper.transcripts import lines
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.core.transcripts.conftest import Store
+
 from watchkeeper.cli.pricing import list_pricing
 from watchkeeper.transcripts.importer import Importer
 

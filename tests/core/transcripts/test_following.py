@@ -1,0 +1,142 @@
+"""Following logs: what is written is in the store a moment later, and the session stands as live meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, text
+
+from watchkeeper.store.lease import probe
+from watchkeeper.transcripts.following import Follower
+from watchkeeper.transcripts.importer import Importer
+
+PATIENCE_SECONDS = 20.0
+
+
+class Following:
+    """A follower in a thread of its own, and the log that it follows."""
+
+    def __init__(self, store: Store, places: list[Path]) -> None:
+        self.store = store
+        self._stop = threading.Event()
+        importer = Importer(store.writer, pricing=dollar_a_token, live=True)
+        self._follower = Follower(store.writer, importer, places)
+        self._thread = threading.Thread(target=self._follower.run, args=(self._stop,), daemon=True)
+        self._thread.start()
+        assert self._follower.ready.wait(PATIENCE_SECONDS)
+
+    def until(self, sql: str, wanted: object) -> float:
+        """Wait until the query gives that; how long it took."""
+        began = time.monotonic()
+        while (found := self.store.one(sql)) != wanted:
+            if time.monotonic() - began > PATIENCE_SECONDS:
+                raise AssertionError(f"{sql} gives {found!r}, not {wanted!r}")
+            time.sleep(0.002)
+        return time.monotonic() - began
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join(PATIENCE_SECONDS)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def follow(store: Store) -> Iterator[Callable[..., Following]]:
+    made: list[Following] = []
+
+    def begin(*places: Path) -> Following:
+        made.append(Following(store, list(places)))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.end()
+
+
+def _append(path: Path, record: dict[str, object]) -> None:
+    with path.open("ab") as file:
+        file.write(json.dumps(record).encode() + b"\n")
+
+
+def test_a_line_that_is_written_is_in_the_store_within_a_fifth_of_a_second(
+    store: Store, logs: Path, follow: Callable[..., Following]
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path)
+    following = follow(path)
+    took = []
+    for number in range(2, 12):
+        _append(path, log.user(f"more {number}"))
+        took.append(following.until("SELECT count(*) FROM messages", number))
+    assert sorted(took)[len(took) // 2] < 0.2
+
+
+def test_a_session_that_grows_is_live_and_its_agents_are_at_work(
+    store: Store, logs: Path, follow: Callable[..., Following]
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path)
+    session_id = store.one("SELECT id FROM sessions")
+    following = follow(logs)
+    assert probe(store.path, session_id) is None
+    _append(path, log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use"))
+    following.until("SELECT status FROM tool_calls", "running")
+    assert store.one("SELECT status FROM agents") == "working"
+    assert probe(store.path, session_id) is not None
+    _append(path, log.result("t1"))
+    _append(path, log.reply(text("Done."), id="msg_2", stop="end_turn"))
+    following.until("SELECT status FROM agents", "idle")
+    assert store.one("SELECT status FROM tool_calls") == "done"
+    _append(path, log.reply(call("Bash", "t2"), id="msg_3", stop="tool_use"))
+    following.until("SELECT count(*) FROM tool_calls", 2)
+    following.end()
+    assert probe(store.path, session_id) is None
+    assert store.one("SELECT status FROM agents") == "done"
+    assert store.one("SELECT status FROM tool_calls WHERE tool_use_id = 't2'") == "unknown"
+
+
+def test_new_sessions_and_sub_agents_are_followed_as_they_appear(
+    store: Store, logs: Path, follow: Callable[..., Following]
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs / "project")
+    store.run(path)
+    following = follow(path)
+    child = Log(SESSION, isSidechain=True, agentId="abc")
+    child.user("Look")
+    child.write(logs / "project", f"{SESSION}/subagents/agent-abc.jsonl")
+    following.until("SELECT count(*) FROM agents", 2)
+    elsewhere = follow(logs)
+    Log("0c0c0c0c-1111-4222-8333-444444444444").write(logs / "another")
+    fresh = Log("0d0d0d0d-1111-4222-8333-444444444444")
+    fresh.user("Something else")
+    fresh.write(logs / "another")
+    elsewhere.until("SELECT count(*) FROM sessions", 2)
+
+
+def test_a_writer_that_is_in_the_middle_of_a_line_is_waited_for(
+    store: Store, logs: Path, follow: Callable[..., Following]
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path)
+    following = follow(path)
+    line = json.dumps(log.user("a long story " * 50)).encode()
+    with path.open("ab") as file:
+        file.write(line[:300])
+        file.flush()
+        time.sleep(0.05)
+        file.write(line[300:] + b"\n")
+    following.until("SELECT count(*) FROM messages", 2)
+    assert store.counts()["raw_records"] == 0

@@ -1,0 +1,173 @@
+"""`wk import` and `wk watch` of foreign logs, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
+
+from watchkeeper.cli.app import run
+from watchkeeper.cli.pricing import list_pricing
+from watchkeeper.models.prices import price
+from watchkeeper.records.model import PriceStatus, Usage
+from watchkeeper.transcripts.records import ModelCall
+
+PATIENCE_SECONDS = 30.0
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "watchkeeper.db"
+
+
+def _log() -> Log:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("TodoWrite", "t1", todos=[{"content": "Read", "status": "in_progress"}]), id="msg_1", output=100)
+    log.result("t1")
+    log.reply(text("Done."), id="msg_2", output=50, read=1_000)
+    return log
+
+
+def _wk(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = run([str(each) for each in arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_a_log_is_imported_and_then_listed_and_shown(capsys: pytest.CaptureFixture[str], db: Path, logs: Path) -> None:
+    path = _log().write(logs)
+    code, out, err = _wk(capsys, "import", path, "--db", db)
+    assert (code, err) == (0, "")
+    assert out == "1 log of 1 session; 4 records read; 0 kept raw; 0 skipped\n"
+    _, out, _ = _wk(capsys, "sessions", "--json", "--db", db)
+    session = json.loads(out)[0]
+    assert (session["origin"], session["goal"], session["status"], session["agents"], session["tasks"]) == (
+        "claude-code",
+        "Mend the cache",
+        "done",
+        1,
+        1,
+    )
+    _, out, _ = _wk(capsys, "show", "last", "--json", "--db", db)
+    shown = json.loads(out)
+    assert [task["title"] for task in shown["plan"]["tasks"]] == ["Read"]
+    assert shown["agents"][0]["tokens"]["output"] == 150
+
+
+def test_the_machine_form_lists_everything(capsys: pytest.CaptureFixture[str], db: Path, logs: Path) -> None:
+    path = _log().write(logs)
+    with path.open("ab") as file:
+        file.write(b'{"type":"brand-new"}\n\n{"half')
+    (logs / "other.jsonl").write_text("{}\n")
+    code, out, _ = _wk(capsys, "import", logs, "--json", "--db", db)
+    found = json.loads(out)
+    assert code == 0
+    assert (found["read"], found["waiting"], found["lines"], found["skipped"]) == (4, 1, 7, {"empty line": 1})
+    assert found["raw"] == [{"kind": "brand-new", "reason": "unknown record type", "lines": 1}]
+    assert found["unknown"] == [str(logs / "other.jsonl")]
+
+
+def test_a_program_means_its_usual_place(
+    capsys: pytest.CaptureFixture[str], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
+    code, _, err = _wk(capsys, "import", "claude", "--db", db)
+    assert code == 3
+    assert err.startswith("wk: no logs of Claude Code: there is no ")
+    _log().write(tmp_path / ".claude" / "projects" / "-home-somebody-project")
+    code, out, _ = _wk(capsys, "import", "claude", "--db", db)
+    assert (code, out.split(";")[0]) == (0, "1 log of 1 session")
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(tmp_path / ".claude"))
+    assert "1 unchanged" in _wk(capsys, "import", "claude", "--db", db)[1]
+
+
+def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], db: Path) -> None:
+    code, _, err = _wk(capsys, "import", "/no/such/place", "--db", db)
+    assert code == 3
+    assert err == "wk: there is no file or folder /no/such/place; give one, or a program: " + err.rpartition(": ")[2]
+    assert "claude" in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("pause", "last"), ("resume", "last"), ("cancel", "last"), ("compact", "last", "main"), ("undo", "last", "main"), ("steer", "last", "main", "hi"),
+     ("rerun", "last", "1"), ("budget", "last", "--usd", "5")],
+)  # fmt: skip
+def test_an_imported_session_is_not_controlled(
+    capsys: pytest.CaptureFixture[str], db: Path, logs: Path, command: tuple[str, ...]
+) -> None:
+    _wk(capsys, "import", _log().write(logs), "--db", db)
+    code, out, err = _wk(capsys, *command, "--db", db)
+    assert (code, out) == (2, "")
+    assert "it was imported from Claude Code" in err
+    assert err.count("\n") == 1
+
+
+def test_both_kinds_of_cache_writes_are_priced_and_models_without_a_price_are_unpriced() -> None:
+    pricing = list_pricing()
+    call_made = ModelCall("", "k", "anthropic/claude-opus-4-6", 1_000, 2_000, 30_000, 5_000, 4_000, at=1.77e9)
+    # $5 and $25 a million; reads a tenth, five-minute writes 1.25 times, one-hour writes twice.
+    by_hand = (5 * (1_000 + 3_000 + 1.25 * 1_000 + 2 * 4_000) + 25 * 2_000) / 1e6
+    assert pricing(call_made).usd == pytest.approx(by_hand)
+    assert pricing(call_made).status is PriceStatus.EXACT
+    assert pricing(call_made._replace(exact=False)).status is PriceStatus.ESTIMATED
+    assert pricing(call_made._replace(model="anthropic/claude-unheard-of")).usd is None
+    assert pricing(call_made._replace(model="unknown")).status is PriceStatus.UNPRICED
+
+
+@pytest.mark.parametrize(
+    "model", ["anthropic/claude-opus-4-6", "anthropic/claude-sonnet-4-5-20250929", "openai/gpt-5", "google/gemini-2.5-pro"]
+)
+@pytest.mark.parametrize("prompt", [0, 7, 150_000, 200_000, 200_001, 900_000])
+def test_prices_are_those_of_our_own_calls_in_every_tier(model: str, prompt: int) -> None:
+    pricing = list_pricing()
+    for output in (0, 333):
+        usage = Usage(prompt // 3, output, prompt // 3, prompt - 2 * (prompt // 3))
+        made = ModelCall("", "k", model, usage.input_tokens, output, usage.cache_read_tokens, usage.cache_write_tokens, at=1.77e9)
+        assert pricing(made).usd == pytest.approx(price(model, usage, at=1.77e9).usd)
+
+
+def _start(*arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "watchkeeper", *map(str, arguments)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+def _until(store: Store, sql: str, wanted: Any) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while store.one(sql) != wanted:
+        assert time.monotonic() < deadline, f"{sql} never gave {wanted!r}"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("command", ["watch", "import"])
+def test_a_log_is_followed_until_the_command_is_interrupted(store: Store, logs: Path, command: str) -> None:
+    log = _log()
+    path = log.write(logs)
+    process = _start(command, path, *(["--follow"] if command == "import" else []), "--db", store.path)
+    try:
+        _until(store, "SELECT count(*) FROM messages", 4)
+        for number in range(5, 8):
+            with path.open("ab") as file:
+                file.write(json.dumps(log.user(f"more {number}")).encode() + b"\n")
+            _until(store, "SELECT count(*) FROM messages", number)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+        assert process.returncode in (0, 130)
+        assert b"Traceback" not in output
+    finally:
+        if process.poll() is None:
+            process.kill()
+    assert store.one("SELECT status FROM agents") == "done"
+    assert store.one("SELECT source FROM sessions") == f"claude-code:{SESSION}"
