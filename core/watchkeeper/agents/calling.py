@@ -35,6 +35,12 @@ class Called:
             return ModelCallStatus.DONE
         return ModelCallStatus.ERROR if self.error is not None else ModelCallStatus.ABANDONED
 
+    @property
+    def tokens(self) -> int:
+        """All that the provider counted for it: read (from its cache too) and written."""
+        usage = self.reply.usage if self.reply else Usage()
+        return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+
     def record(self, tx: Transaction, agent_id: str, turn: int) -> int:
         """Write the row of `model_calls`, with the running totals; returns its id."""
         reply = self.reply
@@ -66,6 +72,13 @@ class Spent:
 
     calls: list[Called] = field(default_factory=list)
     cost_usd: float | None = None
+    tokens: int = 0
+    """Read and written by those that are recorded already."""
+
+    @property
+    def all_tokens(self) -> int:
+        """Read and written by all of them."""
+        return self.tokens + sum(called.tokens for called in self.calls)
 
     def record(self, tx: Transaction, agent_id: str, turn: int) -> float | None:
         """Write the calls that are not written yet; returns the cost of all so far (None: nothing of it is priced)."""
@@ -78,10 +91,11 @@ class Spent:
 
     def take(self) -> Spent:
         """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits or not."""
-        taken = Spent(self.calls, self.cost_usd)
+        taken = Spent(self.calls, self.cost_usd, self.tokens)
         for called in self.calls:
             if called.cost.usd is not None:
                 self.cost_usd = (self.cost_usd or 0.0) + called.cost.usd
+        self.tokens = self.all_tokens
         self.calls = []
         return taken
 

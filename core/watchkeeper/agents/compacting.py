@@ -164,7 +164,7 @@ class Compaction:
 
         def write(tx: Transaction) -> None:
             cost = spent.record(tx, self._agent.id, self._agent.turn)
-            rows.keep_prepared(tx, self._agent.id, compaction_id, text, cost_usd=cost)
+            rows.keep_prepared(tx, self._agent.id, compaction_id, text, cost_usd=cost, tokens_spent=spent.all_tokens)
 
         await self._environment.store.commit(write)
         return prepared
@@ -245,6 +245,7 @@ class Compaction:
             view_before=change.views[0].parent if change and change.views else None,
             view_after=change.view.version if change else None,
             cost_usd=cost,
+            tokens_spent=flight.spent.all_tokens,
             seconds=self._environment.clock.monotonic() - flight.began,
             cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated) if change else 0,
         )

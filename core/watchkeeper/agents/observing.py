@@ -124,7 +124,7 @@ class Observing:
 
         def write(tx: Transaction) -> None:
             cost = spent.record(tx, self._agent.id, self._agent.turn)
-            rows.keep_prepared(tx, self._agent.id, row.id, text, cost_usd=cost)
+            rows.keep_prepared(tx, self._agent.id, row.id, text, cost_usd=cost, tokens_spent=spent.all_tokens)
 
         await self._environment.store.commit(write)
 
@@ -220,6 +220,7 @@ class Observing:
             view_before=change.views[0].parent if change and change.views else None,
             view_after=change.view.version if change else None,
             cost_usd=cost,
+            tokens_spent=row.spent.all_tokens or None,
             seconds=self._environment.clock.monotonic() - row.began,
             cache_tokens_invalidated=change.cache_tokens_invalidated if change else 0,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from watchkeeper.records.states import AgentStatus, SessionStatus, TaskStatus
@@ -10,6 +11,8 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
+LEARNED_LINES = 8
+LEARNED_CHARACTERS = 300
 RESULT_CHARACTERS = 2_000
 """Of a task's result, what the planner is told in words; the whole is an artifact."""
 
@@ -42,6 +45,7 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
         result_ref=result_ref,
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
         memory_delta=delta,
+        learned=learned_by(tx, agent.id),
         **({"missing_outputs": missing} if missing else {}),
     )
 
@@ -71,6 +75,7 @@ def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, tur
         turns=turn,
         artifacts=[{"name": name, "ref": ref} for name, ref in produced][-20:],
         memory_delta=memory_delta(tx, agent, task.name, "", produced, memory_ref),
+        learned=learned_by(tx, agent.id),
     )
 
 
@@ -94,6 +99,16 @@ def produced_by(tx: Transaction, agent_id: str) -> list[tuple[str, str]]:
     rows = tx.all("SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = 'artifact' ORDER BY id", (agent_id,))
     newest = {row[0]: artifacts.ref_of(row[1]) for row in rows}
     return sorted(newest.items())
+
+
+def learned_by(tx: Transaction, agent_id: str) -> list[str]:
+    """The newest of what an agent remembered and what holds still, a line each with its pointers, for the planner to read
+    at once; all of it is in the memory delta."""
+    newest = facts.current_facts(tx, tx.session_id, writer=agent_id, limit=LEARNED_LINES)
+    return [
+        fact.cited() if len(fact.text) <= LEARNED_CHARACTERS else replace(fact, text=f"{fact.text[:LEARNED_CHARACTERS]}…").cited()
+        for fact in newest
+    ]
 
 
 def memory_delta(

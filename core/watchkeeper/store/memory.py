@@ -164,12 +164,13 @@ def begin_compaction(
 
 
 def keep_prepared(
-    tx: Transaction, agent_id: str, compaction_id: int, prepared: str, *, cost_usd: float | None = None
+    tx: Transaction, agent_id: str, compaction_id: int, prepared: str, *, cost_usd: float | None = None, tokens_spent: int = 0
 ) -> None:
     """The pass has its result, as JSON; it is published at the agent's next step, by whichever host takes it."""
     tx.execute(
-        "UPDATE compactions SET status = 'prepared', prepared = ?, cost_usd = ? WHERE id = ? AND status = 'running'",
-        (prepared, cost_usd, compaction_id),
+        "UPDATE compactions SET status = 'prepared', prepared = ?, cost_usd = ?, tokens_spent = ?"
+        " WHERE id = ? AND status = 'running'",
+        (prepared, cost_usd, tokens_spent, compaction_id),
     )
     tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id)
 
@@ -188,22 +189,24 @@ def end_compaction(
     view_before: int | None = None,
     view_after: int | None = None,
     cost_usd: float | None = None,
+    tokens_spent: int | None = None,
     stall_seconds: float = 0.0,
     seconds: float | None = None,
     cache_tokens_invalidated: int = 0,
 ) -> None:
     """How a pass ended: applied, rejected or abandoned, why, and what it cost and gained.
 
-    `tokens_before`, `high_water` and `cost_usd`: None leaves what is stored.
+    `tokens_before`, `high_water`, `cost_usd` and `tokens_spent`: None leaves what is stored.
     """
     row = tx.one("SELECT trigger, tokens_before FROM compactions WHERE id = ?", (compaction_id,))
     tx.execute(
         "UPDATE compactions SET status = ?, reason = ?, tokens_before = coalesce(?, tokens_before), tokens_after = ?,"
         " messages_removed = ?, high_water = coalesce(?, high_water), view_before = ?, view_after = ?,"
-        " cost_usd = coalesce(?, cost_usd), stall_seconds = ?, seconds = ?,"
+        " cost_usd = coalesce(?, cost_usd), tokens_spent = coalesce(?, tokens_spent), stall_seconds = ?, seconds = ?,"
         " cache_tokens_invalidated = ?, prepared = NULL, ended_at = ? WHERE id = ?",
         (
-            status, reason, tokens_before, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, stall_seconds, seconds,
+            status, reason, tokens_before, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, tokens_spent,
+            stall_seconds, seconds,
             cache_tokens_invalidated, tx.now, compaction_id,
         ),
     )  # fmt: skip

@@ -437,6 +437,7 @@ CREATE TABLE rate_limits (
 
 SECOND = """
 ALTER TABLE sessions ADD COLUMN deleted_at REAL;
+ALTER TABLE compactions ADD COLUMN tokens_spent INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE sessions ADD COLUMN source TEXT;
 ALTER TABLE sessions ADD COLUMN forked_from TEXT;
 ALTER TABLE sessions ADD COLUMN forked_at_seq INTEGER;

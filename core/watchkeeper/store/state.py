@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from watchkeeper.store.compaction_worth import worth
 from watchkeeper.store.encoding import decode, encode
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
@@ -16,13 +17,15 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     `reads` has `one` and `all` over rows that can be asked by column name.
     """
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
+    paid = worth(reads, session_id)
     agents = [_agent(row) for row in reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))]
     return {
         "session": _session(session),
         "plan": _plan(reads, session, agents),
         "agents": agents,
         "compactions": [
-            dict(row) for row in reads.all("SELECT * FROM compactions WHERE session_id = ? ORDER BY id", (session_id,))
+            dict(row) | {"worth": paid.get(row["id"])}
+            for row in reads.all("SELECT * FROM compactions WHERE session_id = ? ORDER BY id", (session_id,))
         ],
         "observations": _observations(reads, session_id),
         "facts": _facts(reads, session_id),

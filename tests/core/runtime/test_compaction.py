@@ -16,7 +16,9 @@ from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpo
 class Work:
     """A sub-agent of `count` turns, and a summariser that waits for `summaries`, answers `summary`, or fails."""
 
-    def __init__(self, count: int = 14, *, summary: Any = "The agent saved notes (#3). Paths: notes/a.txt", words: int = 250) -> None:
+    def __init__(
+        self, count: int = 14, *, summary: Any = "The agent saved notes (#3). Paths: notes/a.txt", words: int = 250
+    ) -> None:
         self.count = count
         self.words = words
         self.summary = summary
@@ -236,3 +238,20 @@ async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench,
 
     assert (await bench.run_while(undo)).exit_code == 0
     bench.assert_sound()
+
+
+async def test_a_pass_says_whether_it_has_paid_for_itself(bench: Bench) -> None:
+    bench.start(Work(count=40, words=450), window=12_000)
+    assert (await bench.run()).exit_code == 0
+    paid = [one for one in passes(bench) if one["status"] == "applied"]
+    assert paid
+    for one in paid:
+        saved, told = one["tokens_before"] - one["tokens_after"], one["worth"]
+        assert told["tokens_not_sent"] == max(0, saved) * told["calls"]
+        assert told["tokens_spent"] == one["tokens_spent"] + one["cache_tokens_invalidated"]
+        assert told["pays"] is (told["tokens_not_sent"] > told["tokens_spent"])
+    assert sum(one["tokens_spent"] for one in paid) > 0
+    calls = bench.query(
+        "SELECT sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) FROM model_calls WHERE purpose = 'reflector'"
+    )
+    assert sum(one["tokens_spent"] for one in bench.state["compactions"]) == calls[0][0]
