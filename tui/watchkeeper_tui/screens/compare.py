@@ -142,7 +142,6 @@ class CompareScreen(WatchScreen):
                 KeyHint("w", "Swap sides", "swap"),
                 KeyHint("y", "Copy", "copy"),
                 KeyHint("esc", "Back", "back"),
-                KeyHint(":", "Command", "command_bar"),
                 KeyHint("?", "Help", "help"),
             ]
         )

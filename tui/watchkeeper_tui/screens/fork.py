@@ -119,7 +119,6 @@ class ForkScreen(WatchScreen):
                 KeyHint("↵", "Fork from here…", "open"),
                 KeyHint("/", "Filter", "filter"),
                 KeyHint("esc", "Back", "back"),
-                KeyHint(":", "Command", "command_bar"),
                 KeyHint("?", "Help", "help"),
             ]
         )

@@ -305,4 +305,6 @@ class Keeping(_Base):
             self.say(f"✗ not exported: {clip(sanitize(done.problem), 300)}", "failed", seconds=12)
             return
         took = f", {figures.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
-        self.say(f"✓ {sanitize(done.path)}  {done.bytes:,} bytes{took}", "done", seconds=EXPORT_NOTICE_SECONDS)
+        name = sanitize(Path(done.path).name)
+        said = f"✓ {name}  {done.bytes:,} bytes{took}  in {sanitize(str(Path(done.path).parent))}"
+        self.say(said, "done", seconds=EXPORT_NOTICE_SECONDS)

@@ -250,7 +250,6 @@ class MessageScreen(WatchScreen):
                 KeyHint("o", "Open the session", "session"),
                 KeyHint("y", "Copy", "copy"),
                 KeyHint("esc", "Back", "back"),
-                KeyHint(":", "Command", "command_bar"),
                 KeyHint("?", "Help", "help"),
             ]
         )

@@ -135,7 +135,8 @@ class Prompt(Vertical, can_focus=True):
         self._keys = {}
         before, self._focus_before = self._focus_before, None
         if before is not None and before.is_attached and before.display:
-            before.focus()
+            # At once: an answer may open another question, which gives the focus back to whom it finds it with.
+            self.screen.set_focus(before)
         else:
             self.screen.set_focus(None)
 

@@ -92,7 +92,8 @@ class SessionsView(RowView[SessionLine]):
         goal: list[Piece] = [(session_name(row), "text")]
         tags = tags_of(row)
         if tags:
-            goal.append((f"  [{', '.join(tags)}]", "accent"))
+            # Before the name: behind it they would be cut off.
+            goal.insert(0, (f"[{clip(' '.join(tags), 18)}] ", "accent"))
         if row.origin != "run":
             goal.insert(0, (f"{sanitize(row.origin)}: ", "muted"))
         return (
