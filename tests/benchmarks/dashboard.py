@@ -1,30 +1,32 @@
-"""The real dashboard in a pseudo-terminal while another process writes: commit→pixel, key→paint, idle CPU, memory.
+"""The real dashboard in a pseudo-terminal beside a bare Textual application with as many rows, in one run.
 
-    python tests/benchmarks/dashboard.py [--agents 1000] [--rate 5000] [--samples 30]
+    python tests/benchmarks/dashboard.py [--agents 1000] [--rate 5000] [--samples 40] [--large FILE]
 
-`commit→pixel` is from the commit of a task's new title to its arrival at the terminal; `key→paint` from writing `f` to
-the arrival of the words that freezing, or following again, puts on screen.
+- `key→paint`: from writing a key to the arrival of what it changes: `j` moves the selection, `f` freezes the view and
+  changes words in every pane's frame. Idle, and while another process writes `--rate` events a second.
+- `commit→pixel`: from the commit of a task's new title to its arrival at the terminal, while that process writes.
+- first paint, memory and idle processor time, also on a database of 1,000 sessions and 1,000,000 messages (`--large`
+  keeps it between runs; it takes a minute to make).
+
+Other programs on the machine make every figure worse: the load is told, and the best of several runs counts.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import pty
-import select
-import signal
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
 import time
-from fcntl import ioctl
 from pathlib import Path
-from termios import TIOCSWINSZ
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
+
+from tests.benchmarks.terminals import BARE, Screen, figures  # noqa: E402
+from tests.tui.fake_store import FakeSession, create, large_session  # noqa: E402
 
 WRITER = """
 import sys, time
@@ -41,102 +43,148 @@ while True:
                   [(seq + n + 1, now, '{"tool": "bash", "preview": "line %d"}' % (seq + n + 1)) for n in range(batch)])
     seq += batch
     c.execute("UPDATE sessions SET event_seq = ? WHERE id = 'abcd2345'", (seq,))
+    c.execute("UPDATE agents SET turn = turn + 1, input_tokens = input_tokens + 900, last_active = ? WHERE rowid % 50 = ?", (now, seq // batch % 50))
     told = began >= due
     if told:
         marker += 1
-        c.execute("UPDATE tasks SET title = ? WHERE id = 'task001'", (f"mark{marker:04d}x",))
-        due = began + 0.5
+        c.execute("UPDATE tasks SET title = ? WHERE id = 'task001'", (f"mark{marker:04d}x part 1 of",))
+        due = began + 0.37
     c.execute("COMMIT")
     if told:
         print(marker, time.time(), flush=True)
     time.sleep(max(0.0, 0.01 - (time.monotonic() - began)))
 """
-VIEWER = "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"
+"""Writes a hundred commits a second; with each, a fiftieth of the agents have another turn."""
+
+VIEWER = ["-c", "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"]
+WATCH = ["-m", "watchkeeper", "watch", "--db"]
 
 
-class Screen:
-    """The viewer's terminal."""
-
-    def __init__(self, path: Path) -> None:
-        self.pid, self.terminal = pty.fork()
-        if self.pid == 0:
-            os.environ |= {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-            os.execv(sys.executable, [sys.executable, "-c", VIEWER, str(path)])
-        ioctl(self.terminal, TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-
-    def until(self, words: bytes, seconds: float = 30.0) -> float:
-        """Read until `words` arrive; the wall time then."""
-        seen, deadline = b"", time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if select.select([self.terminal], [], [], 0.2)[0]:
-                seen = seen[-200:] + os.read(self.terminal, 1 << 16)
-                if words in seen:
-                    return time.time()
-        raise SystemExit(f"{words!r} did not come within {seconds} s")
-
-    def drain(self, seconds: float) -> None:
-        """Read whatever comes for so long."""
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            if select.select([self.terminal], [], [], left)[0]:
-                os.read(self.terminal, 1 << 16)
-
-    def cpu_seconds(self) -> float:
-        """Processor time so far (Linux)."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def megabytes(self) -> float:
-        """Resident memory (Linux)."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+def keys(screen: Screen, samples: int, *, bare: bool) -> tuple[list[float], list[float]]:
+    """Seconds from `j`, and from `f`, to what they paint."""
+    moves, flips = [], []
+    for number in range(samples):
+        words = b"row %04d" % (number + 1) if bare else b"part %d of" % (number + 1)
+        moves.append(screen.press(b"j", words))
+        screen.drain(0.11)
+    for number in range(samples):
+        words = (b"following" if bare else b"following again") if number % 2 else b"FROZEN"
+        flips.append(screen.press(b"f", words))
+        screen.drain(0.23)
+    return moves, flips
 
 
-def figures(name: str, values: list[float]) -> str:
-    ranked = sorted(values)
-    return f"{name}: p50 {statistics.median(ranked) * 1000:.0f} ms, p95 {ranked[int(len(ranked) * 0.95)] * 1000:.0f} ms (n={len(ranked)})"
+def busy(path: Path, agents: int, rate: int, samples: int) -> None:
+    """The dashboard on one session of many agents, idle and beside a writer."""
+    with Screen([*VIEWER, str(path)]) as screen:
+        screen.until(b"part 2 ")
+        screen.drain(6)
+        print(
+            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor   {screen.mebibytes():.0f} MiB"
+        )
+        moves, flips = keys(screen, samples // 2, bare=False)
+        print(f"  key→paint, idle, j       {figures(moves)}")
+        print(f"  key→paint, idle, f       {figures(flips)}")
+    command = [sys.executable, "-c", WRITER, str(path), str(rate)]
+    with Screen([*VIEWER, str(path)]) as screen, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        try:
+            screen.until(b"part 2 ")
+            pixels = []
+            for _ in range(samples):
+                number, committed = writer.stdout.readline().split()
+                pixels.append(screen.until(f"mark{int(number):04d}x".encode()) - float(committed))
+            print(f"  commit→pixel, busy       {figures(pixels)}")
+            moves, flips = keys(screen, samples, bare=False)
+            print(f"  key→paint, busy, j       {figures(moves)}")
+            print(f"  key→paint, busy, f       {figures(flips)}")
+            share = screen.processor_share(5)
+            print(f"  busy                     {share * 100:5.1f} % of a processor   {screen.mebibytes():.0f} MiB")
+        finally:
+            writer.kill()
+
+
+def bare(rows: int, samples: int) -> None:
+    """The yardstick."""
+    with Screen(["-c", BARE, str(rows)]) as screen:
+        screen.until(b"bare-marker")
+        screen.drain(2)
+        print(
+            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor   {screen.mebibytes():.0f} MiB"
+        )
+        moves, flips = keys(screen, samples // 2, bare=True)
+        print(f"  key→paint, j             {figures(moves)}")
+        print(f"  key→paint, f             {figures(flips)}")
+
+
+def large(path: Path, rows: int, runs: int = 7) -> None:
+    """First paint beside the yardstick, then what the dashboard takes."""
+    ours, yardstick = [], []
+    for _ in range(runs):
+        with Screen([*WATCH, str(path)]) as screen:
+            ours.append(screen.until(b"part 2 ") - screen.began)
+        with Screen(["-c", BARE, str(rows)]) as screen:
+            yardstick.append(screen.until(b"bare-marker") - screen.began)
+    ratio = statistics.median(one / other for one, other in zip(ours, yardstick, strict=True))
+    print(
+        f"  first paint              {statistics.median(ours):.3f} s beside {statistics.median(yardstick):.3f} s bare: ratio {ratio:.2f}"
+    )
+    with Screen([*WATCH, str(path)]) as screen:
+        screen.until(b"part 2 ")
+        screen.drain(6)
+        print(
+            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor   {screen.mebibytes():.0f} MiB"
+        )
+        screen.press(b"s", b"Sessions")
+        screen.drain(2)
+        print(f"  with the sessions open   {screen.mebibytes():.0f} MiB")
+
+
+def make_large(path: Path, sessions: int = 1000, messages: int = 1_000_000) -> None:
+    """A thousand sessions; the newest has a hundred agents."""
+    connection = create(path)
+    connection.execute("BEGIN")
+    now, each = time.time(), messages // sessions
+    text = '[{"type": "text", "text": "' + "what was said and done, word by word " * 8 + '"}]'
+    for number in range(sessions):
+        session = FakeSession(connection, f"sess{number:04d}", now=now, last_active=now - sessions + number, planner_agent_id=f"p{number:04d}",
+                              status="done", goal=f"session number {number}", current_plan_id=f"plan{number}")  # fmt: skip
+        session.agent(f"p{number:04d}", "planner", role="planner", parent_agent_id=None, last_seq=each, message_tokens=each * 90)
+        connection.executemany(
+            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, 'user', ?, 90, ?, ?)",
+            ((f"p{number:04d}", seq, text, seq * 90, now) for seq in range(1, each + 1)),
+        )
+    large_session(connection, 100, now=now + 1, hostile=False)
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
 
 
 def main() -> None:
-    from tests.tui.fake_store import create, large_session
-
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=5000)
-    parser.add_argument("--samples", type=int, default=30)
+    parser.add_argument("--samples", type=int, default=40)
+    parser.add_argument(
+        "--large", type=Path, help="a database of 1,000 sessions and 1,000,000 messages; made where there is none"
+    )
     options = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
+    print(f"bare Textual, {options.agents} rows:")
+    bare(options.agents, options.samples)
     path = Path(tempfile.mkdtemp()) / "bench.db"
     connection = create(path)
     connection.execute("BEGIN")
     large_session(connection, options.agents, now=time.time(), hostile=False)
     connection.execute("COMMIT")
-    screen = Screen(path)
-    try:
-        screen.until(b"Plan")
-        screen.drain(3)
-        before = screen.cpu_seconds()
-        screen.drain(5)
-        print(f"idle: {(screen.cpu_seconds() - before) / 5 * 100:.1f} % of a processor, {screen.megabytes():.0f} MiB")
-        command = [sys.executable, "-c", WRITER, str(path), str(options.rate)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
-            assert writer.stdout is not None
-            try:
-                pixels, keys = [], []
-                for _ in range(options.samples):
-                    number, committed = writer.stdout.readline().split()
-                    pixels.append(screen.until(f"mark{int(number):04d}x".encode()) - float(committed))
-                for number in range(options.samples):
-                    pressed = time.time()
-                    os.write(screen.terminal, b"f")
-                    keys.append(screen.until(b"following again" if number % 2 else b"FROZEN") - pressed)
-                    screen.drain(0.2)
-                print(figures("commit→pixel", pixels))
-                print(figures("key→paint", keys))
-                print(f"busy: {screen.megabytes():.0f} MiB")
-            finally:
-                writer.kill()
-    finally:
-        os.kill(screen.pid, signal.SIGKILL)
-        os.waitpid(screen.pid, 0)
+    print(f"the dashboard, {options.agents} agents, {options.rate} events/s when busy:")
+    busy(path, options.agents, options.rate, options.samples)
+    if options.large is not None:
+        if not options.large.exists():
+            make_large(options.large)
+        print("the dashboard, 1,000 sessions and 1,000,000 messages:")
+        large(options.large, options.agents)
+    print(f"load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

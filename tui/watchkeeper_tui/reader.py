@@ -23,7 +23,7 @@ from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, session_state
 
 TICK_SECONDS = 0.05
-FEED_MILLISECONDS = 10
+FEED_MILLISECONDS = 20
 """How often file events are collected: seldom enough for a dashboard that is open all day, and nothing changes."""
 STARTING_SECONDS = 8.0
 """How long a new session may be without a host before it counts as dead."""

@@ -94,7 +94,7 @@ class ChangeFeed:
         folder = self._path.resolve().parent
         names = {self._path.name, self._path.name + "-wal"}
         try:
-            for _ in watch(
+            for found in watch(
                 folder,
                 watch_filter=lambda _, name: Path(name).name in names,
                 debounce=2 * self._step,
@@ -107,7 +107,8 @@ class ChangeFeed:
             ):
                 if self._stop.is_set():
                     return
-                self._woken.set()
+                if found:  # else it only looks whether to stop
+                    self._woken.set()
         except (OSError, RuntimeError):
             # No file events here (watches exhausted, folder gone): the poll in `wait` goes on alone.
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.folding import Folded, one_text
+from watchkeeper.store.folding import Folded, lines
 
 LARGEST_MESSAGE_CHARS = 400_000
 """A message whose stored text is longer is read in part, and shown as cut."""
@@ -143,28 +143,27 @@ class AgentReading:
     """What it will be told before its next turn, oldest first."""
 
 
-_TOOL_CALLS = one_text(
-    "SELECT json_group_array(json_array(id, tool_use_id, name, status, is_error, started_at, ended_at)) FROM"
-    " (SELECT * FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100)"
+_TOOL_CALLS = lines(
+    "id, tool_use_id, name, status, is_error, started_at, ended_at",
+    "tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100",
 )
-_MODEL_CALLS = one_text(
-    "SELECT json_group_array(json_array(id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens,"
-    " cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds,"
-    " first_token_seconds, waited_seconds, retries, substr(error, 1, 2000))) FROM"
-    " (SELECT * FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300)"
+_MODEL_CALLS = lines(
+    "id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
+    " usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds, waited_seconds, retries,"
+    " substr(error, 1, 2000)",
+    "model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300",
 )
-_FACTS = one_text(
-    "SELECT json_group_array(json_array(id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence,"
-    " created_at)) FROM (SELECT * FROM facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1))"
-    " ORDER BY pinned DESC, id DESC LIMIT 300)"
+_FACTS = lines(
+    "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at",
+    "facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1)) ORDER BY pinned DESC, id DESC"
+    " LIMIT 300",
 )
-_VIEWS = one_text(
-    "SELECT json_group_array(json_array(version, parent, verbatim_from, reason, tokens, created_at)) FROM"
-    " (SELECT * FROM views WHERE agent_id = ? ORDER BY version DESC LIMIT 100)"
+_VIEWS = lines(
+    "version, parent, verbatim_from, reason, tokens, created_at", "views WHERE agent_id = ? ORDER BY version DESC LIMIT 100"
 )
-_INBOX = one_text(
-    "SELECT json_group_array(json_array(id, kind, substr(payload, 1, 4000), created_at)) FROM"
-    " (SELECT * FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT 50)"
+_INBOX = lines(
+    "id, kind, substr(payload, 1, 4000), created_at",
+    "inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT 50",
 )
 
 

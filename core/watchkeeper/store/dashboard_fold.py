@@ -22,7 +22,7 @@ from watchkeeper.store.dashboard import (
     composition_of,
 )
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.folding import Folded, Raw, one_text
+from watchkeeper.store.folding import Folded, Raw, lines
 
 EVENTS_KEPT = 2000
 """The newest events of a session that a reading holds."""
@@ -41,45 +41,40 @@ _SESSION = (
     " FROM sessions WHERE id = ?"
 )
 
-_TASKS = (
-    "SELECT t.rowid / 128, json_group_array(json_array(t.rowid, t.id, t.parent_plan_id, t.name, t.position, t.title, t.role,"
-    " t.model, t.status, t.status_reason, t.attempt, t.assigned_agent, substr(t.result, 1, 2000), substr(t.error, 1, 2000),"
-    " t.created_at, t.started_at, t.ended_at, json((SELECT json_group_array(depends_on) FROM"
-    " (SELECT depends_on FROM task_dependencies WHERE task_id = t.id ORDER BY rowid)))))"
-    " FROM tasks t WHERE t.session_id = ? GROUP BY t.rowid / 128"
+_TASKS = lines(
+    "rowid, id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt, assigned_agent,"
+    " substr(result, 1, 2000), substr(error, 1, 2000), created_at, started_at, ended_at, json((SELECT"
+    " json_group_array(depends_on) FROM (SELECT depends_on FROM task_dependencies WHERE task_id = tasks.id ORDER BY rowid)))",
+    "tasks WHERE session_id = ? ORDER BY position, rowid",
 )
 
-_AGENTS = (
-    "SELECT a.rowid / 128, json_group_array(json_array(a.rowid, a.id, a.parent_agent_id, a.task_id, a.name, a.role, a.model,"
-    " a.attempt, substr(a.current_goal, 1, 4000), a.status, a.status_reason, a.turn, a.view_version, a.last_seq,"
-    " a.message_tokens, a.context_limit, a.context_tokens, a.composition, a.created_at, a.started_at, a.ended_at,"
-    " a.last_active, a.active_seconds, a.input_tokens, a.output_tokens, a.cache_read_tokens, a.cache_write_tokens, a.cost_usd,"
-    " a.unpriced_calls, a.model_calls, a.retries, a.errors, a.compactions, l.activity, l.detail, substr(l.text, -4000),"
-    " l.since, l.until, l.updated_at))"
-    " FROM agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? GROUP BY a.rowid / 128"
+_AGENTS = lines(
+    "a.rowid, a.id, a.parent_agent_id, a.task_id, a.name, a.role, a.model, a.attempt, substr(a.current_goal, 1, 4000),"
+    " a.status, a.status_reason, a.turn, a.view_version, a.last_seq, a.message_tokens, a.context_limit, a.context_tokens,"
+    " a.composition, a.created_at, a.started_at, a.ended_at, a.last_active, a.active_seconds, a.input_tokens, a.output_tokens,"
+    " a.cache_read_tokens, a.cache_write_tokens, a.cost_usd, a.unpriced_calls, a.model_calls, a.retries, a.errors,"
+    " a.compactions, l.activity, l.detail, substr(l.text, -4000), l.since, l.until, l.updated_at",
+    "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.rowid",
 )
 
-_COMPACTIONS = one_text(
-    "SELECT json_group_array(json_array(id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
-    " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
-    " requested_at, ended_at)) FROM (SELECT * FROM compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200)"
+_COMPACTIONS = lines(
+    "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before, tokens_after,"
+    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at, ended_at",
+    "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200",
 )
 
-_APPROVALS = one_text(
-    "SELECT json_group_array(json_array(id, agent_id, task_id, tool, substr(question, 1, 20000), created_at)) FROM"
-    " (SELECT * FROM approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, rowid)"
+_APPROVALS = lines(
+    "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at",
+    "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, rowid",
 )
 
 # Read back from the end of the queue, which holds every session's.
-_COMMANDS = one_text(
-    "SELECT json_group_array(json_array(id, kind, agent_id, task_id, status, result, requested_by, created_at, applied_at)) FROM"
-    " (SELECT * FROM (SELECT * FROM commands ORDER BY id DESC LIMIT 300) WHERE session_id = ? ORDER BY id DESC LIMIT 30)"
+_COMMANDS = lines(
+    "id, kind, agent_id, task_id, status, result, requested_by, created_at, applied_at",
+    "(SELECT * FROM commands ORDER BY id DESC LIMIT 300) WHERE session_id = ? ORDER BY id DESC LIMIT 30",
 )
 
-_BUDGETS = one_text(
-    "SELECT json_group_array(json_array(id, task_id, kind, amount, reached_at)) FROM"
-    " (SELECT * FROM budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind)"
-)
+_BUDGETS = lines("id, task_id, kind, amount, reached_at", "budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind")
 
 _EVENTS = (
     "SELECT json_group_array(json_array(seq, at, kind, agent_id, task_id, substr(data, 1, 4000))) FROM"
@@ -123,8 +118,8 @@ class SessionFold:
         self.session_id = session_id
         self._session: tuple[object, ...] = ()
         self._facts: SessionFacts | None = None
-        self._tasks = Folded(_TASKS, _task, lambda raw: (raw[4], raw[0]))
-        self._agents = Folded(_AGENTS, _agent, lambda raw: raw[0])
+        self._tasks = Folded(_TASKS, _task)
+        self._agents = Folded(_AGENTS, _agent)
         self._compactions = Folded(_COMPACTIONS, lambda raw: CompactionFacts(*raw))
         self._approvals = Folded(_APPROVALS, lambda raw: ApprovalFacts(*raw))
         self._commands = Folded(_COMMANDS, lambda raw: CommandFacts(*raw))

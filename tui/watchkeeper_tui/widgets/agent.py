@@ -158,6 +158,11 @@ class AgentPane(Vertical):
         self._snapshot, self._now = snapshot, now
         self.redraw()
 
+    def age(self, now: float) -> None:
+        """Time has passed, and nothing else has happened."""
+        self._now = now
+        self._title()
+
     def redraw(self) -> None:
         """Bring everything up to date with the last snapshot; what would be the same is not even made."""
         if not self.is_mounted:

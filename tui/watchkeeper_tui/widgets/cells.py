@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.content import Content
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as ContentStyle
 from textual.widget import Widget
@@ -105,11 +106,17 @@ def content(pieces: Cell, palette: Palette) -> Content:
 
 
 def set_title(widget: Widget, pieces: Cell, palette: Palette) -> None:
-    """Give a pane its title, if it has another one: setting a title paints the whole pane."""
+    """Give a pane its title, if it has another one. Only the line of the title is painted: an age in it changes every second."""
     wanted = (tuple(pieces), palette)
-    if getattr(widget, "_title_pieces", None) != wanted:
-        widget._title_pieces = wanted  # type: ignore[attr-defined]
+    if getattr(widget, "_title_pieces", None) == wanted:
+        return
+    widget._title_pieces = wanted  # type: ignore[attr-defined]
+    if widget._border_title is None or not widget.is_mounted:
         widget.border_title = content(pieces, palette)
+    else:
+        # Assigning to `border_title` would paint the pane and all that is in it.
+        widget._border_title = content(pieces, palette)
+        widget.refresh(Region(-1, -1, widget.outer_size.width, 1))
 
 
 def pieces_width(pieces: Cell) -> int:

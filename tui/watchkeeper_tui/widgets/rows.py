@@ -282,7 +282,9 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             self.scroll_to(y=place - visible + 1, animate=False, immediate=True)
 
     def _to_end(self) -> None:
-        self.scroll_to(y=max(0, len(self.rows) - self._visible_rows()), animate=False, immediate=True)
+        end = max(0, len(self.rows) - self._visible_rows())
+        if round(self.scroll_y) != end:
+            self.scroll_to(y=end, animate=False, immediate=True)
 
     def _keep_end(self) -> None:
         if self.following:
