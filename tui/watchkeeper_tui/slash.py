@@ -32,6 +32,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("context", "", "what the agent's context is made of"),
     Slash("usage", "", "tokens and cost of the agent"),
     Slash("cost", "", "the same as usage"),
+    Slash("export", "[FORM]", "this run as one file in the folder you started in: html, md or json"),
     Slash("sessions", "[words]", "every session"),
     Slash("agent", "report", "the selected agent, full screen"),
     Slash("autosave_load", "", "resume the run from where it was saved", "resume"),

@@ -15,6 +15,7 @@ from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.exporting import Exporting
 from watchkeeper_tui.screens.looking import Looking
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
-class LiveScreen(Acting, Looking, Panes, WatchScreen):
+class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
     """What goes on, and what can be done about it."""
 
     DEFAULT_CSS = LAYOUT_CSS
@@ -300,6 +301,8 @@ class LiveScreen(Acting, Looking, Panes, WatchScreen):
                 self.action_zoom()
         elif name == "freeze":
             self.action_freeze()
+        elif name == "export" and self.newest.session is not None:
+            self.export_session(self.newest.session.id, argument)
         elif parsed.slash.action:
             variant = {("pause", "run"): "pause_run", ("cancel", "run"): "cancel_run", ("rerun", "fresh"): "rerun_fresh"}
             self.act(variant.get((name, argument), parsed.slash.action), argument)

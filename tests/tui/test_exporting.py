@@ -1,0 +1,44 @@
+"""`/export` on the live screen: a child process writes the file, and the dashboard says where it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+
+WIDE = (160, 40)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("line", "ending"), [("export", "html"), ("export md", "md"), ("export json", "json")])
+async def test_the_run_is_exported_and_the_file_is_named(desk: Desk, here: Path, line: str, ending: str) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
+        await until(pilot, lambda: os.listdir(here) == [f"{desk.session.id}.{ending}"], seconds=60)
+        await until(pilot, lambda: f"✓ {here}/{desk.session.id}.{ending}" in text_of(pilot).replace("\n", ""))
+
+
+async def test_an_unknown_form_is_refused_in_one_line(desk: Desk, here: Path) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        await pilot.press("colon", "ctrl+u", *"/export pdf", "enter")
+        await until(pilot, lambda: "/export takes html, md or json" in text_of(pilot))
+    assert os.listdir(here) == []
+
+
+async def test_a_refusal_of_the_command_is_shown(desk: Desk, here: Path) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "1 Plan" in text_of(pilot))
+        here.rmdir()
+        await pilot.press("colon", "ctrl+u", *"/export", "enter")
+        await until(pilot, lambda: "not exported" in text_of(pilot), seconds=60)
