@@ -145,7 +145,7 @@ async def test_a_whole_fork_is_in_the_list_and_selected(desk: Desk) -> None:
         await until(pilot, lambda: "an exact copy" in text_of(pilot))
         await pilot.press("enter", "y")
         await until(pilot, lambda: "✓ forked at event #2" in text_of(pilot))
-        await until(pilot, lambda: "fork: nightly audit" in text_of(pilot))
+        await until(pilot, lambda: "fork: [nightly] nightly audit" in text_of(pilot))
     forks = desk.session.connection.execute("SELECT forked_from, status FROM sessions WHERE origin = 'fork'").fetchall()
     assert forks == [("older234", "done")]
 
