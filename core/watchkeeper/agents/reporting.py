@@ -105,10 +105,7 @@ def learned_by(tx: Transaction, agent_id: str) -> list[str]:
     """The newest of what an agent remembered and what holds still, a line each with its pointers, for the planner to read
     at once; all of it is in the memory delta."""
     newest = facts.current_facts(tx, tx.session_id, writer=agent_id, limit=LEARNED_LINES)
-    return [
-        fact.cited() if len(fact.text) <= LEARNED_CHARACTERS else replace(fact, text=f"{fact.text[:LEARNED_CHARACTERS]}…").cited()
-        for fact in newest
-    ]
+    return [replace(fact, text=fact.text[:LEARNED_CHARACTERS]).cited() for fact in newest]
 
 
 def memory_delta(
