@@ -1,4 +1,4 @@
-"""`wk memory status|sync|search|pin|unpin` and `wk agent report`."""
+"""`wk memory status|sync|search|views|pin|unpin` and `wk agent report`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import click
 
 from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json
 from watchkeeper.store import state
+from watchkeeper.store.encoding import decode
 
 
 @click.group()
 def memory() -> None:
-    """What agents remember: status, sync, search, pin, unpin."""
+    """What agents remember: status, sync, search, views, pin, unpin."""
 
 
 @memory.command()
@@ -62,6 +63,42 @@ def sync(session: str, db: Path | None, as_json: bool) -> int:
     from watchkeeper.cli.controlling import command
 
     return command(Opened(db, session), "memory_sync", as_json)
+
+
+@memory.command()
+@click.argument("session")
+@click.argument("agent")
+@db_option
+@json_option
+def views(session: str, agent: str, db: Path | None, as_json: bool) -> int:
+    """List the versions of an agent's context, oldest first: what `wk undo` and `wk redo` move between."""
+    opened = Opened(db, session)
+    agent_id = opened.agent(agent)
+    current = opened.one("SELECT view_version FROM agents WHERE id = ?", (agent_id,))[0]
+    found = [
+        {
+            "version": row["version"], "parent": row["parent"], "current": row["version"] == current, "reason": row["reason"],
+            "tokens": row["tokens"], "observations": len(decode(row["observations"])), "verbatim_from": row["verbatim_from"],
+            "elided": len(decode(row["elided"])), "compaction": row["compaction_id"], "created_at": row["created_at"],
+        }
+        for row in opened.all(
+            "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, compaction_id, created_at FROM views"
+            " WHERE agent_id = ? ORDER BY version",
+            (agent_id,),
+        )
+    ]  # fmt: skip
+    if as_json:
+        print_json(found)
+        return 0
+    for one in found:
+        mark, parent = ">" if one["current"] else " ", f"from {one['parent']}" if one["parent"] else ""
+        verbatim = f"messages from #{one['verbatim_from']}" if one["verbatim_from"] else "no messages"
+        when = time.strftime("%H:%M:%S", time.localtime(one["created_at"]))
+        click.echo(
+            f"{mark} {one['version']:>4} {when} {one['reason']:<11} {one['tokens']:>9,} tok  {one['observations']} observations,"
+            f" {verbatim}, {one['elided']} shortened  {parent}"
+        )
+    return 0
 
 
 @memory.command()

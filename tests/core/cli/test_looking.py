@@ -253,3 +253,11 @@ def test_looking_imports_nothing_heavy(demo: Path, arguments: list[str]) -> None
         f"print(code, sorted({HEAVY!r} & set(sys.modules)))"
     )  # fmt: skip
     assert told == "0 []"
+
+
+def test_the_versions_of_a_context_are_listed_with_the_one_now_shown(wk: Wk, demo: Path) -> None:
+    listed = wk("memory", "views", "last", "planner", "--json").json
+    assert [one["version"] for one in listed] == sorted(one["version"] for one in listed)
+    assert sum(one["current"] for one in listed) == 1
+    assert listed[0]["parent"] is None
+    assert len(wk("memory", "views", "last", "planner").out.splitlines()) == len(listed)
