@@ -57,7 +57,6 @@ def test_the_interval_is_the_formula(left: int, cycles: int, cap: int, least: in
     assert got >= least, "the minimum wins"
 
 
-@pytest.mark.xfail(strict=True, reason="cycles below one count as one")
 def test_the_interval_is_the_formula_for_part_of_a_cycle_too() -> None:
     config = BufferConfig(target_cycles=0.5, token_cap=20_000, min_tokens=1, utility_model_context_window=128_000)
     assert BufferingCoordinator().compute_buffer_interval(1_000, config) == 2_000
@@ -104,7 +103,6 @@ async def test_an_observer_may_do_what_it_likes_to_its_messages() -> None:
     assert coordinator.has_completed_chunks()
 
 
-@pytest.mark.xfail(strict=True, reason="the content of a Message is handed over as it is stored")
 async def test_an_observer_cannot_change_what_is_stored() -> None:
     coordinator = BufferingCoordinator()
     message = Message(1, "user", [{"type": "text", "text": "as it was"}], 3, 3, 0.0)
@@ -167,7 +165,6 @@ async def test_restoring_leaves_slots_and_a_buffered_reflection_alone() -> None:
     await settle()
 
 
-@pytest.mark.xfail(strict=True, reason="a task that raises what is no Exception is looked at by nobody")
 @pytest.mark.parametrize("launch", ["observer", "reflector"])
 async def test_a_panic_of_a_library_surfaces_nothing_either(launch: str) -> None:
     class PanicException(BaseException):
@@ -192,7 +189,6 @@ async def test_a_panic_of_a_library_surfaces_nothing_either(launch: str) -> None
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.xfail(strict=True, reason="the slot is taken before it is known that there is no event loop")
 def test_a_launch_outside_of_an_event_loop_takes_no_slot() -> None:
     coordinator = BufferingCoordinator()
 

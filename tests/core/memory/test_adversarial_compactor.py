@@ -143,6 +143,23 @@ async def test_numbers_in_decisions_and_error_lines_survive_a_summary_that_drops
     assert "→ #" in text
 
 
+@pytest.mark.xfail(strict=True, reason="what earlier summaries said is no source of the numbers in the next one")
+async def test_a_trackers_number_outlives_two_summaries() -> None:
+    said = iter(["They found issue #4679 of openai-agents.", "Still open: #4679, and nobody mends it.\nThe tests pass."])
+
+    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+        return next(said)
+
+    state = ContextState(ContextLimits(8_000, 0), Words(), pin_first=False)
+    state.append("user", "Look at #4679 of openai-agents. " + "word " * 200, at=0.0)
+    fill(state, 5, 200)
+    compactor = Compactor(state, summarize)
+    assert (await compactor.run(up_to=5, at=0.0)).reason == "summary"
+    fill(state, 5, 200)
+    assert (await compactor.run(up_to=10, at=0.0)).reason == "summary"
+    assert "Still open: #4679" in state.view.observations[0].text
+
+
 # --- anything in any order --------------------------------------------------------------------------------------------
 
 STEPS = st.one_of(

@@ -18,7 +18,7 @@ from watchkeeper.memory.changes import Change, WindowTooSmall
 from watchkeeper.memory.observational import ObservationalMemory, ObservationalSettings
 from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.tokens import count_message
-from watchkeeper.records.memory import Message
+from watchkeeper.records.memory import Message, ObservationKind
 
 SMALL = BufferConfig(target_cycles=4, token_cap=5_000, min_tokens=50, utility_model_context_window=10_000)
 
@@ -50,7 +50,6 @@ async def run(memory: ObservationalMemory, count: int, words: int = 20) -> list[
     return changes
 
 
-@pytest.mark.xfail(strict=True, reason="a chunk is judged without its task, and refused with it at each activation")
 async def test_a_long_current_task_makes_no_loop_of_observers() -> None:
     """What an observer adds beside its log counts too: else nothing it says is ever used, and it is asked for ever."""
     asked: list[int] = []
@@ -130,6 +129,29 @@ async def test_what_is_shown_of_the_log_to_an_observer_is_as_much_as_was_set() -
     await run(memory, 150)
     assert max(shown) > 10
     assert max(shown) <= 30
+
+
+@pytest.mark.xfail(strict=True, reason="a reflection is judged as if it had read nothing")
+async def test_a_trackers_number_outlives_a_reflection() -> None:
+    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+        return ObserverOutput("[+] it is issue #4679 of openai-agents, " + "seen again and again " * 3)
+
+    async def reflect(observations: str, level: int, instruction: str | None) -> ReflectorOutput:
+        return ReflectorOutput("It is #4679 that matters.\nAll else is done.", level)
+
+    memory = engine(observe, reflect, reflection_threshold=40)
+    seen = False
+    for _ in range(120):
+        number = memory.state.last_seq + 1
+        memory.state.append("user" if number % 2 else "assistant", "Look at #4679 of openai-agents. " + "word " * 20, at=0.0)
+        memory.advance(at=0.0)
+        for _ in range(8):
+            await asyncio.sleep(0)
+        for observation in memory.state.view.observations:
+            if observation.kind is ObservationKind.REFLECTION:
+                seen = True
+                assert "#4679" in observation.text
+    assert seen
 
 
 STEPS = st.one_of(
