@@ -254,7 +254,9 @@ def _nodes(snapshot: Snapshot) -> list[_Node]:
                 child = _Node(f"agent:{earlier.id}", None, earlier.id, above=node)
                 node.children.append(child)
                 nodes.setdefault(earlier.id, child)
-        placed.append((node, current.parent_agent_id if current else planner_id))
+        # A plan of its own has its agent's id (sub-agents of other programs keep lists): its tasks stand below that agent.
+        keeper = task.plan_id if task.plan_id in agents else planner_id
+        placed.append((node, current.parent_agent_id if current else keeper))
     for agent in snapshot.agents:
         if agent.id not in nodes:
             node = _Node(f"agent:{agent.id}", None, agent.id)

@@ -172,13 +172,14 @@ SAVE_SESSION = _upsert("sessions", SESSION)
 SAVE_AGENT = _upsert("agents", AGENT)
 
 
-def open_calls(cursor: Any, agent_id: str) -> dict[str, int]:
-    """Tool calls without a result: the program's id of each → ours."""
+def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float]]:
+    """Tool calls without a result: the program's id of each → ours, the tool's name, and when it was called."""
     rows = cursor.execute(
-        "SELECT tool_use_id, id FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL AND status IN ('running', 'unknown')",
+        "SELECT tool_use_id, id, name, started_at FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL"
+        " AND status IN ('running', 'unknown')",
         (agent_id,),
     )
-    return {row[0]: row[1] for row in rows}
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
 def last_turn(cursor: Any, agent_id: str, turn: int) -> tuple[str | None, int]:

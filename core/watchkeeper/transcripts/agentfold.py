@@ -27,7 +27,7 @@ class AgentFold:
     position: int = 0
     """Tool calls of this turn so far."""
     last_at: float | None = None
-    open_calls: dict[str, int] = field(default_factory=dict)
+    open_calls: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     """Calls of earlier transactions that wait for a result."""
     new_calls: dict[str, list[Any]] = field(default_factory=dict)
     """Calls of this transaction that wait for a result: their rows."""

@@ -66,11 +66,12 @@ class PlanFold:
             if plan.whole:
                 task.position = len(listed) - 1
         if plan.whole:
-            for task in self._tasks.values():
-                if task.id not in listed and task.status not in _ENDED:
+            here = set(listed)
+            gone = sorted((task for task in self._tasks.values() if task.id not in here), key=lambda task: task.position)
+            for place, task in enumerate(gone):
+                task.position = len(listed) + place
+                if task.status not in _ENDED:
                     self._move(task, "dropped", at)
-                if task.id not in listed and task.position < len(listed):
-                    task.position += len(listed)
         moved, changed = [], []
         for task in self._tasks.values():
             old = before.get(task.id)

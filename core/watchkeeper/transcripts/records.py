@@ -121,6 +121,8 @@ class ToolResult(NamedTuple):
     id: str
     status: Literal["done", "error", "denied", "cancelled", "unknown"]
     at: float | None = None
+    preview: str = ""
+    """Its beginning, for the line of an event."""
 
 
 class ModelCall(NamedTuple):

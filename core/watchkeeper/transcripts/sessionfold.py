@@ -44,6 +44,7 @@ ANCHORS = frozenset({Message, Compaction, Summary, Failure})
 """Records by which a line is recognised."""
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _GOAL_CHARS = 4_000
+_PREVIEW_CHARS = 160
 
 
 @dataclass(slots=True)
@@ -369,13 +370,15 @@ class SessionFold:
         if call is not None:
             call[8:11] = record.status, agent.row["last_seq"], failed
             call[12] = at
-            name, call_id, began = call[7], call[0], call[11]
-            self.event(f"tool.{record.status}", agent, at, tool=name, call=call_id, seconds=round(max(0.0, at - began), 3))
-            return
-        stored = agent.open_calls.pop(record.id, None)
-        if stored is not None:
-            self.into["tool_results"].append((record.status, agent.row["last_seq"], failed, at, stored))
-            self.event(f"tool.{record.status}", agent, at, call=stored)
+            call_id, name, began = call[0], call[7], call[11]
+        elif record.id in agent.open_calls:
+            call_id, name, began = agent.open_calls.pop(record.id)
+            self.into["tool_results"].append((record.status, agent.row["last_seq"], failed, at, call_id))
+        else:
+            return  # the call was lost, or another agent's; the result stands in its message
+        took = round(max(0.0, at - began), 3)
+        preview = record.preview[:_PREVIEW_CHARS]
+        self.event(f"tool.{record.status}", agent, at, tool=name, call=call_id, seconds=took, preview=preview)
 
     def _model_call(self, record: ModelCall, counts: bool) -> None:
         agent = self.agent(record.agent)

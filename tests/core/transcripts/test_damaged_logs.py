@@ -59,7 +59,7 @@ def _damage(rng: random.Random, lines: list[bytes]) -> bytes:
                     changed[rng.randrange(len(changed))] = rng.randrange(256)
             lines[place] = bytes(changed)
         elif kind == 5:
-            lines[place] = line + lines.pop(rng.randrange(len(lines)))
+            lines.append(line + lines.pop(rng.randrange(len(lines))))
         else:
             lines[place] = line.replace(b'"uuid":"', b'"uuid":"x', 1).replace(b'"parentUuid":"', b'"parentUuid":"y', 1)
     return b"\n".join(lines) + rng.choice([b"\n", b""])

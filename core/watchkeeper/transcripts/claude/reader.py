@@ -203,16 +203,13 @@ class ClaudeReader:
         call_id = text_of(block.get("tool_use_id")) or text_of(record.get("sourceToolUseID"))
         if call_id is None:
             return
-        failed = block.get("is_error") is True
-        denied = failed and (
-            record.get("toolDenialKind") is not None
-            or _plain(block.get("content")).startswith("The user doesn't want to proceed")
-        )
-        found.append(ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at))
+        failed, said = block.get("is_error") is True, _plain(block.get("content"))
+        denied = failed and (record.get("toolDenialKind") is not None or said.startswith("The user doesn't want to proceed"))
+        found.append(ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200]))
         answer = outcome if isinstance(outcome, dict) else {}
         self._agents.answered(agent, call_id, answer, failed, at, found)
         if not failed:
-            self._plans.answered(agent, call_id, answer, _plain(block.get("content")), at, found)
+            self._plans.answered(agent, call_id, answer, said, at, found)
 
     # Notes of the program.
 
