@@ -136,8 +136,11 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
     def tick(self, now: float) -> None:
         if not self.is_in_sight:
             return
-        if self.frozen_at is None and self.snapshot.state in (SessionState.LIVE, SessionState.DEAD, SessionState.OPENING):
+        if self.frozen_at is None and self.snapshot.state is SessionState.LIVE:
             self._draw(now)
+        elif self.frozen_at is None:
+            # Nothing ages here but how long ago the agent gave a sign.
+            self.agent_pane.age(now)
         self._draw_edges(now)
 
     def on_screen_resume(self) -> None:

@@ -264,7 +264,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         changed = row_id != self.selected_id
         self.selected_id = row_id
         self._into_sight(place)
-        self.refresh()
+        self.repaint_changed()
         self.scrolled()
         if changed and tell:
             self.post_message(self.Selected(self, row_id))
