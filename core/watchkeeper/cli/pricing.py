@@ -34,6 +34,8 @@ def list_pricing() -> Callable[[ModelCall], Cost]:
     rates: dict[tuple[str, int | None, int], _Rates] = {}
 
     def price(call: ModelCall) -> Cost:
+        if call.cost_usd is not None and call.cost_usd > 0:
+            return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
         day = None if call.at is None else int(call.at // _DAY_SECONDS)
         if (call.model, day) not in tiers:
             tiers[call.model, day] = _tiers(call)

@@ -103,6 +103,8 @@ class Message(NamedTuple):
     at: float | None = None
     call_key: str = ""
     """The `key` of the model call that made it (assistant messages); messages of one call are one turn."""
+    injected: bool = False
+    """The program wrote it, not a person: no session has it for its goal."""
 
 
 class ToolCall(NamedTuple):
@@ -147,6 +149,8 @@ class ModelCall(NamedTuple):
     at: float | None = None
     latency_seconds: float = 0.0
     request_id: str | None = None
+    cost_usd: float | None = None
+    """What the program itself logged as the call's cost, for a pricing that takes its word."""
 
 
 class PlanItem(NamedTuple):

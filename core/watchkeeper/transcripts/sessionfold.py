@@ -332,7 +332,7 @@ class SessionFold:
             row["status"] = "working"
         if record.role == "assistant":
             agent.take_call(record.call_key)
-        elif not row["current_goal"] or (agent.key == MAIN and not self.row["goal"]):
+        elif not record.injected and (not row["current_goal"] or (agent.key == MAIN and not self.row["goal"])):
             said = _said(record.content)
             if said:
                 row["current_goal"] = row["current_goal"] or said
