@@ -233,3 +233,24 @@ def test_message_tokens_are_estimates_by_bytes_and_say_so(store: Store, logs: Pa
     assert 950 <= tokens[0] <= 1_050
     assert tokens[1] < 2_000
     assert json.loads(store.one("SELECT settings FROM sessions"))["imported"]["message_tokens"] == "estimated"
+
+
+def test_what_was_typed_while_a_turn_ran_is_a_message(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.add("attachment", attachment={"type": "queued_command", "prompt": "and the docs", "commandMode": "prompt"})
+    store.run(log.write(logs))
+    assert store.one("SELECT content FROM messages WHERE seq = 2") == '"and the docs"'
+
+
+def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_estimates(store: Store, logs: Path) -> None:
+    log = Log()
+    log.reply(text("a"), id="msg_1", model="us.anthropic.claude-sonnet-4-5-20250929-v1:0")
+    log.reply(text("b"), id="msg_2", model="claude-opus-4@20250514")
+    log.reply(text("c"), id="msg_3")["message"]["usage"]["server_tool_use"] = {"web_search_requests": 2}
+    store.run(log.write(logs))
+    assert store.all("SELECT model, price_status FROM model_calls ORDER BY id") == [
+        ("aws/us.anthropic.claude-sonnet-4-5-20250929-v1:0", "exact"),
+        ("google/claude-opus-4@20250514", "exact"),
+        ("anthropic/claude-opus-4-6", "estimated"),
+    ]

@@ -39,6 +39,13 @@ class Following:
             time.sleep(0.002)
         return time.monotonic() - began
 
+    def until_true(self, holds: Callable[[], bool]) -> None:
+        """Wait until it holds."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
     def end(self) -> None:
         self._stop.set()
         self._thread.join(PATIENCE_SECONDS)
@@ -91,7 +98,7 @@ def test_a_session_that_grows_is_live_and_its_agents_are_at_work(
     _append(path, log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use"))
     following.until("SELECT status FROM tool_calls", "running")
     assert store.one("SELECT status FROM agents") == "working"
-    assert probe(store.path, session_id) is not None
+    following.until_true(lambda: probe(store.path, session_id) is not None)
     _append(path, log.result("t1"))
     _append(path, log.reply(text("Done."), id="msg_2", stop="end_turn"))
     following.until("SELECT status FROM agents", "idle")

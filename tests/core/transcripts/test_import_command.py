@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.benchmarks.import_speed import make_logs
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
 from watchkeeper.cli.app import run
@@ -171,3 +173,27 @@ def test_a_log_is_followed_until_the_command_is_interrupted(store: Store, logs: 
             process.kill()
     assert store.one("SELECT status FROM agents") == "done"
     assert store.one("SELECT source FROM sessions") == f"claude-code:{SESSION}"
+
+
+def test_an_import_that_was_killed_is_carried_on_to_the_same_end(
+    store: Store, open_store: Callable[[str], Store], tmp_path: Path
+) -> None:
+    make_logs(tmp_path / "logs", 12)
+    whole = open_store("whole")
+    whole.run(tmp_path / "logs")
+    for wanted in (1, 1_500):
+        process = _start("import", tmp_path / "logs", "--db", store.path)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while store.one("SELECT count(*) FROM messages") < wanted and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        assert store.one("PRAGMA integrity_check") == "ok"
+    store.run(tmp_path / "logs")
+    assert store.counts() == whole.counts()
+    for sql in (
+        "SELECT id, output_tokens, model_calls, event_seq FROM sessions ORDER BY id",
+        "SELECT id, turn, last_seq, message_tokens FROM agents ORDER BY id",
+    ):
+        assert store.all(sql) == whole.all(sql)

@@ -16,9 +16,9 @@ from watchkeeper.transcripts.records import MAIN, Agent, Record
 
 V = TypeVar("V")
 
-TIPS_KEPT = 2_000
+TIPS_KEPT = 500
 """Records of side chains whose agent is remembered between two readings; a chain goes on from its last."""
-CALLS_KEPT = 500
+CALLS_KEPT = 200
 """Calls that wait for their agent, at most."""
 
 
@@ -130,6 +130,8 @@ class AgentBook:
         if child is None:
             return  # the call was refused: no agent was ever started
         self._joined[child] = call_id
+        if call is not None and running:
+            call[4], call[5] = child, ""  # told here; the state stays small
         found.append(
             Agent(
                 child,

@@ -256,9 +256,16 @@ class ClaudeReader:
             found.append(Session(self._session, title=title))
 
     def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
-        self._agents.of(record, seconds(record.get("timestamp")), found)  # the chain goes through it
+        at = seconds(record.get("timestamp"))
+        agent = self._agents.of(record, at, found)  # the chain goes through it
         if kind in HOUSEKEEPING:
             detail = record.get("attachment")
+            if isinstance(detail, dict) and detail.get("type") == "queued_command" and detail.get("prompt"):
+                # What was typed while a turn ran reaches the model so, and in no other way.
+                prompt = detail["prompt"]
+                if isinstance(prompt, str | list):
+                    found.append(Message(agent, text_of(record.get("uuid")) or "", "user", prompt, at))
+                    return
             inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
             found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
         elif isinstance(kind, str) and kind not in CONVERSATION:
@@ -278,17 +285,31 @@ def _model_call(
     return ModelCall(
         agent,
         key,
-        f"anthropic/{model}" if model else "unknown",
+        _model_ref(model),
         count_of(usage.get("input_tokens")),
         count_of(usage.get("output_tokens")),
         count_of(usage.get("cache_read_input_tokens")),
         written,
         hour,
-        exact=ended is not None,
+        exact=ended is not None and not _costs_more(usage),
         stop_reason=ended,
         at=at,
         request_id=request,
     )
+
+
+def _model_ref(model: str | None) -> str:
+    """`provider/model`; models that another cloud serves have names in its manner."""
+    if model is None:
+        return "unknown"
+    return f"{'aws' if 'anthropic.' in model else 'google' if '@' in model else 'anthropic'}/{model}"
+
+
+def _costs_more(usage: dict[str, Any]) -> bool:
+    """Whether list prices of tokens are not all of the cost: searches, a faster or a cheaper service."""
+    tools = usage.get("server_tool_use")
+    searched = isinstance(tools, dict) and bool(count_of(tools.get("web_search_requests")))
+    return searched or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
 
 
 def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
