@@ -1,0 +1,131 @@
+"""Agents that a thread spawned, as its own log tells of them; each has a log of its own as well, where it is not lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Literal
+
+from watchkeeper.transcripts.codex.items import arguments_of
+from watchkeeper.transcripts.jsontext import text_of
+from watchkeeper.transcripts.records import Agent, Record
+
+Ended = Literal["working", "done", "failed", "cancelled"]
+
+SPAWNING_TOOLS = ("spawn_agent",)
+CALLS_KEPT = 200
+_STATUS: dict[str, Ended] = {
+    "completed": "done",
+    "shutdown": "done",
+    "errored": "failed",
+    "not_found": "failed",
+    "interrupted": "cancelled",
+    "running": "working",
+    "pending_init": "working",
+}
+
+
+class SpawnBook:
+    """Calls that spawn agents, and what became of them.
+
+    Args:
+        key_of: the key of the agent that a thread is.
+    """
+
+    def __init__(self, owner: str, key_of: Callable[[str], str], calls: dict[str, list[str]] | None = None) -> None:
+        self._owner = owner
+        self._key_of = key_of
+        self.calls = dict(calls or {})
+        """Call → what the agent was told, its role and its name."""
+
+    def called(self, name: str, call_id: str, arguments: dict[str, Any]) -> None:
+        """A tool was called."""
+        if name.rpartition(".")[2] not in SPAWNING_TOOLS:
+            return
+        goal = text_of(arguments.get("message")) or text_of(arguments.get("task")) or text_of(arguments.get("prompt"))
+        role = text_of(arguments.get("agent_type")) or text_of(arguments.get("role"))
+        self.calls[call_id] = [goal or "", role or "", text_of(arguments.get("task_name")) or ""]
+        if len(self.calls) > CALLS_KEPT:
+            self.calls.pop(next(iter(self.calls)))
+
+    def answered(self, call_id: str, content: Any, at: float | None, found: list[Record]) -> None:
+        """A call's output names the agent."""
+        if call_id not in self.calls or not isinstance(content, str):
+            return
+        outcome = arguments_of(content)
+        child = text_of(outcome.get("agent_id")) or text_of(outcome.get("thread_id"))
+        if child is not None:
+            found.append(self._agent(child, call_id, at, name=text_of(outcome.get("nickname"))))
+
+    def event(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """An event tells of other threads."""
+        if kind == "collab_agent_spawn_end":
+            child = text_of(payload.get("new_thread_id"))
+            if child is not None:
+                found.append(
+                    self._agent(
+                        child,
+                        text_of(payload.get("call_id")),
+                        at,
+                        name=text_of(payload.get("new_agent_nickname")),
+                        role=text_of(payload.get("new_agent_role")),
+                        goal=text_of(payload.get("prompt")),
+                        status=_status(payload.get("status")),
+                    )
+                )
+        elif kind == "sub_agent_activity":
+            child = text_of(payload.get("agent_thread_id"))
+            if child is not None:
+                call_id = text_of(payload.get("event_id"))
+                cancelled: Ended | None = "cancelled" if payload.get("kind") == "interrupted" else None
+                started = payload.get("kind") == "started"
+                path = text_of(payload.get("agent_path"))
+                found.append(self._agent(child, call_id if started else None, at, name=path, status=cancelled))
+        elif kind == "collab_waiting_end" and isinstance(payload.get("statuses"), dict):
+            for child, status in payload["statuses"].items():
+                if child and _status(status) is not None:
+                    found.append(Agent(self._key_of(child), at=at, status=_status(status)))
+        elif kind in ("collab_close_end", "collab_agent_interaction_end"):
+            child = text_of(payload.get("receiver_thread_id"))
+            if child is not None and _status(payload.get("status")) is not None:
+                found.append(Agent(self._key_of(child), at=at, status=_status(payload.get("status"))))
+
+    def _agent(
+        self,
+        child: str,
+        call_id: str | None,
+        at: float | None,
+        *,
+        name: str | None = None,
+        role: str | None = None,
+        goal: str | None = None,
+        status: Ended | None = None,
+    ) -> Agent:
+        asked = self.calls.get(call_id or "", ["", "", ""])
+        return Agent(
+            self._key_of(child),
+            self._owner,
+            call_id,
+            name or asked[2] or None,
+            role or asked[1] or None,
+            goal or asked[0] or None,
+            at=at,
+            status=status,
+        )
+
+
+def _status(status: Any) -> Ended | None:
+    if isinstance(status, dict):
+        status = next(iter(status), None)
+    return _STATUS.get(status) if isinstance(status, str) else None
+
+
+def plan_items(arguments: dict[str, Any]) -> list[Any] | None:
+    """The list in an `update_plan` call."""
+    plan = arguments.get("plan")
+    if isinstance(plan, str):
+        try:
+            plan = json.loads(plan)
+        except (ValueError, RecursionError):
+            return None
+    return plan if isinstance(plan, list) else None

@@ -1,0 +1,135 @@
+"""Response items as Anthropic content blocks.
+
+Codex writes one item a line: a message, a piece of reasoning, a call, a call's output. Each becomes one message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+from watchkeeper.transcripts.jsontext import bindable, text_of
+
+Status = Literal["done", "error", "denied", "cancelled", "unknown"]
+
+_DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
+_EXIT_CODE = re.compile(r"(?:^|\n)(?:Exit code:|Process exited with code) (-?\d+)")
+_HEAD_CHARS = 2_000
+"""Where an output says how its command ended, it says so at its beginning."""
+
+INJECTED = ("<", "# AGENTS.md instructions", "You are Codex")
+"""How user messages begin that Codex wrote itself: the environment, the project's instructions."""
+
+
+def blocks(content: Any) -> list[dict[str, Any]]:
+    """Blocks of a message's content: a text, or a list of parts; what is not understood is shown as its JSON."""
+    if isinstance(content, str):
+        return [_text(content)]
+    if isinstance(content, dict):
+        content = [content]
+    found: list[dict[str, Any]] = []
+    for part in content if isinstance(content, list) else []:
+        if isinstance(part, str):
+            found.append(_text(part))
+        elif isinstance(part, dict):
+            block = _block(part)
+            if block is not None:
+                found.append(block)
+    return found
+
+
+def _block(part: dict[str, Any]) -> dict[str, Any] | None:
+    kind = part.get("type")
+    if kind in ("input_image", "image", "image_url", "inputImage"):
+        return image(part.get("image_url") or part.get("imageUrl") or part.get("url") or part.get("data"))
+    if isinstance(part.get("text"), str):
+        return _text(part["text"])
+    if isinstance(part.get("refusal"), str):
+        return _text(part["refusal"])
+    if kind == "encrypted_content":
+        return _text("[encrypted]")
+    return _text(json.dumps(part, ensure_ascii=False))
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text}
+
+
+def image(url: Any, media_type: str = "image/png") -> dict[str, Any] | None:
+    """An image block of a data URL, a URL, or bare base64; None where there is no image."""
+    if isinstance(url, dict):
+        url = url.get("url")
+    if not isinstance(url, str) or not url:
+        return None
+    match = _DATA_URL.match(url)
+    if match is not None:
+        return {"type": "image", "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]}}
+    if ":" in url[:12]:
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": url}}
+
+
+def thinking(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a reasoning item says: its text, else its summary, else that it is encrypted."""
+    text = _joined(item.get("content")) or _joined(item.get("summary"))
+    sealed = text_of(item.get("encrypted_content"))
+    if text:
+        block = {"type": "thinking", "thinking": text}
+        return [block | {"signature": sealed}] if sealed else [block]
+    return [{"type": "redacted_thinking", "data": sealed}] if sealed else []
+
+
+def _joined(parts: Any) -> str:
+    if not isinstance(parts, list):
+        return ""
+    return "\n\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+
+
+def arguments_of(value: Any) -> dict[str, Any]:
+    """A call's arguments: JSON in a string as a rule; another text stands under `input`."""
+    if isinstance(value, dict):
+        return value
+    if value is None or value == "":
+        return {}
+    if isinstance(value, str):
+        try:
+            parsed = json.loads(value)
+        except (ValueError, RecursionError):
+            return {"input": value}
+        return bindable(parsed) if isinstance(parsed, dict) else {"input": value}
+    return {"input": value}
+
+
+def output_of(value: Any) -> tuple[Any, Status]:
+    """The content of a call's output as a `tool_result` holds it, and how the call ended as far as the output tells."""
+    if isinstance(value, dict) and "content" in value and "type" not in value:
+        content, status = output_of(value["content"])
+        return content, "error" if value.get("success") is False else status
+    if isinstance(value, str):
+        return value, _status(value)
+    if value is None:
+        return "", "done"
+    found = blocks(value)
+    texts = [block["text"] for block in found if block["type"] == "text"]
+    return (found or ""), _status(texts[0]) if texts else "done"
+
+
+def _status(text: str) -> Status:
+    """How a command ended, by the words with which Codex reports it."""
+    head = text[:_HEAD_CHARS]
+    if head.startswith(("aborted by user", "aborted")):
+        return "cancelled"
+    if head.startswith(("exec command rejected by user", "rejected by user", "patch rejected by user")):
+        return "denied"
+    if head.startswith(("execution error", "err:", "failed to parse function arguments", "unsupported call")):
+        return "error"
+    if head.startswith("{") and '"metadata"' in text:
+        try:
+            metadata = json.loads(text).get("metadata")
+        except (ValueError, RecursionError, AttributeError):
+            return "done"
+        code = metadata.get("exit_code") if isinstance(metadata, dict) else None
+        return "error" if isinstance(code, int) and code != 0 else "done"
+    match = _EXIT_CODE.search(head)
+    return "error" if match is not None and int(match[1]) != 0 else "done"

@@ -1,0 +1,121 @@
+"""Where Codex's logs lie, how one is recognised, and whose log a file is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.transcripts.codex.reader import CodexReader
+from watchkeeper.transcripts.codex.threads import Thread, thread_of
+from watchkeeper.transcripts.codex.types import ITEMS, LINES
+from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.records import Source
+
+_FILE = re.compile(r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
+FIRST_LINE_BYTES = 16 << 20
+GENERATIONS = 20
+"""Spawned threads above one another, at most."""
+
+
+class Codex:
+    """Codex, from the first rollouts (2025-05) on."""
+
+    name = "codex"
+    alias = "codex"
+    label = "Codex"
+
+    def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
+        """`sessions` and `archived_sessions` in `CODEX_HOME`, else in `~/.codex`."""
+        chosen = environ.get("CODEX_HOME", "").strip()
+        folder = Path(chosen).expanduser() if chosen else home / ".codex"
+        return [folder / "sessions", folder / "archived_sessions"]
+
+    def may_be_log(self, path: Path) -> bool:
+        return path.suffix == ".jsonl"
+
+    def recognises(self, source: Source) -> bool:
+        if source.path.suffix != ".jsonl":
+            return False
+        for line in source.head.split(b"\n")[:40]:
+            record = parse(line) if line.strip() else None
+            if record is None:
+                continue
+            kind = record.get("type")
+            if kind in LINES and "payload" in record:
+                return True
+            if "uuid" in record or "sessionId" in record:
+                return False
+            if record.get("record_type") == "state" or (kind in ITEMS and ("role" in record or "call_id" in record)):
+                return True
+            if kind is None and text_of(record.get("id")) and text_of(record.get("timestamp")) and "instructions" in record:
+                return True
+        # The first line may be longer than the head: a thread's instructions and tools stand in it.
+        return source.head.lstrip().startswith(b"{") and b'"type":"session_meta"' in source.head[:400]
+
+    def companions(self, path: Path) -> list[Path]:
+        return []
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader:
+        if state is not None:
+            return CodexReader.restore(state)
+        match = _FILE.fullmatch(source.path.stem)
+        thread = _first_thread(source.path, source.head)
+        return CodexReader(
+            _root(source.path, thread) if thread is not None else None, match["id"] if match is not None else source.path.stem
+        )
+
+    def fingerprint(self, path: Path) -> None:
+        return None
+
+
+def _root(path: Path, thread: Thread) -> str:
+    """The thread at the top of the tree that a thread belongs to: the one that names the session."""
+    if thread.parent is None:
+        return thread.id
+    if thread.root is not None:
+        return thread.root
+    seen = {thread.id}
+    known: Thread | None = thread
+    top = thread.parent
+    for _ in range(GENERATIONS):
+        if known is None or known.parent is None or known.parent in seen:
+            break
+        top = known.root or known.parent
+        if known.depth == 1 or known.root is not None:
+            break
+        seen.add(known.parent)
+        known = _thread_named(path, known.parent)
+    return top
+
+
+def _thread_named(path: Path, thread_id: str) -> Thread | None:
+    """A thread by its log, which lies in the same folder or in that of another day."""
+    if _FILE.fullmatch(f"rollout-x-{thread_id}") is None:
+        return None
+    name = f"rollout-*-{thread_id}.jsonl"
+    found = next(path.parent.glob(name), None)
+    if found is None and len(path.parents) > 3 and path.parent.name.isdigit():
+        found = next(path.parents[3].glob(f"*/*/*/{name}"), None)
+    return _first_thread(found, b"") if found is not None else None
+
+
+def _first_thread(path: Path, head: bytes) -> Thread | None:
+    """The thread that a log's first lines name."""
+    if b"\n" not in head:
+        try:
+            with open(path, "rb") as file:
+                head = file.readline(FIRST_LINE_BYTES)
+        except OSError:
+            return None
+    for line in head.split(b"\n")[:5]:
+        record = parse(line)
+        if record is None:
+            continue
+        payload = record.get("payload")
+        if record.get("type") == "session_meta" and isinstance(payload, dict):
+            return thread_of(payload)
+        if record.get("type") is None and "instructions" in record:
+            return thread_of(record)
+    return None
