@@ -243,9 +243,8 @@ class Keeping(_Base):
 
     def why_not_compare(self) -> str:
         """Why there is nothing to compare; empty where there is."""
-        marked = [row for row in self.view.rows if row.id in self.view.marked]
-        selected = self.view.selected
-        if len(marked) == 1 and selected is not None and selected.id not in self.view.marked:
+        marked, selected = self.view.marked_rows, self.view.selected
+        if len(marked) == 1 and selected is not None and selected is not marked[0]:
             return ""
         return "" if len(marked) == 2 else "mark two sessions with space, or mark one and select another"
 
@@ -254,7 +253,7 @@ class Keeping(_Base):
         if reason:
             self.say(f"Compare: {reason}", "muted")
             return
-        marked = [row.id for row in self.view.rows if row.id in self.view.marked]
+        marked = [row.id for row in self.view.marked_rows]
         selected = self.view.selected
         if len(marked) == 1 and selected is not None:
             marked.append(selected.id)

@@ -23,8 +23,8 @@ from watchkeeper_tui.widgets.sessions import DeletedLine, HitPane, HitPlace, Ses
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 
 REFRESH_SECONDS = 2.0
-MOST_SESSIONS = 1_000
-"""How many the list shows; a search or a filter finds the others."""
+SESSIONS_AT_ONCE = 1_000
+"""How many the list shows at first; more are read when the selection comes near its end."""
 
 
 class SessionsScreen(Filtering, Keeping, WatchScreen):
@@ -63,6 +63,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         self._order = next(iter(ORDERS))
         self._hits: dict[str, MessageHit] = {}
         self._agents: dict[str, str] = {}
+        self._most = SESSIONS_AT_ONCE
 
     def compose(self) -> ComposeResult:
         yield SessionsView()
@@ -86,10 +87,10 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
     def reload(self, words: str | None = None) -> None:
         """Read the list again."""
         if words is not None:
-            self.search_text = words
+            self.search_text, self._most = words, SESSIONS_AT_ONCE
         self._asked += 1
         self._last_asked = self.watch_app.now()
-        asked, search, order = self._asked, self.search_text, self._order
+        asked, search, order, most = self._asked, self.search_text, self._order, self._most
 
         def answer(result: object) -> None:
             # In the reader's thread: hand it over to the screen's own.
@@ -100,7 +101,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                 return None  # something else was typed meanwhile
             filters = parse_filters(search)
             hits, whole = search_messages(connection, filters.text, cancelled=lambda: asked != self._asked)
-            rows = list_sessions(connection, search, MOST_SESSIONS, order=order, also=hits)
+            rows = list_sessions(connection, search, most, order=order, also=hits)
             shown = {row.id for row in rows}
             hits = {session_id: hit for session_id, hit in hits.items() if session_id in shown}
             return rows, hits, agent_names(connection, [hit.agent_id for hit in hits.values()]), whole, filters.deleted
@@ -130,9 +131,9 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
 
     def _title(self, count: int, whole: bool) -> None:
         pieces: list[Piece] = [("Deleted sessions" if self.shows_deleted else "Sessions", "strong")]
-        more = "+" if count >= MOST_SESSIONS else ""
+        more = "+" if count >= self._most else ""
         pieces.append((f"  {count:,}{more}", "muted"))
-        marked = sum(1 for row in self.view.rows if row.id in self.view.marked)
+        marked = len(self.view.marked_rows)
         if marked:
             pieces.append((f"  ◆ {marked} marked", "marked"))
         if self.search_text:
@@ -204,6 +205,10 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
     # Going places.
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
+        place = self.view.place_of(event.row_id) or 0
+        if len(self.view.rows) >= self._most and place > len(self.view.rows) - 100:
+            self._most += SESSIONS_AT_ONCE
+            self.reload()
         self._describe()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:

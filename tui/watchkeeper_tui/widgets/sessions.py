@@ -73,9 +73,15 @@ class SessionsView(RowView[SessionLine]):
         return row.id in self.marked
 
     @property
+    def marked_rows(self) -> tuple[SessionLine, ...]:
+        """The marked sessions that are listed."""
+        marked = self.marked
+        return tuple(row for row in self.rows if row.id in marked) if marked else ()
+
+    @property
     def chosen(self) -> tuple[SessionLine, ...]:
         """The marked sessions that are listed, or else the selected one."""
-        marked = tuple(row for row in self.rows if row.id in self.marked) if self.marked else ()
+        marked = self.marked_rows
         selected = self.selected
         return marked or ((selected,) if selected is not None else ())
 

@@ -133,27 +133,42 @@ def prune(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None] | None 
 
     A session that a host took since the plan was made stays, and is told of. `told` hears of each that went.
     """
-    gone: list[str] = []
-    refused: list[str] = []
-    transactions = 0
+    work = _Pruning(path, plan.doomed, told)
     with opened(path) as connection:
-        candidates: set[str] = set()
-        for one in plan.doomed:
-            try:
-                with driven_by_nobody(path, one.id, "prune"):
-                    candidates |= references.held_by(connection, one.id)
-                    transactions += in_short_transactions(connection, purge_rows(connection, one.id))
-            except DrivenElsewhere as driven:
-                refused.append(str(driven))
-                continue
-            forget_files(path, one.id)
-            gone.append(one.id)
-            if told is not None:
-                told(one)
-        free = candidates - references.still_held(connection, candidates)
+        transactions = in_short_transactions(connection, work.rows(connection))
+        for session_id in work.gone:
+            forget_files(path, session_id)
+        free = work.candidates - references.still_held(connection, work.candidates)
         transactions += in_short_transactions(connection, _artifacts(connection, sorted(free)))
         index_until(connection, seconds=INDEX_SECONDS)
-    return PruneDone(tuple(gone), tuple(refused), len(free), transactions)
+    return PruneDone(tuple(work.gone), tuple(work.refused), len(free), transactions)
+
+
+class _Pruning:
+    """One prune under way: small sessions share transactions, large ones take several."""
+
+    def __init__(self, path: Path, doomed: Sequence[Doomed], told: Callable[[Doomed], None] | None) -> None:
+        self._path = path
+        self._doomed = doomed
+        self._told = told
+        self.gone: list[str] = []
+        self.refused: list[str] = []
+        self.candidates: set[str] = set()
+        """Artifacts that sessions which went referred to."""
+
+    def rows(self, connection: Connection) -> Iterator[None]:
+        """Take every session's rows away, each while its lease is held."""
+        for one in self._doomed:
+            try:
+                with driven_by_nobody(self._path, one.id, "prune"):
+                    self.candidates |= references.held_by(connection, one.id)
+                    yield from purge_rows(connection, one.id)
+            except DrivenElsewhere as driven:
+                self.refused.append(str(driven))
+                continue
+            self.gone.append(one.id)
+            if self._told is not None:
+                self._told(one)
 
 
 def _artifacts(connection: Connection, digests: Sequence[str]) -> Iterator[int]:
