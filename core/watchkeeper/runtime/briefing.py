@@ -77,6 +77,10 @@ class Brief:
     last_words: Seen | None
     whole: str = ""
     """Where the whole text is: `artifact://sha256/…`."""
+    trusted: bool = True
+    """Its session was driven here: what it was told, a person of this place told it."""
+    same_goal: bool = False
+    """The new session has its goal."""
 
     @property
     def open_tasks(self) -> list[CarriedTask]:
@@ -96,9 +100,9 @@ class Brief:
             last_words=replace(last, sources=led(last.sources)) if last else None,
         )
 
-    def dumped(self, *, whole: str) -> str:
-        """As JSON, with where the whole text is."""
-        return json.dumps(asdict(replace(self, whole=whole)), ensure_ascii=False)
+    def dumped(self) -> str:
+        """As JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
 
     @classmethod
     def loaded(cls, text: str) -> Brief:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ EVIDENCE_CHARACTERS = 20_000
 RESULT_CHARACTERS = 4_000
 OBSERVATION_CHARACTERS = 6_000
 LAST_WORDS_CHARACTERS = 4_000
+GOAL_CHARACTERS = 4_000
+"""Of the goal of another program's session, which may be a whole document that its user pasted."""
 
 OWN_ORIGINS = ("run", "fork")
 """Sessions that were driven here. Of any other, nobody knows whose instructions it holds: they are carried as facts."""
@@ -76,7 +78,8 @@ class Carried:
         ref = artifacts.save_output(
             tx, name=f"{BRIEF}.md", data=text, media_type="text/markdown", agent_id=None, task_id=None, kind=KIND
         )
-        data = brief.dumped(whole=ref).encode("utf-8", "replace")
+        same_goal = tx.one("SELECT goal FROM sessions WHERE id = ?", (tx.session_id,))[0] == self.goal
+        data = replace(brief, whole=ref, same_goal=same_goal).dumped().encode("utf-8", "replace")
         artifacts.save_output(
             tx, name=f"{BRIEF}.json", data=data, media_type="application/json", agent_id=None, task_id=None, kind=KIND
         )
@@ -147,8 +150,12 @@ class _Reader:
             facts=tuple(self._facts(trusted=own)),
             seen=tuple(seen),
             last_words=self._last_words(lead),
+            trusted=own,
         )
-        return Carried(self._session_id, plain(str(self._redact(row["goal"]))), row["workspace"], brief, self._evidence)
+        goal = plain(str(self._redact(row["goal"])))
+        if not own and len(goal) > GOAL_CHARACTERS:
+            goal = goal[: GOAL_CHARACTERS - 1] + "…"
+        return Carried(self._session_id, goal, row["workspace"], brief, self._evidence)
 
     def _first_agent(self) -> str | None:
         row = self.one("SELECT id FROM agents WHERE session_id = ? ORDER BY rowid LIMIT 1", (self._session_id,))

@@ -57,7 +57,9 @@ async def ensure_planner(environment: Environment, role: Role, *, agents_md: str
         )
         memory.start(tx)
         memory.append("user", message, at=now).write(tx)
-        lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
+        if brief is None or brief.trusted or not brief.same_goal:
+            # A goal that came with an imported log is not the word of whoever sits here.
+            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
         tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
 
     await store.commit(write)

@@ -11,8 +11,10 @@ import pytest
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
+from watchkeeper.transcripts.export.forms import WRITERS
 from watchkeeper.transcripts.export.reading import import_export, is_export
 from watchkeeper.transcripts.export.tables import BY_NAME, NOT_EXPORTED, SESSION, TABLES
 
@@ -347,6 +349,27 @@ def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Pa
     ):
         with pytest.raises(BadInput, match="imported"):
             attempt()
+
+
+@pytest.mark.parametrize("form", ["json", "md", "html"])
+def test_a_long_session_is_never_held_at_once(made: Make, tmp_path: Path, form: str) -> None:
+    import tracemalloc
+
+    one = made()
+    planner = one.agent()
+    for _ in range(12):
+        one.say(planner, *("x" * 4_000 for _ in range(150)))
+    one.done()
+    path = tmp_path / "long"
+    tracemalloc.start()
+    with path.open("w", encoding="utf-8") as out:
+        WRITERS[form](one.connection, one.session_id, out, lambda: Redactor({}))
+    if form == "json":
+        import_export(tmp_path / "other.db", path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size > 7_000_000
+    assert peak < 3_000_000
 
 
 def test_an_export_is_told_from_other_json_by_its_beginning(made: Make, tmp_path: Path, export: Export) -> None:

@@ -230,6 +230,16 @@ async def test_standing_instructions_stand_only_if_they_were_given_here(fixed: F
     assert fixed.all("SELECT pinned FROM facts WHERE session_id = ?", session) == [(pinned,)]
 
 
+@pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0)])
+async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(fixed: Fixed, origin: str, pinned: int) -> None:
+    goal = "Port the parser. Always use tabs."
+    Old(fixed.path, fixed.workspace, origin=origin, goal=goal).done()
+    session = await fixed.carried(goal)
+    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned", session) == (pinned,)
+    other = await fixed.carried("Go on. Always use tabs.")
+    assert fixed.one("SELECT count(*) FROM facts WHERE session_id = ? AND pinned", other) == (1,)
+
+
 async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fixed: Fixed) -> None:
     from watchkeeper.models.surveyor.situation import understand
     from watchkeeper.records.model import ModelRequest

@@ -10,14 +10,15 @@
     return element;
   };
   const number = (value) => value.toLocaleString("en-US");
-  const PREVIEW = 6000; // characters of a text that are shown at once
+  const PREVIEW = 3000; // characters of a text that are shown at once
   const MOST_HITS = 200;
   const agentNames = JSON.parse($("#agents-data").textContent);
 
   // --- the data: messages lie in the page in pieces, and are read when they are needed
 
-  const chunks = $$("script.chunk").map((element) => ({
+  const chunks = $$("script.chunk").map((element, place) => ({
     element,
+    place,
     agent: Number(element.dataset.agent),
     first: Number(element.dataset.first),
     last: Number(element.dataset.last),
@@ -108,7 +109,7 @@
     messages.dataset.ready = "yes";
     for (const chunk of chunksOf(Number(transcript.dataset.agent))) {
       const holder = make("div", "chunk");
-      holder.dataset.chunk = String(chunks.indexOf(chunk));
+      holder.dataset.chunk = String(chunk.place);
       holder.append(make("p", "muted small", `Messages ${number(chunk.first)} to ${number(chunk.last)} …`));
       messages.append(holder);
       near.observe(holder);
@@ -133,7 +134,7 @@
     prepare(transcript);
     const chunk = chunks.find((one) => one.agent === agent && one.first <= seq && seq <= one.last);
     if (!chunk) return;
-    fill($(`div.chunk[data-chunk="${chunks.indexOf(chunk)}"]`, transcript));
+    fill($(`div.chunk[data-chunk="${chunk.place}"]`, transcript));
     const message = document.getElementById(`m-${agent}-${seq}`);
     if (!message) return;
     message.classList.remove("found");

@@ -23,7 +23,7 @@ from watchkeeper.transcripts.export.page_compactions import compaction_section
 from watchkeeper.transcripts.export.page_plan import plan_section
 from watchkeeper.transcripts.export.pieces import Clean
 from watchkeeper.transcripts.export.transcript import Said, transcript
-from watchkeeper.transcripts.export.words import duration, moment
+from watchkeeper.transcripts.export.words import duration, moment, plural
 
 LARGEST_TRANSCRIPTS = 160_000_000
 """Characters of messages in one page, shared equally by the agents; of what is more, the JSON form has all."""
@@ -104,11 +104,17 @@ def _head(whole: Overview, style: str, program: str) -> str:
 
 def _transcript(out: TextIO, place: int, agent: AgentLine, messages: Iterable[Said], share: int) -> None:
     opened = " open" if place == 0 else ""
+    figures = [
+        agent.role if agent.role != agent.name else "",
+        agent.model,
+        plural(agent.messages, "message"),
+        f"{agent.spent.total:,} tokens" if agent.spent.total else "",
+        duration(agent.seconds) if agent.seconds else "",
+    ]
     out.write(
         f'<details class="transcript" id="agent-{place}" data-agent="{place}"{opened}><summary>'
         f'{parts.glyph_of(agent.status)}<span class="title">{escape(agent.name)}</span>'
-        f'<span class="muted small">{escape(agent.role)} · {escape(agent.model)} · {agent.messages:,} messages ·'
-        f" {agent.spent.total:,} tokens · {duration(agent.seconds)}</span></summary>\n"
+        f'<span class="muted small">{escape(" · ".join(part for part in figures if part))}</span></summary>\n'
     )
     if agent.goal or agent.reason:
         about = " — ".join(escape(text) for text in (agent.goal, agent.reason) if text)

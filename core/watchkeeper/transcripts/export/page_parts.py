@@ -65,7 +65,7 @@ def overview_section(whole: Overview) -> str:
         ("Began", moment(whole.created_at)),
         ("Last active", moment(whole.last_active)),
         ("Ended", moment(whole.ended_at) if whole.ended_at is not None else "not yet"),
-        ("Time hosted", duration(whole.seconds)),
+        ("Duration", duration(whole.seconds)),
         ("Session", f"<code>{escape(whole.id)}</code>{escape(origin)}"),
     ]
     if whole.tags:
@@ -83,35 +83,34 @@ def overview_section(whole: Overview) -> str:
 def cost_section(whole: Overview) -> str:
     """What each agent and each model cost."""
     most = max((agent.spent.total for agent in whole.agents), default=0)
+    most_of_models = max((spent.total for spent in whole.models.values()), default=0)
     rows = "".join(
-        f'<tr><td class="name"><a href="#agent-{place}">{escape(agent.name)}</a></td><td>{escape(agent.model)}</td>'
+        f'<tr><td class="name"><a href="#agent-{place}">{escape(agent.name)}</a><small>{escape(agent.model)}</small></td>'
         f"{_figures(agent.spent, most)}</tr>\n"
         for place, agent in enumerate(whole.agents)
     )
     models = "".join(
-        f'<tr><td class="name">{escape(model)}</td>{_figures(spent, max(one.total for one in whole.models.values()))}</tr>\n'
+        f'<tr><td class="name">{escape(model)}</td>{_figures(spent, most_of_models)}</tr>\n'
         for model, spent in whole.models.items()
     )
-    head = "".join(
-        f'<th class="number">{name}</th>' for name in ("Calls", "Input", "Output", "Cache read", "Cache write", "All", "Cost")
-    )
-    by_model = (
-        f'<h3>By model</h3>\n<div class="scroll"><table><thead><tr><th>Model</th>{head}</tr></thead>\n'
-        f"<tbody>\n{models}</tbody></table></div>\n"
-        if models
-        else ""
-    )
+    by_model = f"<h3>By model</h3>\n{_cost_table('Model', models, '')}" if models else ""
+    everything = f"<tfoot><tr><td>All agents</td>{_figures(whole.spent, 0)}</tr></tfoot>"
     return (
-        '<section id="cost">\n<h2>Cost</h2>\n<h3>By agent</h3>\n<div class="scroll"><table>'
-        f"<thead><tr><th>Agent</th><th>Model</th>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n"
-        f"<tfoot><tr><td>All agents</td><td></td>{_figures(whole.spent, 0)}</tr></tfoot></table></div>\n{by_model}"
+        f'<section id="cost">\n<h2>Cost</h2>\n<h3>By agent</h3>\n{_cost_table("Agent", rows, everything)}{by_model}'
         '<p class="muted small">A figure is <b>exact</b> where the provider reported the tokens and the price is known,'
         " <b>estimated</b> where one of them was worked out, and <b>unpriced</b> where nobody knows the price.</p>\n</section>\n"
     )
 
 
+def _cost_table(of: str, rows: str, foot: str) -> str:
+    names = ("Cost", "Tokens", "Calls", "Input", "Output", "Cache read", "Cache write")
+    head = "".join(f'<th class="number">{name}</th>' for name in names)
+    return (
+        f'<div class="scroll"><table><thead><tr><th>{of}</th>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n{foot}</table></div>\n'
+    )
+
+
 def _figures(spent: Spent, most: int) -> str:
-    cells = "".join(f'<td class="number">{figure:,}</td>' for figure in (spent.calls, *spent.tokens))
     bar = ""
     if most:
         width = 100 * spent.total / most
@@ -120,7 +119,8 @@ def _figures(spent: Spent, most: int) -> str:
             f'<rect width="{width:.1f}" height="5"/></svg>'
         )
     worth = f'<span class="worth">{escape(spent.label)}</span>' if spent.label not in ("", "unpriced") else ""
-    return f'{cells}<td class="number">{spent.total:,}{bar}</td><td class="number">{escape(cost(spent))}{worth}</td>'
+    cells = "".join(f'<td class="number">{figure:,}</td>' for figure in (spent.calls, *spent.tokens))
+    return f'<td class="number">{escape(cost(spent))}{worth}</td><td class="number">{spent.total:,}{bar}</td>{cells}'
 
 
 def memory_section(whole: Overview, places: dict[str, int]) -> str:

@@ -63,13 +63,18 @@ class _Tree:
         self._drawn.add(agent.id)
         called = self._called.get(agent.id, []) if depth < _DEEPEST else []
         children = inside + "".join(self._agent(one, depth + 1) for one in called)
-        attempt = f"attempt {agent.attempt} · " if agent.attempt > 1 else ""
-        passes = f" · {plural(agent.compactions, 'compaction')}" if agent.compactions else ""
+        parts = [
+            f"attempt {agent.attempt}" if agent.attempt > 1 else "",
+            agent.model,
+            plural(agent.messages, "message") if agent.messages else "no transcript",
+            f"{agent.spent.total:,} tokens" if agent.spent.total else "",
+            cost(agent.spent) if agent.spent.total else "",
+            plural(agent.compactions, "compaction") if agent.compactions else "",
+        ]
         node = (
             f'<div class="node agent">{glyph_of(agent.status)}'
             f'<a class="title" href="#agent-{self._places[agent.id]}">{escape(agent.name)}</a>'
-            f'<span class="meta">{attempt}{escape(agent.model)} · {plural(agent.messages, "message")} · {agent.spent.total:,} tokens ·'
-            f" {escape(cost(agent.spent))}{passes}</span></div>"
+            f'<span class="meta">{escape(" · ".join(part for part in parts if part))}</span></div>'
         )
         return f"<li>{node}{f'<ul>{children}</ul>' if children else ''}</li>\n"
 

@@ -126,7 +126,7 @@ TABLES: tuple[Table, ...] = (
         "compactions",
         ("id", "session_id", "agent_id", "trigger", "status", "high_water", "messages_removed", "tokens_before",
          "tokens_after", "view_before", "view_after", "model_call_id", "cost_usd", "stall_seconds",
-         "cache_tokens_invalidated", "seconds", "requested_at", "ended_at"),
+         "cache_tokens_invalidated", "tokens_spent", "seconds", "requested_at", "ended_at"),
         text=("instructions", "reason", "model", "prepared"),
         numbered=True,
         points_at={"model_call_id": "model_calls"},
