@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 
 from watchkeeper.store import database
@@ -89,6 +90,7 @@ def unindexed(connection: Connection) -> int:
     return max(0, int(newest) - indexed_through(connection))
 
 
+@lru_cache(maxsize=256)
 def session_word(session_id: str) -> str:
     """The word under which a session's messages are indexed: it begins with a character of private use, so no text has it
     by chance. Whoever finds a message by it still asks the message's agent for its session."""

@@ -44,6 +44,7 @@ class PlanFold:
         self.known = known
         """The plan's row exists."""
         self._tasks = {task.id: task for task in tasks}
+        self._ids: dict[str, str] = {}
 
     @classmethod
     def load(cls, cursor: Any, plan_id: str) -> PlanFold:
@@ -87,7 +88,7 @@ class PlanFold:
         return moved
 
     def _item(self, item: PlanItem, at: float, whole: bool) -> _Task:
-        task_id = stable_id(self.id, "item", item.key, length=AGENT_LENGTH)
+        task_id = self._id_of(item.key)
         task = self._tasks.get(task_id)
         if task is None:
             name = str(len(self._tasks) + 1)
@@ -98,12 +99,18 @@ class PlanFold:
         if item.instructions is not None:
             task.instructions = item.instructions
         if item.depends_on is not None:
-            needs = [stable_id(self.id, "item", key, length=AGENT_LENGTH) for key in item.depends_on]
+            needs = [self._id_of(key) for key in item.depends_on]
             wanted = [need for need in needs if need in self._tasks and need != task_id]
             task.needs = wanted if whole else [*task.needs, *(need for need in wanted if need not in task.needs)]
         if item.status is not None and item.status != task.status:
             self._move(task, item.status, at)
         return task
+
+    def _id_of(self, key: str) -> str:
+        found = self._ids.get(key)
+        if found is None:
+            found = self._ids[key] = stable_id(self.id, "item", key, length=AGENT_LENGTH)
+        return found
 
     def _move(self, task: _Task, status: str, at: float) -> None:
         task.status = status
