@@ -2,7 +2,8 @@
 
 Who sees a fact is decided by its own scope: `agent`, only the agent that wrote it (and one that was made from its
 memory); `session`, every agent of the session; `workspace`, every agent of this session and of later ones on the same
-workspace. A fact that a newer one supersedes is kept, and told by nothing but its own pointer, `fact://<id>`.
+workspace. A fact that a newer one supersedes is kept, and told by nothing but its own pointer, `fact://<hex>`.
+The pointer is the digest of its words, so that a fork and an imported session, whose facts have other ids, resolve it too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ KINDS = ("fact", "decision", "artifact", "outcome", "instruction")
 CANDIDATES = 200
 """How many facts that speak of a new one's subject are looked at for one that it updates."""
 
-_REPLACES = "(SELECT json_group_array(o.id) FROM facts o WHERE o.superseded_by = f.id)"
+DIGEST_CHARACTERS = 12
+_REPLACES = "(SELECT json_group_array('fact://' || substr(o.digest, 1, 12)) FROM facts o WHERE o.superseded_by = f.id)"
 _COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {_REPLACES} FROM facts f"  # noqa: S608
 # ?1 session (null: all), ?2 workspace, ?3 the agent that asks, ?4 whether facts of every agent are seen.
 _VISIBLE = (
@@ -64,12 +66,12 @@ class Fact:
     text: str
     sources: tuple[str, ...]
     agent_id: str | None
-    replaces: tuple[int, ...] = ()
-    """Facts that it superseded; `fact://<id>` reads them back."""
+    replaces: tuple[str, ...] = ()
+    """Pointers to the facts that it superseded: `fact://1f3a…`."""
 
     def cited(self) -> str:
         """The fact in one line, with pointers to where it was learned and to what it replaced."""
-        pointers = [*self.sources, *(f"replaces fact://{one}" for one in self.replaces)]
+        pointers = [*self.sources, *(f"replaces {one}" for one in self.replaces)]
         return self.text + (f" ({', '.join(pointers)})" if pointers else "")
 
 
@@ -209,22 +211,24 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
         raise ValueError(f"fact {fact_id} was replaced by fact {row[1]}; pin that one")
     # What one agent keeps to itself is in nobody's prompt: pinning shows it to the session.
     scope = ", scope = CASE scope WHEN 'agent' THEN 'session' ELSE scope END" if pinned else ""
-    tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))
+    tx.execute(f"UPDATE facts SET pinned = ?{scope} WHERE id = ?", (int(pinned), fact_id))  # noqa: S608
     return str(row[0])
 
 
-def read_fact(reads: Any, session_id: str, fact_id: int, *, reader: str | None = None) -> str | None:
-    """A fact in words, superseded or not, with its pointers; None where there is none that `reader` may see."""
+def read_fact(reads: Any, session_id: str, digest: str, *, reader: str | None = None) -> str | None:
+    """A fact in words by the beginning of its digest, superseded or not, with its pointers; None where there is none
+    that `reader` may see."""
     row = reads.one(
-        "SELECT f.kind, f.text, f.sources, f.superseded_by FROM facts f JOIN sessions s ON s.id = ?1 WHERE f.id = ?2 AND"
+        "SELECT f.kind, f.text, f.sources, n.digest, f.id FROM facts f JOIN sessions s ON s.id = ?1 LEFT JOIN facts n"
+        " ON n.id = f.superseded_by WHERE f.digest BETWEEN ?2 AND ?2 || 'g' AND"
         " ((f.session_id = s.id AND (f.scope <> 'agent' OR f.agent_id IS ?3))"
-        " OR (f.scope = 'workspace' AND f.workspace = s.workspace))",
-        (session_id, fact_id, reader),
+        " OR (f.scope = 'workspace' AND f.workspace = s.workspace)) ORDER BY f.id DESC LIMIT 1",
+        (session_id, digest, reader),
     )
     if row is None:
         return None
-    by = f"; superseded by fact://{row[3]}" if row[3] is not None else ""
-    return f"[{row[0]} {fact_id}] {row[1]} ({', '.join(decode(row[2])) or 'no source'}{by})"
+    by = f"; superseded by fact://{row[3][:DIGEST_CHARACTERS]}" if row[3] is not None else ""
+    return f"[{row[0]} {row[4]}] {row[1]} ({', '.join(decode(row[2])) or 'no source'}{by})"
 
 
 def find_facts(

@@ -172,6 +172,6 @@ def test_the_window_of_these_tests_is_small_enough_for_messages_to_leave_it(stor
 def test_a_pointer_that_leads_nowhere_says_what_pointers_look_like(store: SessionStore) -> None:
     agent = Agent(store)
     agent.say("user", 5)
-    for wrong in ("message://nobody/1", f"message://{agent.id}/99", "artifact://sha256/" + "0" * 64, "fact://999999", "12"):
+    for wrong in ("message://nobody/1", f"message://{agent.id}/99", "artifact://sha256/" + "0" * 64, "fact://" + "0" * 12, "12"):
         with pytest.raises(ValueError, match=r"no |pointer|nothing"):
             agent.read_back(wrong)

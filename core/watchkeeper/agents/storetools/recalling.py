@@ -100,6 +100,6 @@ def told(found: list[Recalled]) -> str:
     lines = []
     for one in found:
         name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
-        pointers = [*one.sources, *(f"replaces fact://{old}" for old in one.replaces)]
+        pointers = [*one.sources, *(f"replaces {old}" for old in one.replaces)]
         lines.append(f"- [{name}] {one.text} ({', '.join(pointers)})")
     return "\n".join(lines) or "nothing remembered matches"

@@ -12,7 +12,7 @@ from watchkeeper.store import artifacts, facts, memory
 from watchkeeper.store.transaction import Transaction
 
 PAGE_CHARACTERS = 6_000
-_FACT = re.compile(r"fact://(\d{1,15})\Z")
+_FACT = re.compile(r"fact://([0-9a-f]{8,32})\Z")
 _POINTER = re.compile(r"message://([A-Za-z0-9_-]+)/(\d+)(?:-(\d+))?\Z")
 
 
@@ -35,7 +35,7 @@ def memory_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_back",
-            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>, artifact://sha256/… or fact://<id>",
+            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>, artifact://sha256/… or fact://<hex>",
             {"pointer": {"type": "string"}, "offset": {"type": "integer", "minimum": 0}},
             ["pointer"],
             read_back,
@@ -72,12 +72,8 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
         replaces=replaces,
         also=bool(arguments.get("also")),
     )
-    if kept.new or kept.replaced:
-        replaced = [fact_id for fact_id, _ in kept.replaced]
-        tx.event(
-            "memory.remembered", agent_id=context.agent_id, task_id=context.task_id, fact=kept.id, fact_kind=kind,
-            **({"replaces": replaced} if replaced else {}),
-        )  # fmt: skip
+    if kept.new:
+        tx.event("memory.remembered", agent_id=context.agent_id, task_id=context.task_id, fact=kept.id, fact_kind=kind)
     said = f"remembered as fact {kept.id}" if kept.new else f"known already, as fact {kept.id}"
     for fact_id, old in kept.replaced:
         said += f"; it replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
@@ -95,9 +91,9 @@ def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) 
             raise ValueError(f"nothing is stored under {pointer}")
         text = data.decode("utf-8", "replace")
     elif (fact := _FACT.match(pointer)) is not None:
-        found = facts.read_fact(tx, tx.session_id, int(fact[1]), reader=context.agent_id)
+        found = facts.read_fact(tx, tx.session_id, fact[1], reader=context.agent_id)
         if found is None:
-            raise ValueError(f"there is no fact {fact[1]} in this session")
+            raise ValueError(f"there is no fact {pointer} in this session")
         text = found
     else:
         text = _messages(tx, pointer)
@@ -119,7 +115,7 @@ def _messages(tx: Transaction, pointer: str) -> str:
     match = _POINTER.match(pointer)
     if match is None:
         raise ValueError(
-            "a pointer looks like message://<agent>/12-40, message://<agent>/12, artifact://sha256/<hex> or fact://7"
+            "a pointer looks like message://<agent>/12-40, message://<agent>/12, artifact://sha256/<hex> or fact://<hex>"
         )
     agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
     if tx.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, tx.session_id)) is None:

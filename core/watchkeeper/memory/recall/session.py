@@ -57,8 +57,8 @@ class Recalled:
     agent_id: str | None
     at: float
     fact_id: int | None = None
-    replaces: tuple[int, ...] = ()
-    """Earlier facts that it superseded; `fact://<id>` reads them back."""
+    replaces: tuple[str, ...] = ()
+    """Pointers to earlier facts that it superseded: `fact://1f3a…`."""
 
 
 def recall(
