@@ -229,7 +229,7 @@ class Compactor:
         stuck = degenerate(text) if len(text) > STUCK_CHARACTERS else None
         if stuck:
             return Rejection(f"The summary is degenerate: {stuck}.")
-        judged = judge_citations(text, run.covers, run.messages)
+        judged = judge_citations(text, run.covers, run.messages, [have.text for have in run.earlier])
         if isinstance(judged, Rejection):
             return judged
         if len(judged.text) > BESIDE_LOOP_CHARACTERS:

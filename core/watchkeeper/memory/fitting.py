@@ -6,7 +6,7 @@ is shortened, largest messages first; last, only the newest group stays, as shor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.memory import elision
@@ -286,10 +286,14 @@ def _squeezed(
         room = min(room - (tried.tokens - bench.limit), int(room * 0.7))
 
 
-def shortened_again(bench: Bench) -> Fitted | None:
-    """The bench's view with the messages that it shows shortened made shorter still, until it fits; None where that
-    is not enough."""
-    free = [place for place, message in enumerate(bench.tail) if message.seq in bench.view.elided]
+def shortened_again(bench: Bench, among: Container[int] | None = None) -> Fitted | None:
+    """The bench's view with the messages that it shows shortened (`among` these, if given) made shorter still, until it
+    fits; None where that is not enough."""
+    free = [
+        place
+        for place, message in enumerate(bench.tail)
+        if message.seq in bench.view.elided and (among is None or message.seq in among)
+    ]
     if not free:
         return None
     return next((f for f in _squeezed(bench, 0, free, None, fold_all=False) if f.tokens <= bench.limit), None)

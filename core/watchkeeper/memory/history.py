@@ -37,6 +37,7 @@ def undo_target(views: Mapping[int, View], current: View) -> View:
 def redo_stack(views: Mapping[int, View], current: View) -> list[int]:
     """Versions that redo leads to, the next one last; empty where the newest view does not come from `current`."""
     newest = views[max(views)]
+    left = _left_by_undo(views, newest)
     stack: list[int] = []
     while newest.version != current.version:
         stack.append(newest.version)
@@ -46,7 +47,16 @@ def redo_stack(views: Mapping[int, View], current: View) -> list[int]:
             return []
         if newest.version < current.version:
             return []
-    return stack
+    return left + stack
+
+
+def _left_by_undo(views: Mapping[int, View], newest: View) -> list[int]:
+    """The versions that undos left which had to make a view of their own, the last one last: each the one before it."""
+    left: list[int] = []
+    while newest.reason == "undo" and newest.version - 1 in views:
+        newest = views[newest.version - 1]
+        left.insert(0, newest.version)
+    return left
 
 
 def _parent(views: Mapping[int, View], view: View) -> View:

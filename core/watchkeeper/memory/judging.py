@@ -36,10 +36,13 @@ class Judged:
     citations: tuple[int, ...]
 
 
-def judge_citations(text: str, covers: tuple[int, int], source: Sequence[Message]) -> Judged | Rejection:
+def judge_citations(
+    text: str, covers: tuple[int, int], source: Sequence[Message], earlier: Sequence[str] = ()
+) -> Judged | Rejection:
     """Drop each line that cites a message which does not exist; a text without citations gets its range.
 
-    A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no citation.
+    A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no citation. What is
+    read are messages, and `earlier` texts that stand for others.
     """
     kept: list[str] = []
     cited: set[int] = set()
@@ -51,7 +54,10 @@ def judge_citations(text: str, covers: tuple[int, int], source: Sequence[Message
         for match in CITATION.finditer(line):
             numbers = [int(number) for number in _NUMBER.findall(_numbers(match))]
             if any(not 1 <= number <= covers[1] for number in numbers):
-                source_texts = source_texts or [piece for message in source for piece in texts_of(message.content)]
+                source_texts = source_texts or [
+                    *earlier,
+                    *(piece for message in source for piece in texts_of(message.content)),
+                ]
                 if not any(match.group(0) in piece for piece in source_texts):
                     invented = True
             else:
@@ -81,7 +87,12 @@ def _says_something(line: str) -> bool:
 
 
 def judge_log(
-    text: str, covers: tuple[int, int], source: Sequence[Message], source_tokens: int, counter: TokenCounter
+    text: str,
+    covers: tuple[int, int],
+    source: Sequence[Message],
+    source_tokens: int,
+    counter: TokenCounter,
+    earlier: Sequence[str] = (),
 ) -> Judged | Rejection:
     """Whether what an observer or a reflector wrote may stand for `covers`: cited, not degenerate, smaller by 5 %."""
     if not isinstance(text, str):
@@ -91,7 +102,7 @@ def judge_log(
         return Rejection(f"it is degenerate: {stuck}")
     if len(text) > max(4_000, 40 * source_tokens):
         return Rejection("it is longer than what it was made from")
-    judged = judge_citations(text, covers, source)
+    judged = judge_citations(text, covers, source, earlier)
     if isinstance(judged, Judged):
         tokens = counter.count(judged.text)
         if tokens > source_tokens * (1 - SMALLER_BY):

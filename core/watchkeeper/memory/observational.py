@@ -244,7 +244,7 @@ class ObservationalMemory:
                 async with asyncio.timeout(self.settings.timeout_seconds):
                     output = await self._observe(messages, previous, instruction)
                 covers = (place.first, place.last)
-                judged = judge_log(output.observations, covers, messages, source, self.state.counter)
+                judged = judge_log(output.observations, covers, messages, source, self.state.counter, [previous or ""])
             except Exception as error:  # a TimeoutError among them: all mean that there is no text
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):

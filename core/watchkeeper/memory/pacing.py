@@ -18,6 +18,9 @@ LEAD_SHARE = 0.25
 GROWTH_SHARE = 0.1
 """Of the limit: how much a history must grow after a pass that gained nothing before another one begins."""
 
+GROWTH_AFTER_GAIN = 0.1
+"""Of the limit: the same after a pass that gained something."""
+
 HOUR = 3_600.0
 
 
@@ -57,8 +60,9 @@ class Pacer:
         self._starts.append(now)
 
     def ended(self, state: ContextReading, *, gained: bool) -> None:
-        """A pass ended, or could not begin. Without gain, the history must grow before the next one.
+        """A pass ended, or could not begin: the history must grow before the next one, much where nothing was gained.
 
         The history, not the context: that one cannot grow beyond its limit, and the next pass would never come.
         """
-        self._not_before_total = 0 if gained else state.total_tokens + max(1, int(state.limit * GROWTH_SHARE))
+        share = GROWTH_AFTER_GAIN if gained else GROWTH_SHARE
+        self._not_before_total = state.total_tokens + int(state.limit * share)

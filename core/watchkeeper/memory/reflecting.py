@@ -106,7 +106,7 @@ class Reflection:
             try:
                 async with asyncio.timeout(self._settings.timeout_seconds):
                     output = await self._reflect(text, level, self._settings.reflector_instruction)
-                judged = judge_log(output.observations, reading.covers, (), source, self._state.counter)
+                judged = judge_log(output.observations, reading.covers, (), source, self._state.counter, [text])
             except Exception as error:
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):

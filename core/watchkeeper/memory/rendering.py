@@ -16,6 +16,8 @@ from watchkeeper.records.memory import Block, Content
 NO_RESULT = "[no result: the call was interrupted, or it has not ended]"
 EMPTY = "(empty)"
 START = "(start)"
+MOST_BREAKPOINTS = 4
+"""Blocks with `cache_control` that the Messages API takes in one request."""
 
 
 class Rendering:
@@ -33,6 +35,8 @@ class Rendering:
         """Results in the last item, while it can still take more."""
         self._beside: list[Block] = []
         """Other blocks of that item."""
+        self._breakpoints: list[tuple[int, int]] = []
+        """Item and block of each cache breakpoint."""
         self._used: set[str] = set()
         """Ids of all calls shown: the API refuses one that comes twice, as from servers that always say `call_0`."""
         self._renamed: dict[str, str] = {}
@@ -65,6 +69,11 @@ class Rendering:
 
     def _append(self, role: str, content: Content, tokens: int) -> None:
         self.items.append({"role": role, "content": content})
+        if not isinstance(content, str):
+            place = len(self.items) - 1
+            self._breakpoints += [(place, index) for index, block in enumerate(content) if "cache_control" in block]
+            while len(self._breakpoints) > MOST_BREAKPOINTS:
+                self._unmark(*self._breakpoints.pop(0))
         self.sizes.append(tokens)
         self.tokens += tokens
 
@@ -118,6 +127,12 @@ class Rendering:
         else:
             self._show_answers(replace=False)
 
+    def _unmark(self, place: int, index: int) -> None:
+        """Take an old cache breakpoint out of what is shown; what is stored keeps it."""
+        content = list(self.items[place]["content"])
+        content[index] = {key: value for key, value in content[index].items() if key != "cache_control"}
+        self.items[place] = {**self.items[place], "content": content}
+
     def _answered(self, results: Iterable[Block]) -> None:
         for block in results:
             self._open.pop(str(block.get("tool_use_id")), None)
@@ -128,6 +143,7 @@ class Rendering:
         if replace:
             self.tokens -= self.sizes.pop()
             self.items.pop()
+            self._breakpoints = [mark for mark in self._breakpoints if mark[0] < len(self.items)]
         self._append("user", content, self._count(content, None))
         if not self._open:
             self._answers = None
@@ -156,8 +172,9 @@ class Rendering:
                 changed = True
             if kind == "tool_result" and call in self._open and call not in seen:
                 seen.add(call)
+                whole, block = block, _full(block)
                 results.append(block)
-                changed = changed or bool(beside)  # the API wants results first
+                changed = changed or bool(beside) or block is not whole  # the API wants results first
             elif kind == "tool_result":
                 beside.append({"type": "text", "text": f"[result of call {call}]\n{result_text(block)}"})
                 changed = True
@@ -165,6 +182,9 @@ class Rendering:
                 beside.append({"type": "text", "text": f"[{kind}] {compact_json(block)}"})
                 changed = True
             elif _blank(block):
+                changed = True
+            elif kind == "text" and not isinstance(block["text"], str):
+                beside.append({**block, "text": str(block["text"])})
                 changed = True
             else:
                 beside.append(block)
@@ -205,6 +225,9 @@ def _assistant_blocks(content: Content) -> tuple[list[Block], bool]:
             changed = True
         elif _blank(block):
             changed = True
+        elif kind == "text" and not isinstance(block["text"], str):
+            kept.append({**block, "text": str(block["text"])})
+            changed = True
         else:
             kept.append(block)
     return (kept, changed) if kept else (blocks_of(EMPTY), True)
@@ -212,7 +235,23 @@ def _assistant_blocks(content: Content) -> tuple[list[Block], bool]:
 
 def _blank(block: Block) -> bool:
     """The API refuses text without a visible character."""
-    return block.get("type") == "text" and not str(block.get("text", "")).strip()
+    if block.get("type") != "text":
+        return False
+    text = block.get("text")
+    return text is None or not str(text).strip()
+
+
+def _full(result: Block) -> Block:
+    """A tool result whose list holds nothing but what the API takes: no blank text, and no text that is none."""
+    inner = result.get("content")
+    if not isinstance(inner, list) or not any(isinstance(part, dict) and _odd_text(part) for part in inner):
+        return result
+    parts = [part for part in inner if not (isinstance(part, dict) and _blank(part))]
+    return {**result, "content": [{**part, "text": str(part["text"])} if _odd_text(part) else part for part in parts]}
+
+
+def _odd_text(block: Block) -> bool:
+    return _blank(block) or (block.get("type") == "text" and not isinstance(block.get("text"), str))
 
 
 def _no_result(call: str) -> Block:

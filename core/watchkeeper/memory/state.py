@@ -29,6 +29,11 @@ from watchkeeper.records.memory import Content, Message, Observation, Role, View
 __all__ = ["Change", "ContextLimits", "ContextState", "Prepared", "Rejection", "WindowTooSmall"]
 
 
+LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
+"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are folded. They
+bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the next pass."""
+
+
 class ContextState(ContextReading):
     """See the module's docstring. Sequence numbers are the ids of messages, from 1."""
 
@@ -166,8 +171,10 @@ class ContextState(ContextReading):
             )
             return None
         covered = sum(bench.cost(message) for message in tail[:cut])
-        budget = min(fitting.digest_budget(self.limit), covered // 2)
-        fitted = bench.build(cut, budget, fold_all=bench.crowded())
+        budget = min(fitting.digest_budget(self.limit), covered // 2, int(self.threshold * LOW_DIGEST_SHARE))
+        observed = sum(o.tokens for o in self.view.observations)
+        crowded = bench.crowded() or observed > self.threshold * LOW_OBSERVATIONS_SHARE
+        fitted = bench.build(cut, budget, fold_all=crowded)
         if fitted.tokens >= self.tokens:
             self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
             return None
@@ -191,7 +198,8 @@ class ContextState(ContextReading):
         if latest is None:
             latest = newest_turn(tail)
         bench = self._bench(0.0)
-        return bench.cut_keeping(int(self.limit * fitting.KEEP_BY_HAND), latest) or bench.cut_keeping(0, latest)
+        keep = int(min(self.limit * fitting.KEEP_BY_HAND, self.threshold * LOW_KEEP_SHARE))
+        return bench.cut_keeping(keep, latest) or bench.cut_keeping(0, latest)
 
     def cut_before(self, up_to: int, latest: int | None = None) -> int:
         """How many of the verbatim messages a cut behind message `up_to` covers, moved back so that no pair is cut."""
@@ -241,8 +249,7 @@ class ContextState(ContextReading):
         if assembly.tokens > self.limit:
             # A digest filled the window to the last token: what is shown short already makes room for the summary.
             tail = self.verbatim if verbatim_from is None else self.verbatim[-(self._books.last_seq + 1 - verbatim_from) :]
-            bench = replace(self._bench(at), view=view, tail=[] if verbatim_from is None else tail)
-            fitted = fitting.shortened_again(bench)
+            fitted = fitting.shortened_again(self._bench(at, view=view, tail=[] if verbatim_from is None else tail))
         if fitted is None:
             return Rejection(
                 f"The context with the summary takes {assembly.tokens} tokens, {assembly.tokens - self.limit} too many."
@@ -277,13 +284,21 @@ class ContextState(ContextReading):
 
     # --- how -----------------------------------------------------------------------------------------------------
 
-    def _bench(self, at: float, *, instructions: str | None = None, provisional: bool = True) -> fitting.Bench:
+    def _bench(
+        self,
+        at: float,
+        *,
+        view: View | None = None,
+        tail: Sequence[Message] | None = None,
+        instructions: str | None = None,
+        provisional: bool = True,
+    ) -> fitting.Bench:
         return fitting.Bench(
             agent_id=self.agent_id,
             counter=self.counter,
             limit=self.limit,
-            view=self.view,
-            tail=self.verbatim,
+            view=self.view if view is None else view,
+            tail=self.verbatim if tail is None else tail,
             pinned=self._pinned,
             marks=tuple(self._marks),
             next_id=self._books.next_observation,
@@ -344,6 +359,10 @@ class ContextState(ContextReading):
             later = {seq: shown for seq, shown in books.view.elided.items() if seq >= start and shown.tokens}
             parts = replace(target, verbatim_from=start if start <= books.last_seq else None, elided={**later, **target.elided})
             assembly = self._assemble(parts)
+            if assembly.tokens > self.limit:
+                fitted = fitting.shortened_again(self._bench(at, view=parts, tail=books.tail(parts)), later)
+                if fitted is not None:
+                    parts, assembly = fitted.view, fitted.assembly
             if assembly.tokens > self.limit:
                 raise ValueError(
                     f"Version {target.version} of the context does not fit any more: it would take "

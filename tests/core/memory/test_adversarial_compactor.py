@@ -143,7 +143,6 @@ async def test_numbers_in_decisions_and_error_lines_survive_a_summary_that_drops
     assert "→ #" in text
 
 
-@pytest.mark.xfail(strict=True, reason="what earlier summaries said is no source of the numbers in the next one")
 async def test_a_trackers_number_outlives_two_summaries() -> None:
     said = iter(["They found issue #4679 of openai-agents.", "Still open: #4679, and nobody mends it.\nThe tests pass."])
 

@@ -131,7 +131,6 @@ async def test_what_is_shown_of_the_log_to_an_observer_is_as_much_as_was_set() -
     assert max(shown) <= 30
 
 
-@pytest.mark.xfail(strict=True, reason="a reflection is judged as if it had read nothing")
 async def test_a_trackers_number_outlives_a_reflection() -> None:
     async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
         return ObserverOutput("[+] it is issue #4679 of openai-agents, " + "seen again and again " * 3)

@@ -542,7 +542,6 @@ def _undone(manager: HierarchicalContextManager, world: World) -> Any:
         return str(error)
 
 
-@pytest.mark.xfail(strict=True, reason="redo is made out from the views, and an undo that had to make one of its own hides it")
 def test_redo_survives_a_kill_after_an_undo_that_kept_later_turns() -> None:
     state = ContextState(ContextLimits(1_000, 0), Words(), pin_first=False)
     for number in range(6):
