@@ -93,12 +93,16 @@ def test_an_export_that_fails_leaves_nothing_behind(here: Path, monkeypatch: pyt
     assert os.listdir(here) == []
 
 
-def test_a_symbolic_link_is_not_written_through(here: Path, tmp_path: Path) -> None:
+def test_what_is_no_plain_file_is_neither_written_through_nor_replaced(here: Path, tmp_path: Path) -> None:
     (tmp_path / "target").write_text("mine")
     (here / "sessn001.md").symlink_to(tmp_path / "target")
+    os.mkfifo(here / "pipe")
     assert run(["export", "last"]) == 2
-    assert run(["export", "last", "--force"]) == 0
+    assert run(["export", "last", "--force"]) == 2
+    assert run(["export", "last", "--force", "-o", "pipe"]) == 2
     assert (tmp_path / "target").read_text() == "mine"
+    assert (here / "sessn001.md").is_symlink()
+    assert sorted(os.listdir(here)) == ["pipe", "sessn001.md"]
 
 
 def test_a_dash_prints_the_session_and_nothing_else(here: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -295,3 +295,14 @@ def test_in_a_browser_the_page_fits_its_width_and_an_address_leads_to_a_message(
         assert browser.run("document.querySelector('.transcript[data-agent=\"1\"]').open")
     finally:
         browser.close()
+
+
+@needs_browser
+def test_in_a_browser_a_print_shows_plan_and_compactions_unfolded(demo_page: Path, browser: Browser) -> None:
+    browser.open(demo_page)
+    browser.run("dispatchEvent(new Event('beforeprint'))")
+    assert browser.run("[...document.querySelectorAll('.tree details, .pass')].every(one => one.open)")
+    assert browser.run("[...document.querySelectorAll('.gone')].every(one => one.children.length > 0)")
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert browser.run("getComputedStyle(document.querySelector('.top')).display") == "none"
+    assert len(browser.send("Page.printToPDF")["data"]) > 10_000

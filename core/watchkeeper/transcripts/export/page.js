@@ -12,6 +12,7 @@
   const number = (value) => value.toLocaleString("en-US");
   const PREVIEW = 3000; // characters of a text that are shown at once
   const MOST_HITS = 200;
+  const MOST_DROPPED = 1000; // messages that a compaction lists
   const agentNames = JSON.parse($("#agents-data").textContent);
 
   // --- the data: messages lie in the page in pieces, and are read when they are needed
@@ -162,36 +163,36 @@
 
   // --- a compaction: what it dropped, read from the transcript when it is opened
 
-  for (const pass of $$(".pass")) {
-    pass.addEventListener("toggle", () => {
-      const list = $(".gone", pass);
-      if (!pass.open || !list || list.dataset.ready) return;
-      list.dataset.ready = "yes";
-      const agent = Number(pass.dataset.agent);
-      const [first, last] = [Number(pass.dataset.first), Number(pass.dataset.last)];
-      const cited = new Set(pass.dataset.cited.split(",").map(Number));
-      let count = 0;
-      for (const chunk of chunksOf(agent)) {
-        if (chunk.last < first || chunk.first > last) continue;
-        for (const [seq, role, , tokens, pieces] of read(chunk)) {
-          if (seq < first || seq > last || ++count > 1000) continue;
-          const item = make("li");
-          const jump = make("button", "jump", `#${seq}`);
-          jump.type = "button";
-          jump.dataset.jump = `${agent}:${seq}`;
-          const piece = pieces[0] || ["text", ""];
-          const what = piece[0] === "call" ? `→ ${piece[3]} ${piece[1].replace(/\s+/g, " ").slice(0, 200)}` : firstLine(piece[1]);
-          const words = make("span", "what", what || role);
-          words.title = `${role}, ${number(tokens)} tokens`;
-          item.append(jump, words);
-          if (cited.has(seq)) item.append(make("span", "cited", "● cited"));
-          list.append(item);
-        }
+  function listDropped(pass) {
+    const list = $(".gone", pass);
+    if (!list || list.dataset.ready) return;
+    list.dataset.ready = "yes";
+    const agent = Number(pass.dataset.agent);
+    const [first, last] = [Number(pass.dataset.first), Number(pass.dataset.last)];
+    const cited = new Set(pass.dataset.cited.split(",").map(Number));
+    let count = 0;
+    for (const chunk of chunksOf(agent)) {
+      if (chunk.last < first || chunk.first > last) continue;
+      for (const [seq, role, , tokens, pieces] of read(chunk)) {
+        if (seq < first || seq > last || ++count > MOST_DROPPED) continue;
+        const item = make("li");
+        const jump = make("button", "jump", `#${seq}`);
+        jump.type = "button";
+        jump.dataset.jump = `${agent}:${seq}`;
+        const piece = pieces[0] || ["text", ""];
+        const what = piece[0] === "call" ? `→ ${piece[3]} ${piece[1].replace(/\s+/g, " ").slice(0, 200)}` : firstLine(piece[1]);
+        const words = make("span", "what", what || role);
+        words.title = `${role}, ${number(tokens)} tokens`;
+        item.append(jump, words);
+        if (cited.has(seq)) item.append(make("span", "cited", "● cited"));
+        list.append(item);
       }
-      if (count > 1000) list.append(make("li", "muted", `and ${number(count - 1000)} more`));
-      if (!count) list.append(make("li", "muted", "These messages are not in this page."));
-    });
+    }
+    if (count > MOST_DROPPED) list.append(make("li", "muted", `and ${number(count - MOST_DROPPED)} more`));
+    if (!count) list.append(make("li", "muted", "These messages are not in this page."));
   }
+
+  for (const pass of $$(".pass")) pass.addEventListener("toggle", () => pass.open && listDropped(pass));
 
   // --- the plan: fold and unfold all
 
@@ -335,6 +336,7 @@
 
   addEventListener("beforeprint", () => {
     $$(".tree details, .pass").forEach((one) => (one.open = true));
+    $$(".pass").forEach(listDropped);
     $$(".transcript[open] div.chunk").forEach(fill);
   });
 

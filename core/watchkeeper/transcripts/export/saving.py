@@ -20,10 +20,14 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
     Until then it has a name of its own beside it; where the block fails, it is taken away.
 
     Raises:
-        BadInput: something of that name is there and `replace` was not said, or the folder cannot be written.
+        BadInput: something of that name is there and `replace` was not said, or it is no plain file, or the folder cannot
+            be written.
     """
     if not replace and os.path.lexists(path):
         raise _exists(path)
+    if replace and (path.is_symlink() or (path.exists() and not path.is_file())):
+        # A link, a pipe, a device: `/dev/stdout` must not become a file.
+        raise BadInput(f"{path} is no plain file, so nothing is put in its place; choose another with --output (`-` prints)")
     temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.part"
     try:
         # Created anew and for us alone: what was put there before we came is not written through.
