@@ -13,6 +13,7 @@ from watchkeeper.records.errors import WatchkeeperError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watching", "Watch a session live, or browse a finished one"),
+    "serve": ("serving", "Show the dashboard in a browser"),
     "demo": ("running", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
     "run": ("running", "Start a session: a planner and its sub-agents work towards a goal"),
     "resume": ("running", "Carry on from the exact step"),
