@@ -16,12 +16,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
 from watchkeeper.memory.content import checked_message, content_size
+from watchkeeper.memory.flights import Flight, Hangar
 from watchkeeper.memory.pacing import Pacer
 from watchkeeper.memory.readonly import ReadOnly, untouched
 from watchkeeper.memory.state import ContextLimits, ContextState
@@ -30,20 +31,6 @@ from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, T
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 log = logging.getLogger(__name__)
-
-
-CLOSING_SECONDS = 1.0
-"""How long `close` waits for what it has given up."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """One pass in flight, or landed and not yet published."""
-
-    run: CompactionPass
-    task: asyncio.Task[Prepared]
-    outcome: Outcome | None = None
-    stall_seconds: float = 0.0
 
 
 class HierarchicalContextManager:
@@ -104,10 +91,9 @@ class HierarchicalContextManager:
         self._pacer = Pacer(passes_per_hour)
         self._on_change = on_change
         self._listeners = Listeners()
-        self._flight: _Flight | None = None
+        self._flight: Flight | None = None
         self._order: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
-        """Of every pass that was ever begun and has not ended, the abandoned ones included."""
+        self._hangar = Hangar()
         self._closed = False
 
     # --- what is there -------------------------------------------------------------------------------------------
@@ -158,7 +144,7 @@ class HierarchicalContextManager:
     @property
     def is_compacting(self) -> bool:
         """Whether a pass is in flight."""
-        return self._flight is not None and not self._flight.task.done() and not _is_lost(self._flight.task)
+        return self._flight is not None and self._flight.is_running
 
     # --- messages ------------------------------------------------------------------------------------------------
 
@@ -199,7 +185,7 @@ class HierarchicalContextManager:
 
     def _leave_lost(self) -> None:
         """Give up a pass whose event loop has ended: nobody will ever run it on."""
-        if self._flight is not None and not self._flight.task.done() and _is_lost(self._flight.task):
+        if self._flight is not None and self._flight.is_lost:
             self._abandon("The event loop that the pass ran in has ended.")
 
     async def _count(self, role: Role, content: Content) -> int:
@@ -212,7 +198,7 @@ class HierarchicalContextManager:
     def _would_overflow(self, tokens: int) -> bool:
         return self._state.tokens + tokens > self._state.limit
 
-    async def _wait(self, flight: _Flight) -> None:
+    async def _wait(self, flight: Flight) -> None:
         if self._max_wait_seconds <= 0:
             return
         started = self._monotonic()
@@ -294,10 +280,7 @@ class HierarchicalContextManager:
         """
         self._closed = True
         self._abandon("The manager was closed.")
-        left = {task for task in (*self._tasks, *self._listeners.running()) if not task.done() and not _is_lost(task)}
-        left.discard(asyncio.current_task())  # a listener may close the manager that calls it
-        if left:
-            await asyncio.wait(left, timeout=CLOSING_SECONDS)
+        await self._hangar.close(self._listeners.running())
 
     def on(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
         """Call `callback` (a function or a coroutine function) with a `Swap` at each `event`; returns how to stop it.
@@ -322,14 +305,11 @@ class HierarchicalContextManager:
         else:
             self._pacer.started(now)
 
-    def _begin(self, up_to: int | None, instructions: str | None) -> _Flight | Rejection:
+    def _begin(self, up_to: int | None, instructions: str | None) -> Flight | Rejection:
         run = self._compactor.begin(up_to, instructions)
         if isinstance(run, Rejection):
             return run
-        self._flight = flight = _Flight(run, asyncio.create_task(self._prepare(run)))
-        self._tasks.add(flight.task)
-        flight.task.add_done_callback(self._tasks.discard)
-        flight.task.add_done_callback(_retrieved)
+        self._flight = flight = self._hangar.start(run, self._prepare(run))
         self._listeners.emit(self._swap("swap:start", run, instructions or ""))
         return flight
 
@@ -385,10 +365,7 @@ class HierarchicalContextManager:
         flight, self._flight = self._flight, None
         if flight is None:
             return
-        if _is_lost(flight.task):
-            self._tasks.discard(flight.task)
-        else:
-            flight.task.cancel()
+        flight.cancel()
         self._compactor.end()
         flight.outcome = self._nothing(reason)
         self._listeners.emit(self._swap("swap:abandoned", flight.run, reason, flight.stall_seconds))
@@ -412,18 +389,3 @@ class HierarchicalContextManager:
     def _store(self, change: Change) -> None:
         if self._on_change is not None:
             self._on_change(change)
-
-
-def _is_lost(task: asyncio.Future[Any]) -> bool:
-    """Whether nobody will run a task on: its event loop is closed, or another one runs now."""
-    loop = task.get_loop()
-    try:
-        return loop is not asyncio.get_running_loop() or loop.is_closed()
-    except RuntimeError:
-        return loop.is_closed()
-
-
-def _retrieved(task: asyncio.Task[Any]) -> None:
-    """Look at the exception, so that an abandoned pass leaves no "never retrieved" warning."""
-    if not task.cancelled():
-        task.exception()
