@@ -48,6 +48,8 @@ title colour color price cost duration capacity quota level mode priority mainta
 count total number date
 """)
 """Nouns of which a subject has one at a time."""
+_ALONE = _words("port version branch limit hostname url timeout owner deadline database license budget threshold region endpoint")
+"""Those that say by themselves what is meant: many things have a name, a status, a total."""
 _MANY = _words("not no never nor and or but also either neither both one some partly sometimes usually often n't")
 _ORDINAL = _words("step test case phase part item chapter page line issue ticket task run attempt round sample bug")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*\Z")
@@ -118,6 +120,8 @@ def _tells(subject: list[str], verb: tuple[str, ...]) -> bool:
     """Whether the subject names one thing, so that two facts about it are about the same."""
     if subject[0] in ("it", "this", "that", "there", "he", "she", "they", "we", "i", "you", "these", "those"):
         return False
+    if len(subject) == 1 and subject[0] in _SINGLE:
+        return subject[0] in _ALONE
     if verb in ((":",), ("=",)):
         named = len(subject) == 1 and _KEY.match(subject[0]) is not None and ("_" in subject[0] or "." in subject[0])
         return named or _has_one_answer(subject)
