@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.core.export.conftest import Made
+from tests.core.export.conftest import export as export_
 
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.records.model import Cost, PriceStatus, Usage
@@ -87,6 +91,27 @@ def test_the_round_trip_holds_for_a_made_session_with_odd_text(made: Make, tmp_p
     assert json.loads(export(other, one.session_id).text) == json.loads(first)
     stored = "SELECT content, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq"
     assert other.execute(stored, (planner,)).fetchall() == one.connection.execute(stored, (planner,)).fetchall()
+
+
+@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.text(st.characters(categories=None, exclude_categories=())), min_size=1, max_size=6))
+def test_the_round_trip_holds_whatever_was_said(tmp_path: Path, texts: list[str]) -> None:
+    for name in ("from.db", "other.db"):
+        for part in tmp_path.glob(f"{name}*"):
+            if part.is_file():
+                part.unlink()
+    one = Made(tmp_path / "from.db")
+    agent = one.agent()
+    for text in texts:
+        one.say(agent, text, [{"type": "text", "text": text, text: [text, None, 1.5]}])
+        one.fact(f"fact {text}")
+    one.artifact("all", json.dumps(texts))
+    one.done()
+    first = export_(one.connection, one.session_id).text
+    other = imported(tmp_path, first)
+    assert export_(other, one.session_id).text == first
+    one.connection.close()
+    other.close()
 
 
 def test_a_document_of_another_layout_is_read_as_well(made: Make, tmp_path: Path, export: Export) -> None:

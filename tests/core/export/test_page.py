@@ -16,7 +16,7 @@ from tests.core.export.browser import CHROMIUM, Browser
 
 from watchkeeper.records.model import Cost, PriceStatus, Usage
 from watchkeeper.store import database
-from watchkeeper.transcripts.export import page
+from watchkeeper.transcripts.export import page, page_compactions
 from watchkeeper.transcripts.export.page import data_block
 
 Export = Callable[..., Any]
@@ -179,6 +179,22 @@ def test_a_very_long_session_is_cut_with_a_note(made: Make, export: Export, monk
     assert re.search(r"The \d+ messages after #\d+ are left out", text)
     assert "message 199" not in text
     assert len(text) < 100_000
+
+
+def test_texts_of_very_many_compactions_are_left_out_with_a_note(
+    made: Make, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = made()
+    for number in range(5):
+        agent = one.agent(f"agent-{number}")
+        one.say(agent, "a", "b", "c")
+        one.compact(agent, 2, f"summary {number} " + "y" * 1000, (1,))
+    one.done()
+    monkeypatch.setattr(page_compactions, "LARGEST_KEPT", 2_500)
+    text = export(one.connection, one.session_id, "html").text
+    assert ["summary 1" in text, "summary 2" in text] == [True, False]
+    assert text.count("[left out: the page would be too large]") == 3
+    assert text.count('class="pass"') == 5
 
 
 def test_agents_that_name_each_other_as_callers_are_drawn_once_each(made: Make, export: Export) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from html import escape
 
 from watchkeeper.store.driver import Connection
@@ -13,6 +14,8 @@ from watchkeeper.transcripts.export.pieces import Clean
 from watchkeeper.transcripts.export.words import duration, moment, plural
 
 _CITATIONS = 80
+LARGEST_KEPT = 20_000_000
+"""Characters of texts that stand for messages in one page; of later passes there are the figures alone."""
 
 
 def compaction_section(
@@ -21,9 +24,12 @@ def compaction_section(
     """The section, a pass at a time."""
     yield '<section id="compactions">\n<h2>Compactions</h2>\n'
     names = {agent.id: agent.name for agent in whole.agents}
-    none = True
+    none, size = True, 0
     for one in compactions(connection, session_id, clean):
         none = False
+        size += sum(len(kept.text) for kept in one.kept)
+        if size > LARGEST_KEPT:
+            one = replace(one, kept=tuple(replace(kept, text="[left out: the page would be too large]") for kept in one.kept))
         yield _drawn(one, names.get(one.agent_id, one.agent_id), places.get(one.agent_id, -1))
     if none:
         yield '<p class="muted">Nothing was compacted.</p>\n'

@@ -79,8 +79,9 @@ class ObjectReader:
             except (ValueError, RecursionError) as error:
                 raise self._damaged(str(error) or "nested too deeply") from None
             else:
-                # A number at the very end of a piece may go on in the next.
-                if end < len(self._text) or self._ended:
+                # A number at the end of a piece (`1`, `1.`, `1e+`) may go on in the next.
+                goes_on = end == len(self._text) or (end >= len(self._text) - 2 and self._text[end] in ".eE")
+                if self._ended or not goes_on:
                     self._at = end
                     return found
             self._read_more()
