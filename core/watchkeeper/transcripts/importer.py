@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.model import Cost, PriceStatus
 from watchkeeper.store import database
 from watchkeeper.store import transcripts as rows
@@ -197,16 +198,20 @@ class Importer:
         return chunks, self._writer.submit(batch)
 
     def _settle(self, submitted: Any) -> None:
-        """Wait for a batch, and count it. A file that another importer read meanwhile is read again."""
+        """Wait for a batch, and count it. Where it did not succeed, each of its files is read again by itself."""
         if submitted is None:
             return
-        chunks, future = submitted
         try:
-            counts = future.result()
-        except Overtaken:
-            for path in dict.fromkeys(chunk.path for chunk in chunks):
+            self._count(submitted)
+        except WatchkeeperError:
+            raise
+        except Exception:
+            for path in dict.fromkeys(chunk.path for chunk in submitted[0]):
                 self._again(path)
-            return
+
+    def _count(self, submitted: Any) -> None:
+        chunks, future = submitted
+        counts = future.result()
         self.report.read += counts.read
         self.report.raw += counts.raw
         self.report.skipped += counts.skipped
@@ -217,22 +222,22 @@ class Importer:
             self.report.files += int(chunk.first)
 
     def _again(self, path: Path) -> None:
+        """Read a file by itself: another importer was faster, or one file of the batch could not be written."""
         for _ in range(ATTEMPTS):
             try:
                 found = path.stat()
-                pending = _Pending(list(self._chunks(finding.Found(path, found.st_size, found.st_mtime))))
-            except OSError as error:
-                self.report.left[str(path)] = (error.strerror or str(error)).lower()
-                return
-            submitted = self._submit(pending)
-            if submitted is None:
-                return
-            try:
-                submitted[1].result()
+                for chunk in self._chunks(finding.Found(path, found.st_size, found.st_mtime)):
+                    self._count(self._submit(_Pending([chunk])))
             except Overtaken:
                 continue
-            self._settle(submitted)
+            except OSError as error:
+                self.report.left[str(path)] = (error.strerror or str(error)).lower()
+            except WatchkeeperError:
+                raise
+            except Exception as error:  # one log must not keep a thousand others out
+                self.report.left[str(path)] = f"what it says could not be stored ({type(error).__name__}: {error})"
             return
+        self.report.left[str(path)] = "another importer is reading it"
 
     def _tell(self) -> None:
         if self._progress is not None:
@@ -247,6 +252,10 @@ class Importer:
             yield from self._read(found)
         except OSError as error:
             self.report.left[str(found.path)] = (error.strerror or str(error)).lower()
+        except WatchkeeperError:
+            raise
+        except Exception as error:  # a fault of its reader; one log must not keep a thousand others out
+            self.report.left[str(found.path)] = f"its reader failed ({type(error).__name__}: {error})"
 
     def _read(self, found: finding.Found) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -94,3 +96,65 @@ def test_a_damaged_log_loses_no_line_and_stops_nothing(seed: int) -> None:
             assert store.one("PRAGMA integrity_check") == "ok"
         finally:
             store.close()
+
+
+ODD: list[Any] = [
+    None, True, -1, 0, 1e308, 10**30, "", " ", "x", "\x00", "é漢\U0001f600", "9999-12-31T23:59:59.999Z", "0001-01-01T00:00:00.000Z", 10**14, [], [None],
+    {}, {"type": "text"}, [{"type": "tool_use"}], [{"type": "tool_result", "tool_use_id": 5}], {"id": {"id": []}}, [[[[]]]], "main", "side:s0",
+]  # fmt: skip
+
+
+def _twist(rng: random.Random, value: Any) -> Any:
+    """The value with something odd put in somewhere."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(sorted(value))
+        twisted = dict(value)
+        if rng.random() < 0.1:
+            del twisted[key]
+        else:
+            twisted[key] = _twist(rng, value[key])
+        return twisted
+    if isinstance(value, list) and value and rng.random() < 0.85:
+        place = rng.randrange(len(value))
+        return [*value[:place], _twist(rng, value[place]), *value[place + 1 :]]
+    return rng.choice(ODD)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32))
+def test_records_of_odd_shapes_are_read_or_kept_and_stop_nothing(seed: int) -> None:
+    rng = random.Random(seed)
+    records = [json.loads(line) for line in LINES]
+    for _ in range(rng.randrange(1, 12)):
+        place = rng.randrange(len(records))
+        records[place] = _twist(rng, records[place])
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder) / "watchkeeper.db")
+        try:
+            path = Path(folder) / f"{Log().session}.jsonl"
+            path.write_text("".join(json.dumps(record) + "\n" for record in records))
+            report = store.run(path)
+            assert report.lines == len(records) or report.unknown
+            assert not [kind for kind, reason in report.raw if "failed" in reason]
+            row = store.one("SELECT sum(output_tokens), sum(model_calls) FROM sessions")
+            agents = store.one("SELECT sum(output_tokens), sum(model_calls) FROM agents")
+            calls = store.one("SELECT coalesce(sum(output_tokens), 0), count(*) FROM model_calls")
+            assert report.unknown or tuple(row) == tuple(agents) == tuple(calls)
+        finally:
+            store.close()
+
+
+def test_values_nested_beyond_any_parser_and_numbers_beyond_any_machine_are_kept(tmp_path: Path) -> None:
+    store = Store(tmp_path / "watchkeeper.db")
+    try:
+        path = tmp_path / f"{Log().session}.jsonl"
+        head = b'{"type":"user","sessionId":"s","uuid":"n%d","timestamp":"2026-02-03T04:00:00.000Z","message":{"role":"user","content":'
+        lines = [head % depth + b"[" * depth + b"]" * depth + b"}}" for depth in (100, 190, 250, 400, 600, 900, 5_000, 100_000)]
+        lines += [head % 1 + b'[{"type":"text","n":' + b"9" * digits + b"}]}}" for digits in (30, 5_000, 50_000)]
+        lines += [head % 2 + b'[{"type":"text","n":NaN,"m":1e999}]}}']
+        path.write_bytes(b"\n".join([LINES[0], *lines]) + b"\n")
+        report = store.run(path)
+        assert report.lines == 1 + len(lines)
+        assert report.read + report.raw.total() == report.lines
+    finally:
+        store.close()

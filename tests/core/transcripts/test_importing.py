@@ -12,6 +12,7 @@ from tests.core.transcripts.conftest import Log, Store, call, text
 
 from watchkeeper.transcripts import importer as importing
 from watchkeeper.transcripts import lines
+from watchkeeper.transcripts.sessionfold import SessionFold
 
 OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
 
@@ -390,3 +391,22 @@ def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
     assert report.read + report.raw.total() + report.skipped.total() + report.waiting == report.lines == len(log.lines) + 4
     row = store.one("SELECT lines, lines_raw, lines_skipped FROM transcript_files")
     assert tuple(row) == (len(log.lines) + 3, 7, 2)
+
+
+def test_one_log_that_cannot_be_stored_keeps_no_other_out(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _work().write(logs)
+    bad = _work(OTHER).write(logs)
+    load = SessionFold._load
+
+    def fail(fold: SessionFold, program: str, key: str, user_id: str) -> object:
+        if key == OTHER:
+            raise TypeError("boom")
+        return load(fold, program, key, user_id)
+
+    monkeypatch.setattr(SessionFold, "_load", fail)
+    report = store.run(logs)
+    assert report.left == {str(bad): "what it says could not be stored (TypeError: boom)"}
+    assert store.one("SELECT count(*) FROM sessions") == 1
+    monkeypatch.undo()
+    assert store.run(logs).files == 1
+    assert store.one("SELECT count(*) FROM sessions") == 2

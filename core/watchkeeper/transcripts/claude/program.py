@@ -38,7 +38,7 @@ class ClaudeCode:
         for record in _records(source.head):
             if "payload" in record:
                 return False
-            if record.get("type") in _KNOWN and ("sessionId" in record or "uuid" in record or len(record) > 1):
+            if text_of(record.get("type")) in _KNOWN and ("sessionId" in record or "uuid" in record or len(record) > 1):
                 return True
         return b'"parentUuid"' in source.head and b'"sessionId"' in source.head
 

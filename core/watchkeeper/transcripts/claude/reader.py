@@ -258,7 +258,7 @@ class ClaudeReader:
     def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
         at = seconds(record.get("timestamp"))
         agent = self._agents.of(record, at, found)  # the chain goes through it
-        if kind in HOUSEKEEPING:
+        if isinstance(kind, str) and kind in HOUSEKEEPING:
             detail = record.get("attachment")
             if isinstance(detail, dict) and detail.get("type") == "queued_command" and detail.get("prompt"):
                 # What was typed while a turn ran reaches the model so, and in no other way.
