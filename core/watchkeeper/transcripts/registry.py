@@ -7,7 +7,7 @@ from importlib import import_module
 
 from watchkeeper.transcripts.records import Program, Source
 
-READERS = ("watchkeeper.transcripts.claude", "watchkeeper.transcripts.codex")
+READERS = ("watchkeeper.transcripts.claude", "watchkeeper.transcripts.codex", "watchkeeper.transcripts.opencode")
 """Modules that hold a `PROGRAM`, asked in this order. A new reader is one more line here."""
 
 

@@ -1,0 +1,489 @@
+"""One session's messages and their parts as records, whether they come from the database or from files.
+
+A session of OpenCode is one agent: the one that a person talks to, or a sub-agent, whose session names its parent's. A
+message is a row with its parts; parts are rewritten until they are finished. Each part becomes one message here, once it
+is finished; a tool's call and its result may come apart.
+
+A fork copies messages under new ids and changes nothing else, so that what was said, and when, is what names a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from watchkeeper.transcripts.jsontext import text_of
+from watchkeeper.transcripts.opencode import parts as of
+from watchkeeper.transcripts.records import (
+    MAIN,
+    Agent,
+    Compaction,
+    Failure,
+    Message,
+    ModelCall,
+    Plan,
+    PlanItem,
+    Raw,
+    Record,
+    Session,
+    Skipped,
+    Summary,
+    ToolCall,
+    ToolResult,
+)
+
+PRUNE_SECONDS = 10.0
+"""Results that were emptied within this time were so by one pass."""
+_STATUS: dict[str, Any] = {
+    "pending": "pending",
+    "in_progress": "running",
+    "completed": "done",
+    "cancelled": "cancelled",
+}
+_CHILD_STATUS: dict[str, Any] = {"completed": "done", "error": "failed", "running": "working"}
+
+
+class Part(NamedTuple):
+    """One part as stored."""
+
+    id: str
+    data: bytes
+    value: dict[str, Any] | None
+    """None where it is broken."""
+    changed: bool = True
+    """It is new, or otherwise than when it was read before."""
+
+
+class Stored(NamedTuple):
+    """One message as stored."""
+
+    id: str
+    data: bytes
+    value: dict[str, Any] | None
+    parts: list[Part]
+    changed: bool = True
+    """As of a part, of its own record."""
+
+
+Group = tuple[bytes, list[Record]]
+
+
+class Conversation:
+    """Translates one session.
+
+    Args:
+        session_id: its id.
+        root: id of the session at the top of its tree, which names the session here.
+        memory: what was kept of it after an earlier reading.
+        find: a message by its id.
+        writes_ends: whether its parts tell when they ended.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        root: str,
+        parent: str | None,
+        memory: dict[str, Any],
+        find: Callable[[str], Stored | None],
+        writes_ends: bool = True,
+    ) -> None:
+        self.id = session_id
+        self.key = MAIN if session_id == root else session_id
+        self._root = root
+        self._parent = MAIN if parent == root or parent is None else parent
+        self._find = find
+        self._writes_ends = writes_ends
+        self._context: int | None = memory.get("context")
+        """Tokens that the model held when its last step ended."""
+        self._pruned: float = memory.get("pruned", 0.0)
+        """Until when emptied results were told."""
+        self._emptied: list[tuple[float, str]] = []
+        self.open: dict[str, dict[str, str]] = dict(memory.get("open", {}))
+        """Messages that may still change → what was told of their parts."""
+
+    def memory(self) -> dict[str, Any]:
+        """What a later reading needs."""
+        return {"context": self._context, "pruned": self._pruned, "open": self.open}
+
+    # The session.
+
+    def session(self, value: dict[str, Any]) -> list[Record]:
+        """What its own record says; `{}` where it is lost."""
+        at = of.time_of(value.get("time"), "created")
+        title = text_of(value.get("title"))
+        main = self.key == MAIN
+        found: list[Record] = [
+            Session(self._root, text_of(value.get("directory")), title if main else None, text_of(value.get("version")), at=at)
+        ]
+        if main:
+            found.append(Agent(MAIN, at=at))
+        else:
+            name, role = of.title_parts(title)
+            found.append(Agent(self.key, self._parent, name=name, role=role, at=at))
+        return found
+
+    def naming(self) -> Session:
+        """The session to which the next records belong, and nothing more."""
+        return Session(self._root)
+
+    def todos(self, todos: list[dict[str, Any]], at: float | None) -> list[Record]:
+        """The plan as it stands."""
+        return [_plan(self.key, "todo", todos, at)]
+
+    # Messages.
+
+    def message(self, stored: Stored, *, last: bool) -> Iterator[Group]:
+        """One message and its parts; `last`: it is the session's last one."""
+        info = stored.value
+        if info is None:
+            if stored.changed:
+                yield stored.data, [Raw("message", "broken JSON")]
+            for part in stored.parts:
+                if part.changed:
+                    yield part.data, [Raw(_kind(part), "its message is missing or broken")]
+            return
+        yield from self._emptied_before(of.time_of(info.get("time"), "created"))
+        told = self.open.pop(stored.id, None)
+        times = info.get("time")
+        assistant = info.get("role") == "assistant"
+        settled = (
+            not assistant
+            or not last
+            or of.time_of(times, "completed") is not None
+            or isinstance(info.get("error"), dict)
+            or info.get("finish") not in (None, "tool-calls")
+        )
+        keeping = told if told is not None else {}
+        step, steps = 0, 0
+        said: list[Any] = []
+        summary: list[str] = []
+        is_summary = assistant and info.get("summary") is True
+        for place, part in enumerate(stored.parts):
+            value = part.value
+            if value is None:
+                if part.changed and keeping.get(part.id) != "raw":
+                    keeping[part.id] = "raw"
+                    yield part.data, [Raw("part", "broken JSON")]
+                continue
+            kind = value.get("type")
+            step += kind == "step-start"
+            steps += kind == "step-finish"
+            if is_summary and kind == "text":
+                summary.append(text_of(value.get("text")) or "")
+            here = _Here(self, stored, info, place, step, tuple(said), settled, is_summary)
+            said.append(_said(value))
+            if told is None and not part.changed:
+                continue
+            before = keeping.get(part.id)
+            if before == "done":
+                self._note_emptied(value)
+                continue
+            records, stage = here.part(part, value, before)
+            if stage is not None:
+                keeping[part.id] = stage
+            if records:
+                yield part.data, records
+        if settled:
+            if stored.changed or told is not None:
+                yield stored.data, self._own(stored, info, steps, said, summary if is_summary else None)
+        else:
+            if "" not in keeping:
+                keeping[""] = "done"
+                yield stored.data, [self._agent(info)]
+            self.open[stored.id] = keeping
+
+    def finish(self) -> Iterator[Group]:
+        """What comes after the last message."""
+        yield from self._emptied_before(None)
+
+    def _agent(self, info: dict[str, Any]) -> Agent:
+        model = model_of(info)
+        return Agent(self.key, model=model if model != "unknown" else None, at=of.time_of(info.get("time"), "created"))
+
+    def _own(self, stored: Stored, info: dict[str, Any], steps: int, said: list[Any], summary: list[str] | None) -> list[Record]:
+        """What the message's own record says, once nothing of it changes any more."""
+        found: list[Record] = [self._agent(info)]
+        at = of.time_of(info.get("time"), "completed", "created")
+        usage = of.tokens_of(info.get("tokens")) if not steps else None
+        if usage is not None:
+            found.append(
+                self.model_call(info, usage, info, said, at, exact=of.time_of(info.get("time"), "completed") is not None)
+            )
+        error = info.get("error")
+        if isinstance(error, dict):
+            aborted = error.get("name") == "MessageAbortedError"
+            uid = self.uid(info, -1, of.digest(error))
+            found.append(Failure(self.key, "interrupted" if aborted else "error", _words(error), at, uid))
+        elif summary is not None:
+            found += self._compaction(stored, info, summary, at)
+        return found
+
+    def model_call(
+        self, info: dict[str, Any], usage: of.Tokens, told: dict[str, Any], said: Any, at: float | None, *, exact: bool = True
+    ) -> ModelCall:
+        """One step's usage; `told` is what logged it."""
+        model = model_of(info)
+        created = of.time_of(info.get("time"), "created")
+        name = of.digest(created, model, usage, list(said), self.key)
+        if info.get("summary") is not True:
+            self._context = usage.context
+        stop = of.stop_reason(told.get("reason") or told.get("finish"))
+        return ModelCall(
+            self.key, f"opencode:{name}", model, usage.input, usage.output, usage.read, usage.write,
+            exact=exact, stop_reason=stop, at=at, cost_usd=of.cost_of(told.get("cost")),
+        )  # fmt: skip
+
+    def uid(self, info: dict[str, Any], place: int, what: str) -> str:
+        """What names a record wherever it is copied to; sub-agents are never copied."""
+        created = of.time_of(info.get("time"), "created") or text_of(info.get("id"))
+        return f"{self.key}:{created}:{place}:{what}"
+
+    # Compactions.
+
+    def _compaction(self, stored: Stored, info: dict[str, Any], summary: list[str], at: float | None) -> list[Record]:
+        """A summary stands for what came before it."""
+        asked = self._find(text_of(info.get("parentID")) or "")
+        part = next(
+            (each.value for each in asked.parts if each.value and each.value.get("type") == "compaction"), {}
+        ) if asked is not None else {}  # fmt: skip
+        trigger = "manual" if part.get("auto") is False else "auto"
+        began = of.time_of(info.get("time"), "created")
+        uid = self.uid(info, -2, "compaction")
+        took = at - began if at is not None and began is not None and at > began else None
+        return [
+            Compaction(
+                self.key, uid, trigger, at, self._context, keep_from=self._kept_from(part), seconds=took, model=model_of(info)
+            ),
+            Summary(self.key, f"{uid}:summary", "\n".join(summary), at),
+        ]
+
+    def marked(self, info: dict[str, Any], place: int, part: dict[str, Any]) -> list[Record]:
+        """A compaction that no summary tells of."""
+        at = of.time_of(info.get("time"), "created")
+        uid = self.uid(info, place, "compaction")
+        trigger = "manual" if part.get("auto") is False else "auto"
+        return [Compaction(self.key, uid, trigger, at, self._context, keep_from=self._kept_from(part))]
+
+    def _kept_from(self, part: dict[str, Any]) -> str | None:
+        """`uid` of the first message that stayed."""
+        kept = self._find(text_of(part.get("tail_start_id")) or "")
+        if kept is None or kept.value is None:
+            return None
+        for place, each in enumerate(kept.parts):
+            uid = _Here(self, kept, kept.value, place, 0, (), True, False).first_uid(each.value or {})
+            if uid is not None:
+                return uid
+        return None
+
+    def _note_emptied(self, part: dict[str, Any]) -> None:
+        state = part.get("state")
+        emptied = of.time_of(state.get("time"), "compacted") if isinstance(state, dict) else None
+        call_id = text_of(part.get("callID"))
+        if emptied is not None and emptied > self._pruned and call_id is not None:
+            self._emptied.append((emptied, call_id))
+
+    def _emptied_before(self, at: float | None) -> Iterator[Group]:
+        """Passes that emptied results before that time: each one compaction."""
+        due = sorted(each for each in self._emptied if at is None or each[0] <= at)
+        while due:
+            first = due[0][0]
+            batch = [each for each in due if each[0] - first <= PRUNE_SECONDS]
+            due = due[len(batch) :]
+            self._pruned = max(self._pruned, batch[-1][0])
+            self._emptied = [each for each in self._emptied if each not in batch]
+            calls = tuple(call_id for _, call_id in batch)
+            uid = f"{self.id}:prune:{first}"
+            yield b"", [Compaction(self.key, uid, "prune", batch[-1][0], self._context, elided=calls)]
+
+
+class _Here(NamedTuple):
+    """Where a part stands."""
+
+    conversation: Conversation
+    stored: Stored
+    info: dict[str, Any]
+    place: int
+    step: int
+    said: tuple[Any, ...]
+    settled: bool
+    in_summary: bool
+
+    def part(self, part: Part, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
+        """What a part says now, and what was told of it then: `done`, `call`, or `raw`."""
+        kind = value.get("type")
+        agent, info = self.conversation.key, self.info
+        if kind in ("text", "reasoning"):
+            return self._text(str(kind), value, before)
+        if kind == "tool":
+            return self._tool(value, before)
+        if kind == "step-finish":
+            usage = of.tokens_of(value.get("tokens"))
+            if usage is None:
+                return [Raw("part/step-finish", of.NOT_FOR_US)], "done"
+            at = of.time_of(info.get("time"), "completed", "created")
+            return [self.conversation.model_call(info, usage, value, self.said, at)], "done"
+        if kind == "file":
+            return [self._say([of.file_block(value)], self._at(value))], "done"
+        if kind == "subtask":
+            told = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
+            return [self._say([{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {told}"}], self._at(value))], "done"
+        if kind == "retry":
+            error = value.get("error")
+            text = _words(error) if isinstance(error, dict) else "retried"
+            uid = self.conversation.uid(info, self.place, "retry")
+            return [Failure(agent, "retry", text, of.time_of(value.get("time"), "created"), uid)], "done"
+        if kind == "compaction":
+            if info.get("role") == "assistant":
+                return self.conversation.marked(info, self.place, value), "done"
+            return [Raw("part/compaction", "asks for a compaction; its summary tells of it")], "done"
+        if kind in of.HOUSEKEEPING:
+            return [Raw(f"part/{kind}", of.NOT_FOR_US)], "done"
+        return [Raw(f"part/{str(kind)[:60]}", "unknown record type")], "done"
+
+    def first_uid(self, value: dict[str, Any]) -> str | None:
+        """The `uid` of the first message that a part became; None where it became none."""
+        if value.get("type") == "tool":
+            return self.conversation.uid(self.info, self.place, of.digest(f"{self._call_id(value)}:call"))
+        if value.get("type") not in ("text", "reasoning", "file", "subtask"):
+            return None
+        records, _ = self.part(Part("", b"", value), value, None)
+        return records[0].uid if isinstance(records[0], Message) else None
+
+    def _call_id(self, value: dict[str, Any]) -> str:
+        return text_of(value.get("callID")) or text_of(value.get("id")) or f"{self.stored.id}.{self.place}"
+
+    def _at(self, value: dict[str, Any]) -> float | None:
+        at = of.time_of(value.get("time"), "start", "created")
+        return at if at is not None else of.time_of(self.info.get("time"), "created")
+
+    def _say(
+        self, content: list[dict[str, Any]], at: float | None, *, role: Any = None, what: str = "", injected: bool = False
+    ) -> Message:
+        role = role or ("assistant" if self.info.get("role") == "assistant" else "user")
+        uid = self.conversation.uid(self.info, self.place, of.digest(what or content))
+        key = f"{self.stored.id}/{self.step}" if role == "assistant" else ""
+        return Message(self.conversation.key, uid, role, content, at, key, injected)
+
+    def _text(self, kind: str, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
+        text = value.get("text")
+        times = value.get("time")
+        going = isinstance(times, dict) and "end" not in times and self.info.get("role") == "assistant"
+        if going and not self.settled and self.conversation._writes_ends:
+            return ([] if before == "raw" else [Raw(f"part/{kind}", "still being written")]), "raw"
+        if not isinstance(text, str):
+            return [Raw(f"part/{kind}", "without a text")], "done"
+        if not text:
+            return [Skipped("an empty text")], "done"
+        if self.in_summary and kind == "text":
+            return [Raw("part/text", "stands in its compaction's summary")], "done"
+        if kind == "text":
+            injected = value.get("synthetic") is True
+            return [self._say([{"type": "text", "text": text}], self._at(value), injected=injected)], "done"
+        block = {"type": "thinking", "thinking": text}
+        signature = of.signature_of(value)
+        return [self._say([block | {"signature": signature} if signature else block], self._at(value))], "done"
+
+    def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
+        state = value.get("state")
+        state = state if isinstance(state, dict) else {}
+        status = state.get("status")
+        ended = status in ("completed", "error")
+        if status == "pending" and not self.settled:
+            return ([] if before == "raw" else [Raw("part/tool", "still being written")]), "raw"
+        if before == "call" and not ended:
+            return [], "call"
+        agent = self.conversation.key
+        call_id = self._call_id(value)
+        name = text_of(value.get("tool")) or "?"
+        arguments = state.get("input")
+        arguments = arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments}
+        at = of.time_of(state.get("time"), "start") or self._at(value)
+        found: list[Record] = []
+        if before != "call":
+            block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+            found += [self._say([block], at, role="assistant", what=f"{call_id}:call"), ToolCall(agent, call_id, name, at)]
+            if name == "todowrite" and isinstance(arguments.get("todos"), list):
+                found.append(_plan(agent, name, arguments["todos"], at))
+        child = self._child(call_id, name, arguments, state, at)
+        if child is not None:
+            found.append(child)
+        if not ended:
+            return found, "call"
+        end = of.time_of(state.get("time"), "end") or at
+        result = {"type": "tool_result", "tool_use_id": call_id, "content": of.result_content(state)}
+        failed = status == "error"
+        if failed:
+            result["is_error"] = True
+        found.append(self._say([result], end, role="user", what=f"{call_id}:result"))
+        found.append(ToolResult(agent, call_id, _outcome(state, failed), end))
+        self.conversation._note_emptied(value)
+        return found, "done"
+
+    def _child(self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None) -> Agent | None:
+        """The sub-agent that a call started."""
+        metadata = state.get("metadata")
+        child = text_of(metadata.get("sessionId") or metadata.get("sessionID")) if isinstance(metadata, dict) else None
+        if name != "task" or child is None:
+            return None
+        return Agent(
+            child,
+            self.conversation.key,
+            call_id,
+            text_of(arguments.get("description")) or text_of(state.get("title")),
+            text_of(arguments.get("subagent_type")),
+            text_of(arguments.get("prompt")),
+            at=at,
+            status=_CHILD_STATUS.get(str(state.get("status"))),
+        )
+
+
+def model_of(info: dict[str, Any]) -> str:
+    """`provider/model` of a message."""
+    model = info.get("model")
+    about = model if isinstance(model, dict) else {}
+    name = text_of(info.get("modelID")) or text_of(about.get("modelID")) or text_of(about.get("id"))
+    provider = text_of(info.get("providerID")) or text_of(about.get("providerID"))
+    if name is None:
+        return "unknown"
+    return f"{provider}/{name}" if provider else name
+
+
+def _outcome(state: dict[str, Any], failed: bool) -> Any:
+    if not failed:
+        return "done"
+    error = str(state.get("error") or "")
+    metadata = state.get("metadata")
+    if "rejected permission" in error or "user rejected" in error.lower():
+        return "denied"
+    interrupted = isinstance(metadata, dict) and metadata.get("interrupted") is True
+    return "cancelled" if interrupted or error in ("Tool execution aborted", "Aborted") else "error"
+
+
+def _said(value: dict[str, Any]) -> Any:
+    """What tells a part from others, without its ids and what may change later."""
+    return [value.get("type"), text_of(value.get("callID")) or value.get("text")]
+
+
+def _kind(part: Part) -> str:
+    kind = part.value.get("type") if part.value is not None else None
+    return f"part/{kind}"[:70] if isinstance(kind, str) else "part"
+
+
+def _words(error: dict[str, Any]) -> str:
+    data = error.get("data")
+    words = text_of(data.get("message")) if isinstance(data, dict) else None
+    return words or text_of(error.get("message")) or text_of(error.get("name")) or "an error"
+
+
+def _plan(agent: str, reason: str, todos: list[Any], at: float | None) -> Plan:
+    items: list[PlanItem] = []
+    seen: dict[str, int] = {}
+    for todo in todos:
+        title = text_of(todo.get("content")) if isinstance(todo, dict) else None
+        if title is None:
+            continue
+        seen[title] = seen.get(title, 0) + 1
+        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
+        items.append(PlanItem(key, title, _STATUS.get(str(todo.get("status")), "pending")))
+    return Plan(agent, reason, items, whole=True, plan=agent, at=at)

@@ -1,0 +1,323 @@
+"""OpenCode's database: sessions, messages, parts and to-do lists as rows, most of what they hold as JSON in `data`.
+
+It is opened for reading only, and another process may write to it meanwhile. What is new is told by `time_updated`, and by
+row numbers where a clock went back. What was given is saved session by session, so that a reading may be interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.transcripts.jsontext import parse
+from watchkeeper.transcripts.opencode.conversation import Conversation, Group, Part, Stored
+from watchkeeper.transcripts.opencode.parts import digest
+from watchkeeper.transcripts.records import Raw, Record
+
+BUSY_SECONDS = 5.0
+RECENT = 48
+"""Sessions of which something is remembered between two readings."""
+EDGE_KEPT = 300
+GENERATIONS = 50
+_TABLES = ("session", "message", "part", "todo", "session_message")
+_NEEDED = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
+
+
+def connect(path: Path) -> Connection:
+    """The database, for reading only.
+
+    Raises:
+        OSError: it cannot be opened or is none.
+    """
+    name = quote(str(path))
+    # Where nobody has it open and the folder cannot be written to, only `immutable` reads a database in WAL mode.
+    for options in ("mode=ro", "mode=ro&immutable=1"):
+        try:
+            connection = sqlite3.connect(f"file:{name}?{options}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.Error as error:
+            failure = error
+            continue
+        connection.text_factory = lambda data: data.decode("utf-8", "replace")
+        return connection
+    raise OSError(f"no database that can be read: {failure}")
+
+
+def columns_of(connection: Connection) -> dict[str, set[str]]:
+    """The columns of those tables that are there."""
+    return {table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} for table in _TABLES}
+
+
+def is_database(path: Path) -> bool:
+    """Whether it is OpenCode's."""
+    try:
+        with closing(connect(path)) as connection:
+            columns = columns_of(connection)
+    except (OSError, sqlite3.Error):
+        return False
+    return all(needed <= columns[table] for table, needed in _NEEDED.items())
+
+
+class DatabaseReader:
+    """A `PullReader` of one database."""
+
+    def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
+        self._path = path
+        self._state: dict[str, Any] = state or {"line": 0, "marks": {}, "next": None, "done": None, "recent": {}}
+
+    def save(self) -> dict[str, Any]:
+        return self._state
+
+    def pull(self) -> Iterator[tuple[int, bytes, list[Record]]]:
+        """What is new.
+
+        Raises:
+            OSError: the database cannot be read.
+        """
+        try:
+            with closing(connect(self._path)) as connection:
+                interrupted = self._state["next"] is not None
+                yield from self._pass(connection)
+                if interrupted:
+                    yield from self._pass(connection)  # whatever came since that reading began
+        except sqlite3.Error as error:
+            raise OSError(f"the database cannot be read: {error}") from error
+
+    def _pass(self, connection: Connection) -> Iterator[tuple[int, bytes, list[Record]]]:
+        connection.execute("BEGIN")
+        try:
+            reading = _Reading(connection, self._state)
+            if self._state["next"] is None:
+                self._state = self._state | {"next": reading.marks()}
+            for session_id, place in reading.sessions(self._state["done"]):
+                for data, records in reading.groups(session_id):
+                    line = self._state["line"] + 1
+                    self._state = self._state | {"line": line}
+                    yield line, data, records
+                self._state = self._state | {"done": place, "recent": reading.recent}
+            marks = self._state["next"]
+            self._state = self._state | {"marks": marks, "next": None, "done": None}
+        finally:
+            connection.execute("ROLLBACK")
+
+
+class _Reading:
+    """One look at the database: a snapshot."""
+
+    def __init__(self, connection: Connection, state: dict[str, Any]) -> None:
+        self._connection = connection
+        self._columns = columns_of(connection)
+        self._marks: dict[str, Any] = state["marks"]
+        self.recent: dict[str, Any] = dict(state["recent"])
+        self._parents: dict[str, str | None] = {}
+        if "parent_id" in self._columns["session"]:
+            self._parents = dict(connection.execute("SELECT id, parent_id FROM session").fetchall())
+
+    # What is new.
+
+    def marks(self) -> dict[str, Any]:
+        """How far each table goes, and the newest rows, which may be written once more at the same time."""
+        found: dict[str, Any] = {}
+        for table in ("session", "message", "part", "todo", "session_message"):
+            if not self._columns[table]:
+                continue
+            timed = "time_updated" in self._columns[table]
+            newest = self._one(f"SELECT max(time_updated) FROM {table}") if timed else None  # noqa: S608
+            edge: dict[str, str] = {}
+            if newest is not None and table != "todo":
+                rows = self._connection.execute(
+                    f"SELECT * FROM {table} WHERE time_updated = ? LIMIT {EDGE_KEPT + 1}",  # noqa: S608
+                    (newest,),
+                ).fetchall()
+                edge = {digest(row[0]): digest(*row) for row in rows} if len(rows) <= EDGE_KEPT else {}
+            last = self._one(f"SELECT max(rowid) FROM {table}") if table != "todo" else None  # noqa: S608
+            found[table] = {"time": newest, "row": last, "edge": edge}
+        return found
+
+    def _one(self, sql: str, *parameters: Any) -> Any:
+        row = self._connection.execute(sql, parameters).fetchone()
+        return row[0] if row is not None else None
+
+    def _new(self, table: str) -> tuple[str, tuple[Any, ...]]:
+        """A condition that new and changed rows meet."""
+        mark = self._marks.get(table)
+        if mark is None or not mark.get("row", mark.get("time")):
+            return "1", ()
+        timed = "time_updated" in self._columns[table]
+        if table == "todo":
+            return ("time_updated > ?", (mark["time"],)) if timed and mark["time"] is not None else ("1", ())
+        if not timed:
+            return "rowid > ?", (mark["row"],)
+        sign = ">=" if mark["edge"] else ">"
+        return f"(time_updated {sign} ? OR rowid > ?)", (mark["time"] or 0, mark["row"] or 0)
+
+    def _unchanged(self, table: str, row: tuple[Any, ...]) -> bool:
+        """Of a row that meets the condition: whether it is one of the newest of before, and the same still."""
+        mark = self._marks.get(table)
+        return mark is not None and mark["edge"].get(digest(row[0])) == digest(*row)
+
+    def _fresh(self, table: str, where: str, *parameters: Any) -> set[str]:
+        """Ids of new and changed rows."""
+        condition, values = self._new(table)
+        rows = self._connection.execute(
+            f"SELECT * FROM {table} WHERE {where} AND {condition}",  # noqa: S608
+            (*parameters, *values),
+        )
+        if not self._marks.get(table, {}).get("edge"):
+            return {str(row[0]) for row in rows}
+        return {str(row[0]) for row in rows if not self._unchanged(table, row)}
+
+    def sessions(self, after: list[Any] | None) -> Iterator[tuple[str, list[Any]]]:
+        """Sessions with something new, those that came first before those that they started."""
+        found: set[str] = set()
+        for table, column in (
+            ("session", "id"),
+            ("message", "session_id"),
+            ("part", "session_id"),
+            ("todo", "session_id"),
+            ("session_message", "session_id"),
+        ):
+            if column not in self._columns[table]:
+                continue
+            condition, values = self._new(table)
+            found |= {
+                str(row[0])
+                for row in self._connection.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {condition}", values)  # noqa: S608
+            }
+        found |= {session_id for session_id, memory in self.recent.items() if memory.get("open")}
+        created = "time_created" if "time_created" in self._columns["session"] else "0"
+        times = dict(self._connection.execute(f"SELECT id, {created} FROM session").fetchall())  # noqa: S608
+        places: list[list[Any]] = sorted([self._depth(each), times.get(each) or 0, each] for each in found)
+        for place in places:
+            if after is None or place > after:
+                yield str(place[2]), place
+
+    def _depth(self, session_id: str) -> int:
+        return len(self._above(session_id))
+
+    def _above(self, session_id: str) -> list[str]:
+        """The sessions above one, the next first; a circle is cut where it closes."""
+        found: list[str] = []
+        current = self._parents.get(session_id)
+        while current is not None and current not in found and current != session_id and len(found) < GENERATIONS:
+            found.append(current)
+            current = self._parents.get(current)
+        return found
+
+    # One session.
+
+    def groups(self, session_id: str) -> Iterator[Group]:
+        """What is new of a session."""
+        above = self._above(session_id)
+        conversation = Conversation(
+            session_id,
+            above[-1] if above else session_id,
+            above[0] if above else None,
+            self.recent.pop(session_id, {}),
+            self._find,
+        )
+        named = False
+        for data, records in self._parts_of_session(conversation):
+            yield data, records if named else [conversation.naming(), *records]
+            named = True
+        self.recent[session_id] = conversation.memory()
+        while len(self.recent) > RECENT:
+            closed = next((each for each, memory in self.recent.items() if not memory.get("open")), next(iter(self.recent)))
+            self.recent.pop(closed)
+
+    def _parts_of_session(self, conversation: Conversation) -> Iterator[Group]:
+        session_id = conversation.id
+        if session_id in self._fresh("session", "id = ?", session_id):
+            value = self._row("session", session_id)
+            yield _json(value), conversation.session(_session(value))
+        changed = self._fresh("message", "session_id = ?", session_id)
+        by_session = "session_id" in self._columns["part"]
+        where = "session_id = ?" if by_session else "message_id IN (SELECT id FROM message WHERE session_id = ?)"
+        parts = self._fresh("part", where, session_id)
+        touched = changed | set(conversation.open)
+        for part in parts:
+            touched.add(str(self._one("SELECT message_id FROM part WHERE id = ?", part)))
+        order = "time_created, id" if "time_created" in self._columns["message"] else "rowid"
+        ordered = f"SELECT id FROM message WHERE session_id = ? ORDER BY {order}"  # noqa: S608
+        ids = [row[0] for row in self._connection.execute(ordered, (session_id,))]
+        for message_id in ids:
+            if message_id in touched:
+                stored = self._message(message_id, message_id in changed, parts)
+                if stored is not None:
+                    yield from conversation.message(stored, last=message_id == ids[-1])
+        yield from conversation.finish()
+        if by_session:
+            yield from self._orphans(session_id, parts)
+        yield from self._rest(conversation)
+
+    def _orphans(self, session_id: str, parts: set[str]) -> Iterator[Group]:
+        rows = self._connection.execute(
+            "SELECT p.id, p.data FROM part p WHERE p.session_id = ? AND NOT EXISTS (SELECT 1 FROM message m WHERE m.id = p.message_id)",
+            (session_id,),
+        )
+        for part_id, data in rows:
+            if part_id in parts:
+                yield _bytes(data), [Raw("part", "its message is missing or broken")]
+
+    def _rest(self, conversation: Conversation) -> Iterator[Group]:
+        """The to-do list, and tables of later versions."""
+        if {"session_id", "content", "status"} <= self._columns["todo"]:
+            condition, values = self._new("todo")
+            fresh = self._one(f"SELECT 1 FROM todo WHERE session_id = ? AND {condition}", conversation.id, *values)  # noqa: S608
+            if fresh:
+                timed = "time_updated" if "time_updated" in self._columns["todo"] else "NULL"
+                order = "position" if "position" in self._columns["todo"] else "rowid"
+                rows = self._connection.execute(
+                    f"SELECT content, status, {timed} FROM todo WHERE session_id = ? ORDER BY {order}",  # noqa: S608
+                    (conversation.id,),
+                ).fetchall()
+                listed = [{"content": row[0], "status": row[1]} for row in rows]
+                at = max((row[2] for row in rows if isinstance(row[2], int | float)), default=None)
+                yield _json({"todos": listed}), conversation.todos(listed, at / 1000 if at else None)
+        if {"id", "session_id", "data"} <= self._columns["session_message"]:
+            for row_id in sorted(self._fresh("session_message", "session_id = ?", conversation.id)):
+                value = self._row("session_message", row_id)
+                yield _json(value), [Raw(f"session_message/{value.get('type', '?')}"[:80], "unknown record type")]
+
+    def _row(self, table: str, row_id: str) -> dict[str, Any]:
+        cursor = self._connection.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,))  # noqa: S608
+        row = cursor.fetchone()
+        return dict(zip([each[0] for each in cursor.description], row, strict=True)) if row is not None else {}
+
+    def _find(self, message_id: str) -> Stored | None:
+        return self._message(message_id, False, set())
+
+    def _message(self, message_id: str, changed: bool, parts: set[str]) -> Stored | None:
+        row = self._row("message", message_id)
+        if not row:
+            return None
+        data = _bytes(row.get("data"))
+        value = parse(data)
+        if value is not None:
+            value = value | {"id": message_id}
+            if not isinstance(value.get("time"), dict) and row.get("time_created"):
+                value["time"] = {"created": row["time_created"]}
+        rows = self._connection.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (message_id,))
+        found = []
+        for part_id, part_data in rows:
+            encoded = _bytes(part_data)
+            found.append(Part(part_id, encoded, parse(encoded), part_id in parts))
+        return Stored(message_id, data, value, found, changed)
+
+
+def _session(row: dict[str, Any]) -> dict[str, Any]:
+    """A session's row as its file in the tree was."""
+    return row | {"time": {"created": row.get("time_created"), "updated": row.get("time_updated")}}
+
+
+def _bytes(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value if value is not None else "").encode("utf-8", "replace")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, default=repr).encode("utf-8", "replace")

@@ -1,0 +1,120 @@
+"""Parts of OpenCode's messages as Anthropic content blocks, and what they say of calls and costs."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from watchkeeper.transcripts.jsontext import count_of, text_of
+
+NOT_FOR_US = "known, and of no use here"
+HOUSEKEEPING = frozenset({"agent", "patch", "snapshot", "step-start"})
+"""Parts that are known, and of no use here."""
+
+_DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+)(;[\w=.+-]+)*;base64,(?P<data>.*)", re.DOTALL)
+_SUBAGENT_TITLE = re.compile(r"(?P<name>.*?) \(@(?P<role>\S+) subagent\)", re.DOTALL)
+_STOPS = {"stop": "end_turn", "tool-calls": "tool_use", "length": "max_tokens"}
+
+
+class Tokens(NamedTuple):
+    """Usage of one step; `input` without what the cache served or took."""
+
+    input: int
+    output: int
+    """Reasoning included."""
+    read: int
+    write: int
+
+    @property
+    def context(self) -> int:
+        """What the model held when the step ended."""
+        return sum(self)
+
+
+def tokens_of(value: Any) -> Tokens | None:
+    """Usage as a step or a message tells it; None where it tells of none."""
+    if not isinstance(value, dict):
+        return None
+    cache = value.get("cache")
+    cache = cache if isinstance(cache, dict) else {}
+    given, output, reasoning = (count_of(value.get(name)) for name in ("input", "output", "reasoning"))
+    read, write = count_of(cache.get("read")), count_of(cache.get("write"))
+    total = count_of(value.get("total"))
+    # Output and reasoning are told apart, and cost the same; where a sum is told, it says whether they are.
+    included = reasoning > 0 and total == given + output + read + write
+    found = Tokens(given, output if included else output + reasoning, read, write)
+    return found if any(found) else None
+
+
+def cost_of(value: Any) -> float | None:
+    """Dollars, where they were logged."""
+    if isinstance(value, dict):
+        value = value.get("usd")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        return None
+    return float(value)
+
+
+def stop_reason(value: Any) -> str | None:
+    """Why a step ended, in Anthropic's words where there is one."""
+    reason = text_of(value)
+    return _STOPS.get(reason, reason) if reason else None
+
+
+def time_of(value: Any, *names: str) -> float | None:
+    """The first of these times, in seconds."""
+    times = value if isinstance(value, dict) else {}
+    for name in names:
+        found = times.get(name)
+        if not isinstance(found, bool) and isinstance(found, int | float) and 0 < found < 1e15:
+            return found / 1000
+    return None
+
+
+def file_block(part: dict[str, Any]) -> dict[str, Any]:
+    """A file that was attached: an image as one, any other by its name and place."""
+    url, mime = text_of(part.get("url")) or "", text_of(part.get("mime")) or "?"
+    name = text_of(part.get("filename")) or "file"
+    match = _DATA_URL.fullmatch(url)
+    if match is not None and match["kind"].startswith("image/"):
+        return {"type": "image", "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]}}
+    if mime.startswith("image/") and url.startswith(("https://", "http://")):
+        return {"type": "image", "source": {"type": "url", "url": url}}
+    if match is not None and match["kind"] == "application/pdf":
+        source = {"type": "base64", "media_type": match["kind"], "data": match["data"]}
+        return {"type": "document", "source": source, "title": name}
+    where = "" if match is not None or url.startswith("data:") else f" at {url}"
+    return {"type": "text", "text": f"[attached {mime}: {name}{where}]"}
+
+
+def result_content(state: dict[str, Any]) -> Any:
+    """The content of a tool's result: its output, and what it attached."""
+    output = state.get("output") if state.get("status") != "error" else state.get("error")
+    text = output if isinstance(output, str) else "" if output is None else json.dumps(output, ensure_ascii=False)
+    attached = state.get("attachments")
+    files = [file_block(each) for each in attached if isinstance(each, dict)] if isinstance(attached, list) else []
+    return [{"type": "text", "text": text}, *files] if files else text
+
+
+def signature_of(part: dict[str, Any]) -> str | None:
+    """The signature of a piece of reasoning, wherever its provider put it."""
+    metadata = part.get("metadata")
+    for about in metadata.values() if isinstance(metadata, dict) else ():
+        if isinstance(about, dict) and text_of(about.get("signature")):
+            return text_of(about["signature"])
+    return None
+
+
+def title_parts(title: str | None) -> tuple[str | None, str | None]:
+    """Name and role of a sub-agent, by its session's title."""
+    match = _SUBAGENT_TITLE.fullmatch(title) if title else None
+    return (match["name"], match["role"]) if match is not None else (title, None)
+
+
+def digest(*values: Any) -> str:
+    """A name for what was said, the same wherever it is repeated under other ids."""
+    text = json.dumps(values, ensure_ascii=True, sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=12).hexdigest()

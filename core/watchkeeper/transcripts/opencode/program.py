@@ -1,0 +1,113 @@
+"""Where OpenCode's sessions lie, and how they are recognised."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.opencode.database import DatabaseReader, is_database
+from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in
+from watchkeeper.transcripts.records import PullReader, Source
+
+SQLITE = b"SQLite format 3\x00"
+
+
+class OpenCode:
+    """OpenCode, from 0.3 on."""
+
+    name = "opencode"
+    alias = "opencode"
+    label = "OpenCode"
+
+    def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
+        """The data folder: `OPENCODE_DATA_DIR`, else `opencode` in `XDG_DATA_HOME` or `~/.local/share`."""
+        chosen = environ.get("OPENCODE_DATA_DIR", "").strip()
+        if chosen:
+            return [Path(chosen).expanduser()]
+        data = environ.get("XDG_DATA_HOME", "").strip()
+        return [(Path(data).expanduser() if data else home / ".local" / "share") / "opencode"]
+
+    def may_be_log(self, path: Path) -> bool:
+        """A database by its name; of the tree, a session's file, or the first message of one whose file is lost."""
+        if path.suffix == ".db":
+            return path.name.startswith("opencode")
+        if path.suffix != ".json" or len(path.parents) < 3:
+            return False
+        above = path.parents[1]
+        if above.name == "session":
+            return path.parent.name not in ("message", "part", "share")
+        return above.name == "message" and _leads(path)
+
+    def recognises(self, source: Source) -> bool:
+        if source.head.startswith(SQLITE):
+            return is_database(source.path)
+        if source.path.suffix != ".json" or len(source.path.parents) < 3:
+            return False
+        above = source.path.parents[1]
+        if above.name == "message":
+            return (above.parent / "part").is_dir() or b'"sessionID"' in source.head
+        value = parse(source.head)
+        if value is None:
+            return above.name == "session" and (above.parent / "message").is_dir()
+        return text_of(value.get("id")) is not None and isinstance(value.get("time"), dict) and "role" not in value
+
+    def companions(self, path: Path) -> list[Path]:
+        return []
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> PullReader:
+        if source.head.startswith(SQLITE):
+            return DatabaseReader(source.path, state)
+        return TreeReader(source.path, state)
+
+    def fingerprint(self, path: Path) -> tuple[int, float]:
+        """Of a database, with its log beside it; of a session in the tree, of all its files."""
+        if path.suffix == ".json":
+            tree = Tree(path)
+            _, value = tree.session_value()
+            paths = list(tree.everything(tree.session_id(value)))
+        else:
+            paths = [path, path.with_name(f"{path.name}-wal")]
+        size, newest = 0, 0.0
+        for each in paths:
+            try:
+                found = each.stat()
+            except OSError:
+                continue
+            size, newest = size + found.st_size, max(newest, found.st_mtime)
+        return size, newest
+
+
+def _leads(path: Path) -> bool:
+    """Whether it is the first message of a session that has no file."""
+    try:
+        return _lead(path.parent, os.stat(path.parent).st_mtime_ns) == path
+    except OSError:
+        return False
+
+
+@lru_cache(maxsize=4_096)
+def _lead(folder: Path, _: int) -> Path | None:
+    storage = folder.parents[1]
+    known = _sessions(storage, _stamp(storage / "session"))
+    if folder.name in known or any(name.endswith(f"_{folder.name}") for name in known):
+        return None
+    return next(iter(files_in(folder)), None)
+
+
+@lru_cache(maxsize=16)
+def _sessions(storage: Path, _: int) -> frozenset[str]:
+    """Names of all sessions' files."""
+    return frozenset(path.stem for path in (storage / "session").glob("*/*.json"))
+
+
+def _stamp(folder: Path) -> int:
+    """When a session was last added."""
+    try:
+        inner = [each.stat().st_mtime_ns for each in os.scandir(folder)]
+        return max([os.stat(folder).st_mtime_ns, *inner])
+    except OSError:
+        return 0
