@@ -35,8 +35,13 @@ def memory_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_back",
-            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>, artifact://sha256/… or fact://<hex>",
-            {"pointer": {"type": "string"}, "offset": {"type": "integer", "minimum": 0}},
+            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>, artifact://sha256/… or"
+            " fact://<hex>. Long texts come in pages; `find` gives the page around an exact word, path or number.",
+            {
+                "pointer": {"type": "string"},
+                "offset": {"type": "integer", "minimum": 0, "description": "where to read on; with `find`, where to search on"},
+                "find": {"type": "string", "description": "what the page must hold; case and line breaks do not matter"},
+            },
             ["pointer"],
             read_back,
         ),
@@ -97,10 +102,39 @@ def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) 
         text = found
     else:
         text = _messages(tx, pointer)
+    wanted = arguments.get("find")
+    if wanted is None or not str(wanted).strip():
+        return ToolResult(_page(text, offset))
+    place = _place(text, str(wanted), offset)
+    if place is None:
+        raise ValueError(f"{pointer} does not hold {str(wanted)[:200]!r}" + (f" behind offset {offset}" if offset else ""))
+    page = _page(text, max(0, place - PAGE_CHARACTERS // 3))
+    message = _number_before(text, place) if pointer.startswith("message:") else None
+    where = f", in message {message}" if message else ""
+    return ToolResult(f"[found at offset {place}{where}; search on with offset {place + 1}]\n{page}")
+
+
+def _page(text: str, offset: int) -> str:
     piece = text[offset : offset + PAGE_CHARACTERS]
     if offset + len(piece) < len(text):
         piece += f"\n[{len(text)} characters in all; go on with offset {offset + len(piece)}]"
-    return ToolResult(piece)
+    return piece
+
+
+def _place(text: str, wanted: str, offset: int) -> int | None:
+    """Where `wanted` stands in `text`, as it is written or else whatever its case and spaces; None: nowhere."""
+    exact = text.find(wanted, offset)
+    if exact >= 0:
+        return exact
+    words = [re.escape(word) for word in wanted.split()]
+    found = re.compile(r"\s+".join(words), re.IGNORECASE).search(text, offset)
+    return found.start() if found else None
+
+
+def _number_before(text: str, place: int) -> str | None:
+    """The number of the message that a place in the text of several lies in."""
+    heads = re.findall(r"^(#\d+) (?:user|assistant): ", text[: place + 1], re.MULTILINE)
+    return heads[-1] if heads else None
 
 
 def compact(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -126,6 +160,13 @@ def _messages(tx: Transaction, pointer: str) -> str:
     return "\n".join(f"#{m.seq} {m.role}: {_flat(m.content)}" for m in messages)
 
 
+def _given(arguments: Any) -> str:
+    """Arguments with their texts as they are: in JSON, quotes and line ends hide what is looked for."""
+    if isinstance(arguments, dict):
+        return "\n".join(f"{name}: {_given(value)}" for name, value in arguments.items())
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
 def _flat(content: Any) -> str:
     if isinstance(content, str):
         return content
@@ -135,7 +176,7 @@ def _flat(content: Any) -> str:
         if kind == "text":
             parts.append(str(block.get("text", "")))
         elif kind == "tool_use":
-            parts.append(f"[calls {block.get('name')} {json.dumps(block.get('input'), ensure_ascii=False)}]")
+            parts.append(f"[calls {block.get('name')} {_given(block.get('input'))}]")
         elif kind == "tool_result":
             parts.append(f"[result {_flat(block.get('content') or '')}]")
         elif kind != "thinking":
