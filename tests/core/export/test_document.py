@@ -425,3 +425,37 @@ def test_the_guide_lists_the_columns_of_the_document() -> None:
         page.write_text(before + begin + expected + end + after, encoding="utf-8")
     else:
         assert found == expected, "docs/export.md is stale: run this test with WATCHKEEPER_WRITE_DOCS=1"
+
+
+def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(made: Make, tmp_path: Path, export: Export) -> None:
+    one = made()
+    one.done()
+    for form in WRITERS:
+        assert one.session_id in export(one.connection, one.session_id, form).text
+    first = export(one.connection, one.session_id).text
+    assert export(imported(tmp_path, first), one.session_id).text == first
+
+
+def test_a_session_that_is_being_written_is_exported_as_of_one_moment(
+    made: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from watchkeeper.cli.app import run
+    from watchkeeper.transcripts.export import forms
+
+    one, planner = full(made)
+    write = forms.WRITERS["json"]
+
+    def beside(connection: Connection, session_id: str, *rest: Any) -> Any:
+        connection.execute("SELECT count(*) FROM messages").fetchone()
+        one.connection.execute("BEGIN IMMEDIATE")
+        one.say(planner, "written meanwhile")
+        one.connection.execute("COMMIT")
+        return write(connection, session_id, *rest)
+
+    monkeypatch.setattr(forms, "WRITERS", {"json": beside})
+    monkeypatch.chdir(tmp_path)
+    assert run(["export", "last", "--format", "json"]) == 0
+    document = json.loads((tmp_path / f"{one.session_id}.json").read_text())
+    assert "written meanwhile" not in json.dumps(document)
+    planners = next(agent for agent in document["agents"] if agent["id"] == planner)
+    assert planners["last_seq"] == sum(message["agent_id"] == planner for message in document["messages"])
