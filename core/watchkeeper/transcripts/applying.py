@@ -9,8 +9,9 @@ from typing import Any
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
+from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.records import Raw, Record, Session
-from watchkeeper.transcripts.sessionfold import Batch, SessionFold
+from watchkeeper.transcripts.sessionfold import SessionFold
 
 
 class Overtaken(Exception):

@@ -69,7 +69,7 @@ def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str) -> 
     times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= agent.verbatim_from]
     for seq, at in times:
         for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
-            if session.record(record_digest(at, kind, uid)) == (agent.id, seq):
+            if session.batch.record(record_digest(at, kind, uid)) == (agent.id, seq):
                 return seq
     return None
 

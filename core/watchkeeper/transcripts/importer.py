@@ -23,11 +23,11 @@ from watchkeeper.store.message_index import index_within
 from watchkeeper.store.writer import Group, Writer
 from watchkeeper.transcripts import finding, lines
 from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
+from watchkeeper.transcripts.batch import Batch, Pricing
 from watchkeeper.transcripts.jsontext import parse
 from watchkeeper.transcripts.records import LineReader, ModelCall, Program, Raw, Record, Source
 from watchkeeper.transcripts.registry import program_of, programs
 from watchkeeper.transcripts.report import Report
-from watchkeeper.transcripts.sessionfold import Batch, Pricing
 
 BATCH_BYTES = 4 << 20
 BATCH_FILES = 200

@@ -7,13 +7,12 @@ importers can take turns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from watchkeeper.records.model import Cost
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
-from watchkeeper.transcripts.agentfold import WINDOW, AgentFold
+from watchkeeper.transcripts.agentfold import AgentFold
+from watchkeeper.transcripts.batch import ANCHORS, Batch, line_id
 from watchkeeper.transcripts.compactionfold import compact, summarise
 from watchkeeper.transcripts.estimates import message_tokens
 from watchkeeper.transcripts.identity import AGENT_LENGTH, record_digest, stable_id
@@ -35,71 +34,11 @@ from watchkeeper.transcripts.records import (
     ToolCall,
     ToolResult,
 )
-
-Pricing = Callable[[ModelCall], Cost]
-"""What a call cost; passed in, since prices are not this room's."""
+from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
-ANCHORS = frozenset({Message, Compaction, Summary, Failure})
-"""Records by which a line is recognised."""
-_FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 _GOAL_CHARS = 4_000
 _PREVIEW_CHARS = 160
-
-
-@dataclass(slots=True)
-class Batch:
-    """What the sessions of one transaction share."""
-
-    cursor: Any
-    pricing: Pricing
-    now: float
-    """The time of a record that has none, where none was before it."""
-    user_id: str
-    """Whose sessions they are."""
-    live: bool = False
-    """Logs are followed as they grow: a call without a result is running, rather than lost."""
-    into: rows.Rows = field(default_factory=rows.Rows)
-    ids: dict[str, int] = field(default_factory=dict)
-    """Highest ids so far, by table."""
-    calls: dict[str, list[Any]] = field(default_factory=dict)
-    """Model calls that are not written yet, by key."""
-    owners: dict[str, str] = field(default_factory=dict)
-    """Agents that were asked after, or are not written yet, and their sessions."""
-    records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
-    """Digests of records that were looked up: the messages that they became, or None."""
-    stored_calls: dict[str, rows.Call] = field(default_factory=dict)
-    """Model calls that are stored, by key."""
-
-    def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[int]:
-        """Ask at once what of these groups is here already: one question costs as much as one record's.
-
-        Returns the digest of each group's anchor; 0 where it has none.
-        """
-        digests: list[int] = []
-        keys: list[str] = []
-        kinds = {kind: f"{program}/{kind.__name__}" for kind in ANCHORS}
-        for _, data, group in groups:
-            digest = 0
-            for record in group:
-                kind = type(record)
-                if kind is ModelCall:
-                    if record.key:  # type: ignore[union-attr]
-                        keys.append(record.key)  # type: ignore[union-attr]
-                elif not digest and kind in kinds and (kind is not Failure or record.uid):  # type: ignore[union-attr]
-                    uid = record.uid or _line_id(session, data)  # type: ignore[union-attr]
-                    digest = record_digest(record.at, kinds[kind], uid)  # type: ignore[union-attr]
-            digests.append(digest)
-        fresh = [digest for digest in digests if digest and digest not in self.records]
-        self.records.update(dict.fromkeys(fresh))
-        self.records.update(rows.find_records(self.cursor, fresh))
-        self.stored_calls.update(rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key not in self.calls]))
-        return digests
-
-
-def _line_id(session: str, data: bytes) -> str:
-    """What a record without an id is recognised by: all that its line says, in its session."""
-    return f"{session}\0{stable_id(data.decode('utf-8', 'replace'), length=12)}"
 
 
 class SessionFold:
@@ -110,17 +49,15 @@ class SessionFold:
         self.key = key
         self.into = batch.into
         self.ids = batch.ids
-        self._batch = batch
+        self.batch = batch
         self._cursor = batch.cursor
-        self._pricing = batch.pricing
         self._live = batch.live
         self._now = batch.now
-        self._calls: list[list[Any]] = []
-        """Model calls of this transaction: id, agent, turn, figures, first and last time, session."""
         self._agents: dict[str, AgentFold] = {}
         self._plans: dict[str, PlanFold] = {}
         self.id = stable_id(program, key)
         self.row, self.deleted = self._load(program, key, batch.user_id)
+        self._spending = Spending(batch, self.id, self.row)
         self.changed = False
         self._at: float | None = self.row["last_active"] or None
 
@@ -162,7 +99,7 @@ class SessionFold:
                 if not seen:
                     self._message(record)  # type: ignore[arg-type]
             elif kind is ModelCall:
-                self._model_call(record, counts=seen is False)  # type: ignore[arg-type]
+                self._spending.take(self.agent(record.agent), record, counts=seen is False)  # type: ignore
             elif kind is Raw or kind is Skipped:
                 outcome = record  # type: ignore[assignment]
             elif kind is Session:
@@ -177,46 +114,26 @@ class SessionFold:
         """Whether a record is here already (True), is another session's as well (None), or is new."""
         agent = self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
-        found = self.record(digest)
+        found = self.batch.record(digest)
         if found is None:
-            self._remember(digest, agent, seq)
+            self.batch.remember(digest, agent.id, seq)
             return False
         if self._is_mine(found[0]):
             return self._says_the_same(record, *found)
         kind = f"{self.program}/{type(record).__name__}/{self.key}"
-        mine = record_digest(record.at, kind, record.uid or _line_id(self.key, data))
-        if self.record(mine) is not None:
+        mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
+        if self.batch.record(mine) is not None:
             return True
-        self._remember(mine, agent, seq)
-        owner = self._owner(found[0])
+        self.batch.remember(mine, agent.id, seq)
+        owner = self.batch.owner(found[0])
         if owner is not None and self.row["forked_from"] is None:
             self.row["forked_from"] = owner
         if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is Message:
             self.row["forked_at_seq"] = max(self.row["forked_at_seq"] or 0, found[1])
         return None
 
-    def record(self, digest: int) -> tuple[str, int] | None:
-        """The message that a record became, if it was imported."""
-        records = self._batch.records
-        if digest not in records:
-            records[digest] = rows.find_records(self._cursor, [digest]).get(digest)
-        return records[digest]
-
-    def _remember(self, digest: int, agent: AgentFold, seq: int) -> None:
-        self._batch.records[digest] = (agent.id, seq)
-        self.into["records"].append((digest, agent.id, seq))
-
     def _is_mine(self, agent_id: str) -> bool:
-        return self._owner(agent_id) == self.id
-
-    def _owner(self, agent_id: str) -> str | None:
-        """The session of an agent."""
-        owner = self._batch.owners.get(agent_id)
-        if owner is None:
-            owner = rows.session_of(self._cursor, agent_id)
-            if owner is not None:
-                self._batch.owners[agent_id] = owner
-        return owner
+        return self.batch.owner(agent_id) == self.id
 
     def _says_the_same(self, record: Any, agent_id: str, seq: int) -> bool:
         """Two records may have one number, and a rewritten one its old uuid: what they say decides."""
@@ -267,7 +184,7 @@ class SessionFold:
                 found = AgentFold.new(agent_id, self.id, key, at)
                 found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
                 found.row["status"] = "working" if self._live else "done"
-                self._batch.owners[agent_id] = self.id
+                self.batch.owners[agent_id] = self.id
                 if told is not None:
                     found.row["name"] = (told.name or key)[:_GOAL_CHARS]
                     found.row["role"] = told.role or found.row["role"]
@@ -380,81 +297,6 @@ class SessionFold:
         preview = record.preview[:_PREVIEW_CHARS]
         self.event(f"tool.{record.status}", agent, at, tool=name, call=call_id, seconds=took, preview=preview)
 
-    def _model_call(self, record: ModelCall, counts: bool) -> None:
-        agent = self.agent(record.agent)
-        if record.key:
-            known = self._batch.calls.get(record.key)
-            if known is not None:
-                if known[6] == self.id:
-                    self._raise_new(known, record)
-                return
-            stored = self._batch.stored_calls.get(record.key)
-            if stored is not None:
-                self._raise_stored(stored, record)
-                return
-        elif not counts:
-            return
-        self.ids["model_calls"] += 1
-        at = record.at if record.at is not None else agent.row["last_active"]
-        call = [self.ids["model_calls"], agent, agent.row["turn"], record, at, at, self.id]
-        self._calls.append(call)
-        if record.key:
-            self._batch.calls[record.key] = call
-        agent.changed = True
-        agent.row["model"] = record.model
-        self._context(agent, record)
-
-    def _context(self, agent: AgentFold, call: ModelCall) -> None:
-        if self._live and call.stop_reason == "end_turn":
-            agent.row["status"] = "idle" if agent.key == MAIN else "done"
-        prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
-        row = agent.row
-        if prompt:
-            row["context_tokens"] = prompt + call.output_tokens
-            if row["context_tokens"] > row["context_limit"]:
-                row["context_limit"] = max(1_000_000 if row["context_limit"] == WINDOW else 0, row["context_tokens"])
-            if agent.compaction is not None:
-                self.into["tokens_after"].append((prompt, agent.compaction))
-                agent.compaction = None
-
-    def _raise_new(self, known: list[Any], record: ModelCall) -> None:
-        old: ModelCall = known[3]
-        if record.at is not None and record.at > known[5]:
-            known[5] = record.at
-        if record.output_tokens <= old.output_tokens and (record.stop_reason is None or old.stop_reason is not None):
-            return
-        better = record if record.output_tokens > old.output_tokens else old
-        ended = old.stop_reason or record.stop_reason
-        known[3] = better._replace(exact=old.exact or record.exact, stop_reason=ended)
-        self._context(known[1], known[3])
-
-    def _raise_stored(self, stored: rows.Call, record: ModelCall) -> None:
-        call_id, session_id, agent_id, old_cost = stored[0], stored[1], stored[2], stored[7]
-        old = stored[3:7]
-        if session_id != self.id or not (record.output_tokens > old[1] or record.stop_reason):
-            return
-        better = record
-        if record.output_tokens <= old[1]:
-            better = record._replace(
-                input_tokens=old[0], output_tokens=old[1], cache_read_tokens=old[2], cache_write_tokens=old[3]
-            )
-        cost = self._pricing(better)
-        figures = better[3:7]  # in the order of `_FIGURES`
-        self.into["call_figures"].append(
-            (better.stop_reason, *figures, int(better.exact), cost.usd, cost.status, record.at or 0.0, call_id)
-        )
-        self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd)
-        agent = next((each for each in self._agents.values() if each.id == agent_id), None)
-        for row in (self.row, agent.row if agent else None):
-            if row is not None:
-                for name, new, was in zip(_FIGURES, figures, old, strict=True):
-                    row[name] += new - was
-                if cost.usd is not None:
-                    row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd - (old_cost or 0.0)
-        if agent is not None:
-            agent.changed = True
-            self._context(agent, better)
-
     def _plan(self, record: Plan) -> None:
         owner = self.agent(record.plan)
         plan = self._plans.get(owner.id)
@@ -499,26 +341,7 @@ class SessionFold:
 
     def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
         """Price and add up what is new; the rows of the session and of its changed agents."""
-        for call_id, agent, turn, record, began, ended, _ in self._calls:
-            cost = self._pricing(record)
-            figures = record[3:7]
-            self.into["model_calls"].append(
-                (call_id, self.id, agent.id, turn, record.model, record.stop_reason, *figures, int(record.exact), cost.usd,
-                 cost.status, began, record.latency_seconds or max(0.0, ended - began), record.key or record.request_id)
-            )  # fmt: skip
-            if record.key:
-                self.into["call_keys"].append((record.key, call_id))
-            unpriced = int(cost.usd is None and any(figures))
-            for row in (self.row, agent.row):
-                row["input_tokens"] += figures[0]
-                row["output_tokens"] += figures[1]
-                row["cache_read_tokens"] += figures[2]
-                row["cache_write_tokens"] += figures[3]
-                row["model_calls"] += 1
-                row["unpriced_calls"] += unpriced
-                if cost.usd is not None:
-                    row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd
-        self._calls = []
+        self._spending.settle()
         main = self._agents.get(MAIN)
         if main is not None:
             self.row["model"] = main.row["model"] or self.row["model"]

@@ -1,0 +1,107 @@
+"""What the sessions of one transaction share, and what is known of their records before they are folded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from watchkeeper.records.model import Cost
+from watchkeeper.store import transcripts as rows
+from watchkeeper.transcripts.agentfold import AgentFold
+from watchkeeper.transcripts.identity import record_digest, stable_id
+from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Summary
+
+Pricing = Callable[[ModelCall], Cost]
+"""What a call cost; passed in, since prices are not this room's."""
+
+ANCHORS = frozenset({Message, Compaction, Summary, Failure})
+"""Records by which a line is recognised."""
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """A model call that is not written yet."""
+
+    id: int
+    session_id: str
+    agent: AgentFold
+    turn: int
+    figures: ModelCall
+    began: float
+    ended: float
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the sessions of one transaction share."""
+
+    cursor: Any
+    pricing: Pricing
+    now: float
+    """The time of a record that has none, where none was before it."""
+    user_id: str
+    """Whose sessions they are."""
+    live: bool = False
+    """Logs are followed as they grow: a call without a result is running, rather than lost."""
+    into: rows.Rows = field(default_factory=rows.Rows)
+    ids: dict[str, int] = field(default_factory=dict)
+    """Highest ids so far, by table."""
+    calls: dict[str, OpenCall] = field(default_factory=dict)
+    """Model calls that are not written yet, by key."""
+    owners: dict[str, str] = field(default_factory=dict)
+    """Agents that were asked after, or are not written yet, and their sessions."""
+    records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
+    """Digests of records that were looked up: the messages that they became, or None."""
+    stored_calls: dict[str, rows.Call] = field(default_factory=dict)
+    """Model calls that are stored, by key."""
+
+    def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[int]:
+        """Ask at once what of these groups is here already: one question costs as much as one record's.
+
+        Returns the digest of each group's anchor; 0 where it has none.
+        """
+        digests: list[int] = []
+        keys: list[str] = []
+        kinds = {kind: f"{program}/{kind.__name__}" for kind in ANCHORS}
+        for _, data, group in groups:
+            digest = 0
+            for record in group:
+                kind = type(record)
+                if kind is ModelCall:
+                    if record.key:  # type: ignore[union-attr]
+                        keys.append(record.key)  # type: ignore[union-attr]
+                elif not digest and kind in kinds and (kind is not Failure or record.uid):  # type: ignore[union-attr]
+                    uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
+                    digest = record_digest(record.at, kinds[kind], uid)  # type: ignore[union-attr]
+            digests.append(digest)
+        fresh = [digest for digest in digests if digest and digest not in self.records]
+        self.records.update(dict.fromkeys(fresh))
+        self.records.update(rows.find_records(self.cursor, fresh))
+        self.stored_calls.update(rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key not in self.calls]))
+        return digests
+
+    def record(self, digest: int) -> tuple[str, int] | None:
+        """The message that a record became, if it was imported."""
+        if digest not in self.records:
+            self.records[digest] = rows.find_records(self.cursor, [digest]).get(digest)
+        return self.records[digest]
+
+    def remember(self, digest: int, agent_id: str, seq: int) -> None:
+        """Note which message a record became."""
+        self.records[digest] = (agent_id, seq)
+        self.into["records"].append((digest, agent_id, seq))
+
+    def owner(self, agent_id: str) -> str | None:
+        """The session of an agent."""
+        owner = self.owners.get(agent_id)
+        if owner is None:
+            owner = rows.session_of(self.cursor, agent_id)
+            if owner is not None:
+                self.owners[agent_id] = owner
+        return owner
+
+
+def line_id(session: str, data: bytes) -> str:
+    """What a record without an id is recognised by: all that its line says, in its session."""
+    return f"{session}\0{stable_id(data.decode('utf-8', 'replace'), length=12)}"

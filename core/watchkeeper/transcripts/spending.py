@@ -1,0 +1,133 @@
+"""Model calls of an imported session: each counted once, with the figures of its last word, and priced when it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.store import transcripts as rows
+from watchkeeper.transcripts.agentfold import WINDOW, AgentFold
+from watchkeeper.transcripts.batch import Batch, OpenCall
+from watchkeeper.transcripts.records import MAIN, ModelCall
+
+_FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+"""Columns of running totals; `ModelCall` holds the same at 3 to 6."""
+
+_LARGE_WINDOW = 1_000_000
+
+
+class Spending:
+    """The model calls of one session within one transaction.
+
+    Args:
+        row: the session's row, whose running totals are kept here.
+    """
+
+    def __init__(self, batch: Batch, session_id: str, row: dict[str, Any]) -> None:
+        self._batch = batch
+        self._session_id = session_id
+        self._row = row
+        self._calls: list[OpenCall] = []
+
+    def take(self, agent: AgentFold, record: ModelCall, *, counts: bool) -> None:
+        """One logging of a call. `counts` is False where the message that it came with was here already: without a key,
+        it is then taken for a repetition."""
+        batch = self._batch
+        if record.key:
+            known = batch.calls.get(record.key)
+            if known is not None:
+                if known.session_id == self._session_id:
+                    self._raise_open(known, record)
+                return
+            stored = batch.stored_calls.get(record.key)
+            if stored is not None:
+                self._raise_stored(stored, agent, record)
+                return
+        elif not counts:
+            return
+        batch.ids["model_calls"] += 1
+        at = record.at if record.at is not None else agent.row["last_active"]
+        call = OpenCall(batch.ids["model_calls"], self._session_id, agent, agent.row["turn"], record, at, at)
+        self._calls.append(call)
+        if record.key:
+            batch.calls[record.key] = call
+        agent.changed = True
+        agent.row["model"] = record.model
+        self._note_context(agent, record)
+
+    def _note_context(self, agent: AgentFold, call: ModelCall) -> None:
+        """What a call's figures say of its agent's context."""
+        if self._batch.live and call.stop_reason == "end_turn":
+            agent.row["status"] = "idle" if agent.key == MAIN else "done"
+        prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
+        if not prompt:
+            return
+        row = agent.row
+        row["context_tokens"] = prompt + call.output_tokens
+        if row["context_tokens"] > row["context_limit"]:
+            row["context_limit"] = max(_LARGE_WINDOW if row["context_limit"] == WINDOW else 0, row["context_tokens"])
+        if agent.compaction is not None:
+            self._batch.into["tokens_after"].append((prompt, agent.compaction))
+            agent.compaction = None
+
+    def _raise_open(self, call: OpenCall, record: ModelCall) -> None:
+        """The same call once more, in the same transaction."""
+        old = call.figures
+        if record.at is not None and record.at > call.ended:
+            call.ended = record.at
+        if record.output_tokens <= old.output_tokens and (record.stop_reason is None or old.stop_reason is not None):
+            return
+        better = record if record.output_tokens > old.output_tokens else old
+        ended = old.stop_reason or record.stop_reason
+        call.figures = better._replace(exact=old.exact or record.exact, stop_reason=ended)
+        self._note_context(call.agent, call.figures)
+
+    def _raise_stored(self, stored: rows.Call, agent: AgentFold, record: ModelCall) -> None:
+        """The same call once more, after it was written."""
+        call_id, session_id, agent_id, old, old_usd = stored[0], stored[1], stored[2], stored[3:7], stored[7]
+        if session_id != self._session_id or not (record.output_tokens > old[1] or record.stop_reason):
+            return
+        better = record
+        if record.output_tokens <= old[1]:
+            better = record._replace(
+                input_tokens=old[0], output_tokens=old[1], cache_read_tokens=old[2], cache_write_tokens=old[3]
+            )
+        cost = self._batch.pricing(better)
+        figures = better[3:7]
+        self._batch.into["call_figures"].append(
+            (better.stop_reason, *figures, int(better.exact), cost.usd, cost.status, record.at or 0.0, call_id)
+        )
+        self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd)
+        for row in (self._row, agent.row) if agent.id == agent_id else (self._row,):
+            for name, new, was in zip(_FIGURES, figures, old, strict=True):
+                row[name] += new - was
+            if cost.usd is not None:
+                row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd - (old_usd or 0.0)
+        agent.changed = True
+        if agent.id == agent_id:
+            self._note_context(agent, better)
+
+    def settle(self) -> None:
+        """Price what is new, add it up, and have it written."""
+        into = self._batch.into
+        for call in self._calls:
+            record, agent = call.figures, call.agent
+            cost = self._batch.pricing(record)
+            figures = record[3:7]
+            took = record.latency_seconds or max(0.0, call.ended - call.began)
+            into["model_calls"].append(
+                (call.id, self._session_id, agent.id, call.turn, record.model, record.stop_reason, *figures, int(record.exact),
+                 cost.usd, cost.status, call.began, took, record.key or record.request_id)
+            )  # fmt: skip
+            if record.key:
+                into["call_keys"].append((record.key, call.id))
+            unpriced = int(cost.usd is None and any(figures))
+            for row in (self._row, agent.row):
+                row["input_tokens"] += figures[0]
+                row["output_tokens"] += figures[1]
+                row["cache_read_tokens"] += figures[2]
+                row["cache_write_tokens"] += figures[3]
+                row["model_calls"] += 1
+                row["unpriced_calls"] += unpriced
+                if cost.usd is not None:
+                    row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd
+        self._calls = []
