@@ -88,9 +88,11 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         click.echo(f"\nPlan {plan['id']}, revision {plan['revision']}, {plan['step_cursor']} of {len(plan['tasks'])} tasks ended")
         for task in plan["tasks"]:
             note = task["error"] or task["status_reason"] or ""
+            # A name that is only a number, as imported plans have them, says less than the title.
+            called = task["name"] if not task["name"].isdecimal() else f"{task['name']} {task['title']}"
             click.echo(
-                f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(task['name'], 28):<28} attempt {task['attempt']}"
-                f"  {task['agent'] or '-':<8} {task['tokens']['total']:>10,} tok {_cost(task):>9} {task['elapsed_seconds']:>7.1f} s"
+                f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(called, 40):<40} attempt {task['attempt']}"
+                f"  {task['agent'] or '-':<11} {task['tokens']['total']:>10,} tok {_cost(task):>9} {task['elapsed_seconds']:>7.1f} s"
                 f"  {task['retries']} retries  {task['errors']} errors  {clean(note, 80)}"
             )
     click.echo("\nAgents")
