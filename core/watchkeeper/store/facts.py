@@ -24,7 +24,7 @@ SCOPES = ("agent", "session", "workspace")
 KINDS = ("fact", "decision", "artifact", "outcome", "instruction")
 
 CANDIDATES = 200
-"""How many facts that speak of a new one's subject are looked at for one that it updates."""
+"""How many facts that speak of a new one's subject are looked at for one that it updates: the newest."""
 
 DIGEST_CHARACTERS = 12
 _REPLACES = "(SELECT json_group_array('fact://' || substr(o.digest, 1, 12)) FROM facts o WHERE o.superseded_by = f.id)"
@@ -159,7 +159,7 @@ def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> l
     if shared:
         same += tx.all(
             f"{columns} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?1 AND {seen}"
-            " ORDER BY bm25(facts_fts), f.id LIMIT ?5",
+            " ORDER BY facts_fts.rowid DESC LIMIT ?5",
             (" AND ".join(f'"{piece}"' for piece in shared), *bound, CANDIDATES),
         )
     for row in same:

@@ -523,6 +523,7 @@ BEGIN
         indexed_through = min(indexed_through, (SELECT ifnull(max(id), 0) FROM messages));
 END;
 
+CREATE INDEX facts_digest ON facts (digest);
 CREATE INDEX facts_superseded ON facts (superseded_by) WHERE superseded_by IS NOT NULL;
 
 CREATE TABLE embeddings (
@@ -544,6 +545,8 @@ def migrations() -> Migrations:
     """Every migration, oldest first. Imports sqlite-utils only when called: viewers never do."""
     from sqlite_utils import Migrations
 
+    from watchkeeper.store.faultpoints import reach
+
     steps = Migrations("watchkeeper")
 
     @steps()
@@ -556,6 +559,7 @@ def migrations() -> Migrations:
     def second(db: Database) -> None:
         for statement in statements(SECOND):
             db.execute(statement)
+            reach("migration.statement")
 
     return steps
 

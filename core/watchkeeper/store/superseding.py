@@ -39,6 +39,7 @@ _VERBS: tuple[tuple[str, ...], ...] = tuple(
         "has", "takes", "costs", "expires after", "expires in", "expires on", "starts at", "ends at", "stands at", "=", ":",
     )
 )  # fmt: skip
+_VERBS_BY_FIRST = {first: tuple(verb for verb in _VERBS if verb[0] == first) for first in {verb[0] for verb in _VERBS}}
 _ONLY_WITH_VALUES = frozenset({("has",), ("takes",), ("costs",)})
 _SINGLE = _words("""
 port version path branch limit name url host hostname address timeout size default owner deadline database language
@@ -52,6 +53,7 @@ _ALONE = _words("port version branch limit hostname url timeout owner deadline d
 """Those that say by themselves what is meant: many things have a name, a status, a total."""
 _MANY = _words("not no never nor and or but also either neither both one some partly sometimes usually often n't")
 _ORDINAL = _words("step test case phase part item chapter page line issue ticket task run attempt round sample bug")
+_LINKS = _words("of for in on to at by with from as")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*\Z")
 
 _NUMBER = re.compile(r"[$€£]?-?\d[\d,_]*(?:\.\d+)?(?:%|[a-zA-Zµ]{1,4})?\Z")
@@ -85,9 +87,10 @@ def is_update(old: str, new: str) -> bool:
 
 
 def subject_of(text: str) -> list[str]:
-    """Words that every text has which is the same as this one, or an update of it."""
+    """Words, without the commonest, that every text has which is the same as this one, or an update of it."""
     parts = _parted(text) if len(text) <= LONGEST_CHARACTERS else None
-    return parts[0] if parts is not None else [word for word in _tokens(text) if word not in (":", "=")]
+    words = parts[0] if parts is not None else [word for word in _tokens(text) if word not in (":", "=")]
+    return [word for word in words if word not in _LINKS] or words
 
 
 def _tokens(text: str) -> list[str]:
@@ -110,7 +113,7 @@ def _parted(text: str) -> tuple[list[str], tuple[str, ...], list[str]] | None:
         return None
     tokens = _tokens(text)
     for at in range(1, len(tokens)):
-        for verb in _VERBS:
+        for verb in _VERBS_BY_FIRST.get(tokens[at], ()):
             if tuple(tokens[at : at + len(verb)]) == verb and at + len(verb) < len(tokens):
                 return tokens[:at], verb, tokens[at + len(verb) :]
     return None
@@ -131,7 +134,7 @@ def _tells(subject: list[str], verb: tuple[str, ...]) -> bool:
 def _has_one_answer(subject: list[str]) -> bool:
     """Whether the head of the subject is a noun that has one answer: `default branch`, `port of the proxy`."""
     head = subject
-    for link in ("of", "for", "in", "on", "to"):
+    for link in _LINKS:
         if link in head[1:]:
             head = head[: head.index(link, 1)]
     return head[-1] in _SINGLE
