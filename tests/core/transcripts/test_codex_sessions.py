@@ -1,0 +1,412 @@
+"""What a log of Codex becomes, rule by rule, on logs made by hand with totals computed by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.transcripts.conftest import Store
+
+ROOT = "019a0000-0000-7000-8000-000000000001"
+CHILD = "019a0000-ea60-7000-8000-000000000002"
+"""Made a minute after `ROOT`."""
+GRANDCHILD = "019a0001-d4c0-7000-8000-000000000003"
+FORK = "019a0002-bf20-7000-8000-000000000004"
+OLD_TURN = "019a0000-1000-7000-8000-00000000000a"
+"""A turn of `ROOT`, made before `CHILD`."""
+
+
+class Rollout:
+    """Lines of one thread's log, a second apart."""
+
+    def __init__(self, thread: str = ROOT, *, minute: int = 0, model: str = "gpt-5.1-codex", **meta: Any) -> None:
+        self.thread = thread
+        self.lines: list[dict[str, Any]] = []
+        self._second = minute * 60
+        self._total = [0, 0, 0]
+        self.add("session_meta", {
+            "id": thread, "timestamp": self.now, "cwd": "/home/somebody/project", "cli_version": "0.101.0", "source": "cli",
+            "model_provider": "openai", **meta,
+        })  # fmt: skip
+        self.add("turn_context", {"cwd": "/home/somebody/project", "model": model, "approval_policy": "never"})
+
+    @property
+    def now(self) -> str:
+        return f"2026-02-03T04:{self._second // 60:02d}:{self._second % 60:02d}.000Z"
+
+    def add(self, kind: str, payload: dict[str, Any], *, wait: int = 1) -> Rollout:
+        self._second += wait
+        self.lines.append({"timestamp": self.now, "type": kind, "payload": payload})
+        return self
+
+    def item(self, kind: str, **about: Any) -> Rollout:
+        return self.add("response_item", {"type": kind, **about})
+
+    def event(self, kind: str, **about: Any) -> Rollout:
+        return self.add("event_msg", {"type": kind, **about})
+
+    def user(self, text: str) -> Rollout:
+        return self.item("message", role="user", content=[{"type": "input_text", "text": text}])
+
+    def says(self, text: str) -> Rollout:
+        return self.item("message", role="assistant", content=[{"type": "output_text", "text": text}])
+
+    def call(self, call_id: str, name: str = "shell", **arguments: Any) -> Rollout:
+        return self.item("function_call", call_id=call_id, name=name, arguments=json.dumps(arguments))
+
+    def output(self, call_id: str, output: Any = "fine") -> Rollout:
+        return self.item("function_call_output", call_id=call_id, output=output)
+
+    def tokens(self, prompt: int, cached: int, output: int, *, last: bool = True, again: bool = False) -> Rollout:
+        """A count: what the last call used, and the sum so far."""
+        if not again:
+            self._total = [old + new for old, new in zip(self._total, (prompt, cached, output), strict=True)]
+        names = ("input_tokens", "cached_input_tokens", "output_tokens")
+        info: dict[str, Any] = {"total_token_usage": dict(zip(names, self._total, strict=True)), "model_context_window": 272_000}
+        if last:
+            info["last_token_usage"] = dict(zip(names, (prompt, cached, output), strict=True))
+        return self.event("token_count", info=info, rate_limits=None)
+
+    @property
+    def bytes(self) -> bytes:
+        return b"".join(json.dumps(line).encode() + b"\n" for line in self.lines)
+
+    def write(self, folder: Path, day: str = "2026/02/03") -> Path:
+        path = folder / day / f"rollout-2026-02-03T04-00-00-{self.thread}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(self.bytes)
+        return path
+
+
+def _spawned(parent: str, depth: int = 1, **about: Any) -> dict[str, Any]:
+    spawn = {"parent_thread_id": parent, "depth": depth, "agent_nickname": "Kepler", "agent_role": "explorer"}
+    return {"source": {"subagent": {"thread_spawn": spawn}}, **about}
+
+
+def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path) -> None:
+    log = Rollout()
+    log.item("message", role="developer", content=[{"type": "input_text", "text": "Be terse."}])
+    log.user("# AGENTS.md instructions for /home/somebody/project\n\nUse tabs.")
+    log.user("<environment_context>…</environment_context>")
+    log.event("user_message", message="Mend the cache")
+    log.user("Mend the cache").says("Done.").tokens(100, 40, 5)
+    log.event("thread_name_updated", thread_id=ROOT, thread_name="Cache mended")
+    store.run(log.write(logs))
+    row = store.one("SELECT goal, title, workspace, origin, source, model FROM sessions")
+    expected = ("Mend the cache", "Cache mended", "/home/somebody/project", "codex", f"codex:{ROOT}", "openai/gpt-5.1-codex")
+    assert tuple(row) == expected
+
+
+def test_cached_input_is_split_from_input_and_priced_as_such(store: Store, logs: Path) -> None:
+    log = Rollout().user("go").says("a").tokens(1_000, 600, 50).user("on").says("b").tokens(1_500, 1_000, 20)
+    store.run(log.write(logs))
+    # (1000 - 600) + 50 + 600 / 10 = 510 and (1500 - 1000) + 20 + 1000 / 10 = 620 at a dollar a token.
+    assert store.all("SELECT input_tokens, cache_read_tokens, output_tokens, cost_usd, price_status FROM model_calls") == [
+        (400, 600, 50, 510.0, "exact"),
+        (500, 1_000, 20, 620.0, "exact"),
+    ]
+    row = store.one("SELECT input_tokens, cache_read_tokens, output_tokens, cost_usd, model_calls FROM sessions")
+    assert tuple(row) == (900, 1_600, 70, 1_130.0, 2)
+    assert store.one("SELECT context_limit FROM agents") == 272_000
+
+
+def test_a_count_that_is_logged_again_counts_once(store: Store, logs: Path) -> None:
+    log = Rollout().user("go").says("a").tokens(1_000, 600, 50)
+    log.tokens(1_000, 600, 50, again=True).tokens(0, 0, 0, again=True).event("token_count", info=None, rate_limits={})
+    report = store.run(log.write(logs))
+    assert store.one("SELECT model_calls FROM sessions") == 1
+    assert report.skipped["repeats a token count"] == 2
+
+
+def test_where_only_sums_are_told_a_call_is_their_difference_and_estimated(store: Store, logs: Path) -> None:
+    log = Rollout().says("a").tokens(1_000, 600, 50, last=False).says("b").tokens(500, 400, 5, last=False)
+    store.run(log.write(logs))
+    assert store.all("SELECT input_tokens, cache_read_tokens, output_tokens, price_status FROM model_calls") == [
+        (400, 600, 50, "estimated"),
+        (100, 400, 5, "estimated"),
+    ]
+
+
+def test_a_call_of_a_model_that_nobody_named_is_unpriced(store: Store, logs: Path) -> None:
+    log = Rollout(model="unheard-of").says("a").tokens(10, 0, 5)
+    store.run(log.write(logs))
+    assert tuple(store.one("SELECT price_status, cost_usd FROM model_calls")) == ("unpriced", None)
+
+
+def test_every_kind_of_call_is_paired_with_its_output(store: Store, logs: Path) -> None:
+    log = Rollout().user("go")
+    log.call("c1", command=["ls"]).call("c2", command=["false"])
+    log.output("c2", '{"output":"","metadata":{"exit_code":1,"duration_seconds":0.1}}').output("c1", "Exit code: 0\nOutput:\na")
+    log.item("local_shell_call", call_id="c3", status="completed", action={"type": "exec", "command": ["pwd"]})
+    log.output("c3", {"content": "no", "success": False})
+    log.item("custom_tool_call", call_id="c4", name="apply_patch", input="*** Begin Patch")
+    log.item("custom_tool_call_output", call_id="c4", output=[{"type": "input_text", "text": "Done"}])
+    log.item("web_search_call", id="ws1", status="completed", action={"type": "search", "query": "cache"})
+    log.call("c5", name="exec_command", cmd="sleep 9").output("c5", "aborted by user after 3.1s")
+    log.call("c6", name="view_image", path="x.png")
+    log.output("c6", [{"type": "input_image", "image_url": "data:image/png;base64,QUJD"}])
+    log.call("c7", command=["x"])
+    store.run(log.write(logs))
+    assert store.all("SELECT tool_use_id, name, status, is_error FROM tool_calls ORDER BY id") == [
+        ("c1", "shell", "done", 0), ("c2", "shell", "error", 1), ("c3", "local_shell", "error", 1), ("c4", "apply_patch", "done", 0),
+        ("ws1", "web_search", "done", 0), ("c5", "exec_command", "cancelled", 0), ("c6", "view_image", "done", 0),
+        ("c7", "shell", "unknown", 0),
+    ]  # fmt: skip
+    contents = [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    assert contents[1] == [{"type": "tool_use", "id": "c1", "name": "shell", "input": {"command": ["ls"]}}]
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
+    assert [{"type": "tool_result", "tool_use_id": "c6", "content": [image]}] in contents
+
+
+def test_an_event_tells_of_a_failure_that_the_output_does_not(store: Store, logs: Path) -> None:
+    log = Rollout().call("c1", name="docs__search").call("c2", name="docs__search")
+    log.event("mcp_tool_call_end", call_id="c1", invocation={"server": "docs"}, result={"Err": "gone"})
+    log.event("mcp_tool_call_end", call_id="c2", invocation={"server": "docs"}, result={"Ok": {"content": [], "isError": False}})
+    log.output("c1", "gone").output("c2", "found")
+    store.run(log.write(logs))
+    assert store.all("SELECT tool_use_id, status FROM tool_calls ORDER BY id") == [("c1", "error"), ("c2", "done")]
+
+
+def test_reasoning_becomes_thinking_and_what_is_sealed_stays_sealed(store: Store, logs: Path) -> None:
+    log = Rollout()
+    log.item("reasoning", summary=[{"type": "summary_text", "text": "Looking."}], encrypted_content="c2VhbGVk")
+    log.item("reasoning", summary=[], content=None, encrypted_content="c2VhbGVk")
+    store.run(log.write(logs))
+    assert [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")] == [
+        [{"type": "thinking", "thinking": "Looking.", "signature": "c2VhbGVk"}],
+        [{"type": "redacted_thinking", "data": "c2VhbGVk"}],
+    ]
+
+
+def test_update_plan_becomes_tasks_with_their_history(store: Store, logs: Path) -> None:
+    log = Rollout()
+    for place, steps in enumerate((["in_progress", "pending"], ["completed", "in_progress"], ["completed"])):
+        plan = [{"step": name, "status": status} for name, status in zip("ab", steps, strict=False)]
+        log.call(f"p{place}", name="update_plan", explanation="so", plan=plan).output(f"p{place}", "Plan updated")
+    store.run(log.write(logs))
+    assert store.all("SELECT title, position, status FROM tasks ORDER BY position") == [("a", 0, "done"), ("b", 1, "dropped")]
+    snapshots = [json.loads(row[0]) for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")]
+    assert [[(item["title"], item["status"]) for item in snapshot] for snapshot in snapshots] == [
+        [("a", "running"), ("b", "pending")],
+        [("a", "done"), ("b", "running")],
+        [("a", "done"), ("b", "dropped")],
+    ]
+
+
+def test_a_compaction_drops_what_came_before_and_tells_its_sizes(store: Store, logs: Path) -> None:
+    log = Rollout().user("Mend the cache").says("Looking.").tokens(150_000, 100_000, 400)
+    kept = [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+        for text in ("Mend the cache", "So far: half.")
+    ]
+    log.add("compacted", {"message": "So far: half.", "replacement_history": kept}).event("context_compacted")
+    log.user("Go on").says("Done.").tokens(9_000, 0, 50)
+    log.add("compacted", {"message": ""}).tokens(0, 0, 0, again=True)
+    store.run(log.write(logs))
+    assert store.all("SELECT tokens_before, tokens_after, messages_removed, high_water FROM compactions ORDER BY id") == [
+        (150_400, 9_000, 2, 2),
+        (9_050, None, 2, 4),
+    ]
+    assert store.one("SELECT text FROM observations WHERE id = 1") == "user: Mend the cache\n\nuser: So far: half."
+    assert store.counts()["messages"] == 4  # what was dropped is here
+
+
+def test_errors_and_interruptions_are_events(store: Store, logs: Path) -> None:
+    log = Rollout().user("go").event("stream_error", message="stream disconnected; retrying 1/5")
+    log.event("error", message="You've hit your usage limit.").event("turn_aborted", reason="interrupted")
+    log.event("task_complete", turn_id="t", error={"message": "context too long"})
+    store.run(log.write(logs))
+    events = store.all("SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY seq")
+    assert events == [
+        ("model.retrying", "stream disconnected; retrying 1/5"),
+        ("model.error", "You've hit your usage limit."),
+        ("agent.interrupted", "turn aborted: interrupted"),
+        ("model.error", "context too long"),
+    ]
+
+
+AGENTS = "SELECT a.name, a.role, a.last_seq, a.output_tokens, p.name FROM agents a LEFT JOIN agents p ON p.id = a.parent_agent_id ORDER BY a.created_at"
+
+
+def _tree(copied: str) -> tuple[Rollout, Rollout]:
+    """A thread and one that it spawned, whose log begins with a copy of the other's, as different versions write it."""
+    root = Rollout().event("task_started", turn_id=OLD_TURN, model_context_window=272_000).user("Mend the cache")
+    root.call("s1", name="spawn_agent", message="Look for it", agent_type="explorer").tokens(1_000, 0, 50)
+    history = list(root.lines)
+    root.event("collab_agent_spawn_end", call_id="s1", sender_thread_id=ROOT, new_thread_id=CHILD, new_agent_nickname="Kepler",
+               new_agent_role="explorer", prompt="Look for it", status="running")  # fmt: skip
+    root.output("s1", json.dumps({"agent_id": CHILD, "nickname": "Kepler"})).says("Waiting.").tokens(2_000, 1_000, 30)
+    child = Rollout(CHILD, minute=1, **_spawned(ROOT, forked_from_id=ROOT))
+    began = child.lines[0]["timestamp"]
+    context = child.lines.pop()
+    if copied == "as it was":
+        child.lines += history
+    elif copied == "stamped anew":
+        child.lines += [line | {"timestamp": began} for line in history]
+    elif copied == "without its header":
+        child.lines += [line | {"timestamp": began} for line in history[1:]]
+    elif copied == "its header alone":
+        child.lines.append(history[0] | {"timestamp": began})
+    child._total = [1_000, 0, 50] if copied not in ("not at all", "its header alone") else [0, 0, 0]
+    child.event("task_started", turn_id=CHILD.replace("ea60", "ea70"), model_context_window=272_000)
+    child.lines.append(context | {"timestamp": child.now})
+    child.user("Look for it").says("Found.").tokens(700, 200, 9)
+    return root, child
+
+
+@pytest.mark.parametrize("copied", ["not at all", "as it was", "stamped anew", "without its header", "its header alone"])
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_what_a_spawned_thread_copies_of_its_parent_counts_once(store: Store, logs: Path, copied: str, first: str) -> None:
+    root, child = _tree(copied)
+    paths = [root.write(logs), child.write(logs)]
+    for path in paths if first == "parent" else reversed(paths):
+        store.run(path)
+    assert store.counts()["sessions"] == 1
+    # The parent: 50 + 30 tokens out; the child: 9, and two messages of its own.
+    assert sorted(store.all(AGENTS)) == [("Kepler", "explorer", 2, 9, "main"), ("main", "main", 4, 80, None)]
+    row = store.one("SELECT input_tokens, cache_read_tokens, output_tokens, model_calls FROM sessions")
+    assert tuple(row) == (1_000 + 1_000 + 500, 1_000 + 200, 89, 3)
+    assert store.counts()["tool_calls"] == 1
+
+
+def test_a_copied_history_without_dated_ids_is_told_by_its_time(store: Store, logs: Path) -> None:
+    root = Rollout("parent").user("Mend the cache").says("a").tokens(1_000, 0, 50)
+    child = Rollout("child", minute=5, **_spawned("parent"))
+    began = child.lines[0]["timestamp"]
+    child.lines += [line | {"timestamp": began} for line in root.lines]
+    child._total = [1_000, 0, 50]
+    child.user("Look for it").says("Found.").tokens(700, 200, 9)
+    for log in (root, child):
+        log.write(logs)
+    store.run(logs)
+    assert tuple(store.one("SELECT output_tokens, model_calls FROM sessions")) == (59, 2)
+    assert sorted(row[2] for row in store.all(AGENTS)) == [2, 2]
+
+
+def test_a_thread_that_a_person_forked_is_a_session_with_the_others_context_and_none_of_its_work(
+    store: Store, logs: Path
+) -> None:
+    root = Rollout().event("task_started", turn_id=OLD_TURN).user("Mend the cache").call("c1").tokens(1_000, 0, 50).output("c1")
+    fork = Rollout(FORK, minute=4, forked_from_id=ROOT)
+    fork.lines += [line | {"timestamp": fork.lines[0]["timestamp"]} for line in root.lines]
+    fork._total = [1_000, 0, 50]
+    fork.event("task_started", turn_id=FORK.replace("bf20", "bf30")).user("Another way").says("Done.").tokens(900, 0, 7)
+    root.write(logs)
+    store.run(root.write(logs), fork.write(logs))
+    rows = store.all(
+        "SELECT s.output_tokens, s.model_calls, f.source, a.last_seq FROM sessions s LEFT JOIN sessions f ON f.id = s.forked_from JOIN agents a ON a.session_id = s.id ORDER BY s.created_at"
+    )
+    assert rows == [(50, 1, None, 3), (7, 1, f"codex:{ROOT}", 5)]
+    assert store.counts()["tool_calls"] == 1
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_grandchild_stands_in_the_session_at_the_top(store: Store, logs: Path, named: bool) -> None:
+    about: dict[str, Any] = {"session_id": ROOT} if named else {}
+    Rollout().user("go").says("a").tokens(10, 0, 1).write(logs)
+    Rollout(CHILD, minute=1, **_spawned(ROOT), **about).user("x").says("b").tokens(10, 0, 2).write(logs)
+    deep = Rollout(GRANDCHILD, minute=2, **_spawned(CHILD, 2), **about).user("y").says("c").tokens(10, 0, 4)
+    deep.write(logs, "2026/02/04")
+    store.run(logs)
+    assert store.counts()["sessions"] == 1
+    assert [(row[3], row[4]) for row in store.all(AGENTS)] == [(1, None), (2, "main"), (4, "Kepler")]
+
+
+def test_a_child_whose_parents_log_is_lost_is_kept_below_an_empty_agent(store: Store, logs: Path) -> None:
+    store.run(Rollout(CHILD, **_spawned(ROOT)).user("x").says("b").tokens(10, 0, 2).write(logs))
+    assert sorted(store.all(AGENTS)) == [("Kepler", "explorer", 2, 2, "main"), ("main", "main", 0, 0, None)]
+    assert store.one("SELECT source FROM sessions") == f"codex:{ROOT}"
+
+
+def test_an_agent_whose_log_is_lost_stands_in_the_tree_with_how_it_ended(store: Store, logs: Path) -> None:
+    log = _tree("not at all")[0]
+    log.event("collab_waiting_end", sender_thread_id=ROOT, call_id="w", statuses={CHILD: {"errored": "no credit"}})
+    store.run(log.write(logs))
+    assert store.all("SELECT name, role, status, current_goal FROM agents WHERE parent_agent_id IS NOT NULL") == [
+        ("Kepler", "explorer", "failed", "Look for it")
+    ]
+
+
+def test_threads_that_are_each_others_parents_stand_in_no_circle(store: Store, logs: Path) -> None:
+    Rollout(CHILD, **_spawned(GRANDCHILD, 2)).user("x").write(logs)
+    Rollout(GRANDCHILD, **_spawned(CHILD, 2)).user("y").write(logs)
+    report = store.run(logs)
+    assert report.lines == 6
+    for agent, parent in store.all("SELECT id, parent_agent_id FROM agents"):
+        assert agent != parent
+
+
+def test_the_oldest_logs_have_bare_items_and_no_times(store: Store, logs: Path) -> None:
+    lines: list[dict[str, Any]] = [
+        {"id": ROOT, "timestamp": "2025-06-01T10:00:00.000Z", "instructions": None, "git": {}},
+        {"record_type": "state"},
+        {"type": "message", "id": None, "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]},
+        {"type": "function_call", "id": "fc_1", "name": "shell", "arguments": '{"command":["ls"]}', "call_id": "c1"},
+        {"type": "function_call_output", "call_id": "c1", "output": '{"output":"a","metadata":{"exit_code":0}}'},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
+    ]
+    path = logs / f"rollout-2025-06-01T10-00-00-{ROOT}.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = store.run(path)
+    assert store.counts()["messages"] == 6  # the same words three times are three messages
+    assert store.all("SELECT tool_use_id, status FROM tool_calls") == [("c1", "done")]
+    assert (report.read, report.raw.total()) == (7, 1)
+    path.write_bytes(b"\n" + path.read_bytes())
+    store.run(path)
+    assert store.counts()["messages"] == 6
+
+
+def test_a_log_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(store: Store, logs: Path, open_store: Any) -> None:
+    root, child = _tree("stamped anew")
+    whole = open_store("whole")
+    paths = [root.write(logs), child.write(logs)]
+    whole.run(*paths)
+    lines = [path.read_bytes().splitlines(keepends=True) for path in paths]
+    for path in paths:
+        path.write_bytes(b"")
+    for place in range(max(map(len, lines))):
+        for path, each in zip(paths, lines, strict=True):
+            with path.open("ab") as file:
+                file.writelines(each[place : place + 1])
+        store.run(*paths)
+    for sql in (
+        "SELECT id, name, turn, last_seq, output_tokens, parent_agent_id FROM agents ORDER BY id",
+        "SELECT agent_id, tool_use_id, status, result_seq FROM tool_calls ORDER BY agent_id, id",
+        "SELECT input_tokens, output_tokens, cache_read_tokens, model_calls FROM sessions",
+    ):
+        assert store.all(sql) == whole.all(sql)
+
+
+def test_records_that_nobody_knows_are_kept_raw_and_counted(store: Store, logs: Path) -> None:
+    log = Rollout().add("world_state", {"full": True}).add("news", {"x": 1}).item("telepathy", x=1).event("sneeze")
+    path = log.write(logs)
+    path.write_bytes(path.read_bytes() + b'{"broken": \n[1, 2]\n\n')
+    report = store.run(path)
+    assert {tuple(each) for each in report.raw if each[1] != "known, and of no use here"} == {
+        ("news", "unknown record type"),
+        ("response_item/telepathy", "unknown record type"),
+        ("event_msg/sneeze", "unknown record type"),
+        ("?", "not a JSON object"),
+        ("?", "broken JSON"),
+    }
+    assert report.read + report.raw.total() + report.skipped.total() == 9
+    assert store.counts()["raw_records"] == report.raw.total()
+
+
+def test_a_clock_that_jumps_changes_no_order(store: Store, logs: Path) -> None:
+    log = Rollout().user("one").says("two").user("three")
+    log.lines[3]["timestamp"] = "2019-01-01T00:00:00.000Z"
+    store.run(log.write(logs))
+    texts = [json.loads(row[0])[0]["text"] for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    assert texts == ["one", "two", "three"]
+
+
+def test_the_usual_places_follow_codex_home(tmp_path: Path) -> None:
+    from watchkeeper.transcripts.codex import PROGRAM
+
+    assert PROGRAM.places({}, tmp_path)[0] == tmp_path / ".codex" / "sessions"
+    assert PROGRAM.places({"CODEX_HOME": str(tmp_path / "x")}, Path("/home/a"))[0] == tmp_path / "x" / "sessions"
