@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
+from watchkeeper.records.ids import random_id
 from watchkeeper.records.model import Purpose
-from watchkeeper.store import artifacts, database
+from watchkeeper.store import artifacts, database, sessions
+from watchkeeper.store.dashboard_sessions import list_sessions
 from watchkeeper.store.lease import Lease
-from watchkeeper.store.library import fork, forking
+from watchkeeper.store.library import fork, forking, plan_prune, prune
 from watchkeeper.store.library.changing import opened
 from watchkeeper.store.library.cut import Cut
 from watchkeeper.store.library.moment import moment_at
@@ -112,6 +116,8 @@ async def test_what_the_events_tell_of_the_end_is_how_the_rows_stand(bench: Benc
     expected = {table: rows[table] for table in rebuilt}
     for row in [*rebuilt["sessions"], *expected["sessions"]]:
         row["hosted_seconds"] = 0.0
+    for row in [*rebuilt["agents"], *expected["agents"]]:
+        row["last_active"] = 0.0
     for table, found in expected.items():
         for row, then in zip(found, rebuilt[table], strict=True):
             assert {key: (row[key], then[key]) for key in row if _near(row[key]) != _near(then[key])} == {}, table
@@ -277,3 +283,49 @@ async def test_a_fork_that_fails_half_way_leaves_nothing_behind(bench: Bench, mo
     with pytest.raises(RuntimeError):
         fork(bench.path, session)
     assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts
+
+
+async def test_a_fork_that_was_killed_is_never_seen_and_the_next_prune_takes_it_away(bench: Bench) -> None:
+    session = await ran(bench, script())
+    counts = {
+        table: bench.query(f"SELECT count(*) FROM {table}")
+        for table in ("messages", "agents", "events", "facts", "plans", "outputs")
+    }
+    with opened(bench.path) as connection:
+        copy = forking._Copy(connection, session, None, 10, None, random_id, time.time)
+        for _ in itertools.islice(copy.run(), 200):
+            pass
+        assert [row.id for row in list_sessions(connection)] == [session]
+        assert sessions.find(connection, "last") == session
+        with pytest.raises(NotFound):
+            sessions.find(connection, copy.made.session_id)
+    assert bench.query("SELECT count(*) FROM sessions") == [(2,)]
+    prune(bench.path, plan_prune(bench.path))
+    assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts
+    assert bench.query("SELECT id FROM sessions") == [(session,)]
+
+
+async def test_a_fork_of_a_fork_is_a_copy_too(bench: Bench) -> None:
+    session = await ran(bench, script())
+    first = fork(bench.path, session)
+    second = fork(bench.path, first.session_id, title="another way")
+    assert same_but_for_the_row(bench.path, session, second.session_id) == []
+    row = rows_of(bench.path, second.session_id)["sessions"][0]
+    assert (row["title"], row["forked_from"]) == ("another way", first.session_id)
+    prune(bench.path, plan_prune(bench.path, names=[session, first.session_id]))
+    assert same_but_for_the_row(bench.path, second.session_id, fork(bench.path, second.session_id).session_id) == []
+
+
+async def test_a_fork_in_the_middle_of_compactions_can_be_carried_on(bench: Bench) -> None:
+    session = await ran(bench, Long(), window=12_000)
+    rows = rows_of(bench.path, session)
+    applied = [row["seq"] for row in rows["events"] if row["kind"].startswith("compaction.")]
+    for seq in applied[:: max(1, len(applied) // 5)]:
+        made = fork(bench.path, session, at_seq=seq)
+        bench.session = made.session_id
+        bench.assert_sound()
+        bench.model.script = Long()
+        result = await asyncio.wait_for(bench.run(resume=True), 20)
+        assert result.exit_code == 0
+        bench.assert_sound()
+        assert {one["status"] for one in rows_of(bench.path, made.session_id)["tasks"]} == {"done"}

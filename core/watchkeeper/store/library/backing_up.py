@@ -12,6 +12,7 @@ from pathlib import Path
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.faultpoints import reach
 
 PAGES_AT_ONCE = 2_000
 
@@ -44,12 +45,14 @@ def backup(path: Path, target: Path, *, overwrite: bool = False, told: Callable[
     try:
         os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         _copy(source, part, told)
+        reach("backup.copied")
         sessions = _checked(part)
         _sync(part)
         if overwrite:
             os.replace(part, target)
         else:
             os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
+        reach("backup.named")
         _sync(target.parent)
         return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
     except FileExistsError:

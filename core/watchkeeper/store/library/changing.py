@@ -12,6 +12,7 @@ from typing import TypeVar
 from watchkeeper.records.errors import DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import Lease, probe
 
 T = TypeVar("T")
@@ -78,7 +79,9 @@ def change(path: Path, session_id: str, what: str, work: Callable[[Connection], 
             if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
                 raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
             result = work(connection)
+            reach("library.before_commit")
             connection.execute("COMMIT")
+            reach("library.after_commit")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -106,7 +109,9 @@ def in_short_transactions(
         try:
             while not over and monotonic() - began < longest_seconds:
                 over = next(steps, connection) is connection
+            reach("library.before_commit")
             connection.execute("COMMIT")
+            reach("library.after_commit")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")

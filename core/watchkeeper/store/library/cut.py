@@ -6,12 +6,20 @@ from typing import Any
 
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.library.calls_then import calls_then
 from watchkeeper.store.library.moment import AgentMoment, Moment
 from watchkeeper.store.library.tasks_then import tasks_then
 
 Row = dict[str, Any]
 
 _OVER = frozenset({"done", "error", "denied", "unknown", "cancelled"})
+_UNDER_WAY: Row = {
+    "reason": None, "messages_removed": 0, "tokens_after": None, "view_before": None, "view_after": None, "model_call_id": None,
+    "cost_usd": None, "cache_tokens_invalidated": 0, "prepared": None, "seconds": None, "stall_seconds": 0.0, "tokens_spent": 0,
+    "ended_at": None,
+}  # fmt: skip
+"""What a pass over a context has before its end."""
+
 _OVER_PASS = frozenset({"applied", "rejected", "abandoned"})
 
 
@@ -19,13 +27,19 @@ class Cut:
     """The rows of a session as of a moment. `keep` gives each row as it stood, or None where it was not there yet.
 
     The moment is right after a step, as if the host had been killed there: a call whose result was not in is pending,
-    or running, and whoever resumes settles it as after any crash.
+    or running, and whoever resumes settles it as after any crash. `ahead`: the results of an agent's turn belong to the
+    moment as soon as all of them were there, even if the message that carries them came only after the next event.
     """
 
-    def __init__(self, connection: Connection, session_id: str, moment: Moment) -> None:
+    def __init__(self, connection: Connection, session_id: str, moment: Moment, *, ahead: bool = True) -> None:
         self._connection = connection
         self._session_id = session_id
         self.moment = moment
+        following = connection.execute(
+            "SELECT at FROM events WHERE session_id = ? AND seq = ?", (session_id, moment.seq + 1)
+        ).fetchone()
+        self._before = following[0] if following is not None and not ahead else float("inf")
+        """What no event tells of counts if it came before this."""
         self.last_seq: dict[str, int] = {}
         self._until: dict[str, float] = {}
         """Each agent, and through when its messages and views count."""
@@ -35,7 +49,9 @@ class Cut:
         for agent_id, agent in moment.agents.items():
             self._place(agent_id, agent)
         self.view_of = {agent_id: self._view(agent_id, agent) for agent_id, agent in moment.agents.items()}
-        self._calls_through, self._calls_from = self._model_calls()
+        self._calls = calls_then(connection, session_id, moment)
+        every = self._rows("SELECT * FROM model_calls WHERE session_id = ?", session_id)
+        self._model_calls = [row for row in every if row["id"] in self._calls]
         self.tasks = tasks_then(connection, session_id, moment, self.last_seq)
 
     def keep(self, table: str, row: Row) -> Row | None:
@@ -83,18 +99,20 @@ class Cut:
         ).fetchall()
         if not calls:
             follows = self._connection.execute(
-                "SELECT role FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, reply + 1)
+                "SELECT role, created_at FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, reply + 1)
             ).fetchone()
-            return reply + 1 if follows and follows[0] == "user" and reply + 1 not in delivered else reply
+            asked = follows is not None and follows[0] == "user" and follows[1] <= self._before
+            return reply + 1 if asked and reply + 1 not in delivered else reply
         over = [self._status_of(call[0], call[2]) in _OVER for call in calls]
         finishes = any(call[1] == "finish_session" and call[2] == "done" for call in calls)
-        if all(over) and results is not None and (not finishes or agent.status in ("done", "failed", "cancelled")):
+        row = self._connection.execute(
+            "SELECT content, created_at FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, results or 0)
+        ).fetchone()
+        ended = not finishes or agent.status in ("done", "failed", "cancelled")
+        if results is not None and row is not None and all(over) and ended and row[1] <= self._before:
             return results
-        if results is not None:
-            row = self._connection.execute(
-                "SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, results)
-            ).fetchone()
-            blocks = decode(row[0]) if row else []
+        if row is not None:
+            blocks = decode(row[0])
             self._undelivered[agent_id] = {one["tool_use_id"]: one for one in blocks if one.get("type") == "tool_result"}
         else:
             self._undelivered[agent_id] = {}
@@ -125,20 +143,6 @@ class Cut:
             return agent.moved_to[0]
         return int(newest["version"]) if newest is not None else 0
 
-    def _model_calls(self) -> tuple[int, int]:
-        """Ids of model calls grow as they are written: through which id they count, and from which they do not."""
-        through, beyond = 0, 1 << 62
-        for call_id, agent_id, turn in self._connection.execute(
-            "SELECT id, agent_id, turn FROM model_calls WHERE session_id = ? AND status = 'done' AND purpose IN ('turn', 'planner')",
-            (self._session_id,),
-        ):
-            agent = self.moment.agents.get(agent_id)
-            if agent is not None and turn <= agent.turn:
-                through = max(through, call_id)
-            else:
-                beyond = min(beyond, call_id)
-        return through, beyond
-
     def _rows(self, sql: str, *parameters: Any) -> list[Row]:
         found = self._connection.execute(sql, parameters)
         names = [column[0] for column in found.description]
@@ -152,22 +156,25 @@ class Cut:
         ended = moment.at if moment.status in ("done", "failed", "cancelled") else None
         plan = row["current_plan_id"] if row["current_plan_id"] in moment.revisions else None
         planner = row["planner_agent_id"] if row["planner_agent_id"] in moment.agents else None
-        return row | self._totals("session_id = ?", self._session_id) | {
+        return row | self._totals("session_id", self._session_id) | {
             "status": moment.status, "status_reason": moment.reason, "ended_at": ended, "hosted_seconds": hosted,
             "current_plan_id": plan, "planner_agent_id": planner, "event_seq": moment.seq,
         }  # fmt: skip
 
-    def _totals(self, where: str, value: str) -> Row:
-        total = "coalesce(sum({}), 0) AS {}"
-        columns = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "retries")
-        sums = ", ".join(total.format(name, name) for name in columns)
-        (row,) = self._rows(
-            f"SELECT {sums}, sum(cost_usd) AS cost_usd, count(*) AS model_calls, coalesce(sum(status = 'error'), 0) AS errors,"  # noqa: S608 - constants
-            " coalesce(sum(cost_usd IS NULL AND input_tokens + output_tokens + cache_read_tokens + cache_write_tokens > 0), 0)"
-            f" AS unpriced_calls FROM model_calls WHERE {where} AND (id <= ? OR (id < ? AND started_at + latency_seconds <= ?))",
-            value, self._calls_through, self._calls_from, self.moment.at,
-        )  # fmt: skip
-        return row
+    def _totals(self, column: str, value: str) -> Row:
+        """What the model calls of a session or an agent came to by then."""
+        names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "retries")
+        total: Row = dict.fromkeys((*names, "model_calls", "errors", "unpriced_calls"), 0) | {"cost_usd": None}
+        for row in self._model_calls:
+            if row[column] == value:
+                for name in names:
+                    total[name] += row[name]
+                if row["cost_usd"] is not None:
+                    total["cost_usd"] = (total["cost_usd"] or 0.0) + row["cost_usd"]
+                total["model_calls"] += 1
+                total["errors"] += row["status"] == "error"
+                total["unpriced_calls"] += row["cost_usd"] is None and sum(row[name] for name in names[:4]) > 0
+        return total
 
     def _keep_events(self, row: Row) -> Row | None:
         return row if row["seq"] <= self.moment.seq else None
@@ -217,7 +224,7 @@ class Cut:
             " AND coalesce(results_seq, 0) <= ?)) AND ended_at NOTNULL",
             (row["id"], agent.turn, agent.turn, last),
         ).fetchone()[0]
-        then = row | self._totals("agent_id = ?", row["id"]) | {
+        then = row | self._totals("agent_id", row["id"]) | {
             "status": agent.status, "status_reason": agent.reason, "turn": agent.turn, "view_version": version,
             "last_seq": last, "message_tokens": self._tokens_through(row["id"], last),
             "started_at": row["started_at"] if (row["started_at"] or 0.0) <= self.moment.at else None,
@@ -286,8 +293,7 @@ class Cut:
         return row | {"status": status, "result": result, "result_seq": None}
 
     def _keep_model_calls(self, row: Row) -> Row | None:
-        done = row["started_at"] + row["latency_seconds"] <= self.moment.at
-        return row if row["id"] <= self._calls_through or (row["id"] < self._calls_from and done) else None
+        return row if row["id"] in self._calls else None
 
     def _keep_views(self, row: Row) -> Row | None:
         if row["agent_id"] not in self.moment.agents:
@@ -306,11 +312,7 @@ class Cut:
             return row if told is not None else None
         if row["status"] == told == "prepared":
             return row
-        return row | {
-            "status": "running", "reason": None, "messages_removed": 0, "tokens_after": None, "view_before": None,
-            "view_after": None, "model_call_id": None, "cost_usd": None, "cache_tokens_invalidated": 0, "prepared": None,
-            "seconds": None, "stall_seconds": 0.0, "ended_at": None,
-        }  # fmt: skip
+        return row | {"status": "running"} | {column: value for column, value in _UNDER_WAY.items() if column in row}
 
     def _keep_memory_snapshots(self, row: Row) -> Row | None:
         return row if row["last_updated"] <= self.moment.at and row["agent_id"] in self.moment.agents else None

@@ -53,6 +53,12 @@ class TaskMoment:
     """The agent and the turn of the last failure."""
     done_at: float | None = None
     """When its last result came; None once that was taken back."""
+    given_to: str | None = None
+    """The agent that it was handed over to last, whatever became of it."""
+    hashed: bool = False
+    """Its inputs of that hand-over decide whether it must be done again."""
+    made: tuple[str, float] | None = None
+    """By which agent, and through when, what it refers to as produced was produced."""
 
 
 @dataclass(slots=True)
@@ -102,6 +108,7 @@ class Moment:
             agent.turn = max(agent.turn, int(data.get("turn", 0)))
         elif kind == "inbox.delivered" and agent is not None:
             agent.delivered += 1
+            agent.status, agent.reason = "working", None
         elif subject == "tool" and isinstance(data.get("call"), int):
             self._call(verb, at, data["call"])
         elif subject == "compaction":
@@ -134,9 +141,10 @@ class Moment:
         if verb == "running":
             if isinstance(data.get("agent"), str):
                 task.agent, task.ended_at = data["agent"], None
+                task.given_to, task.hashed = data["agent"], True
         elif verb == "done":
             if "agent" in data:  # not a stale task that proved as good as before
-                task.done_at, task.error = at, None
+                task.done_at, task.made, task.error = at, (str(data["agent"]), at), None
         elif verb == "failed":
             agent_id = _text(data.get("agent")) or task.agent
             turn = self.agents[agent_id].turn if agent_id in self.agents else 0
@@ -148,6 +156,7 @@ class Moment:
             task.agent = task.done_at = None
             if reason != "its inputs changed":
                 task.error, task.failures, task.failed_at = None, 0, None
+                task.hashed, task.made = False, None
 
     def _call(self, verb: str, at: float, call_id: int) -> None:
         call = self.calls.setdefault(call_id, CallMoment("pending"))

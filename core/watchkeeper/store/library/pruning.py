@@ -16,11 +16,14 @@ from watchkeeper.store.lease import probe
 from watchkeeper.store.library import references
 from watchkeeper.store.library.changing import driven_by_nobody, in_short_transactions, opened
 from watchkeeper.store.library.deletion import UNDO_DAYS
-from watchkeeper.store.library.purging import forget_files, purge_artifacts, purge_rows
+from watchkeeper.store.library.purging import forget_files, purge_all_but_its_row, purge_artifacts
 from watchkeeper.store.message_index import index_until
 
 INDEX_SECONDS = 5.0
 """How long a prune works at taking the words of what went out of the index; the hosts go on with it."""
+
+_HELD = "held"
+"""The key under which a session's row keeps, while it is pruned, which artifacts it referred to."""
 
 _FINISHED = "(s.status IN ('done', 'failed', 'cancelled') OR s.origin NOT IN ('run', 'fork'))"
 """Nothing of it waits to be carried on with. What other programs wrote never does."""
@@ -136,10 +139,10 @@ def prune(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None] | None 
     work = _Pruning(path, plan.doomed, told)
     with opened(path) as connection:
         transactions = in_short_transactions(connection, work.rows(connection))
+        free = work.candidates - references.still_held(connection, work.candidates)
+        transactions += in_short_transactions(connection, _artifacts(connection, sorted(free), work.gone))
         for session_id in work.gone:
             forget_files(path, session_id)
-        free = work.candidates - references.still_held(connection, work.candidates)
-        transactions += in_short_transactions(connection, _artifacts(connection, sorted(free)))
         index_until(connection, seconds=INDEX_SECONDS)
     return PruneDone(tuple(work.gone), tuple(work.refused), len(free), transactions)
 
@@ -161,8 +164,13 @@ class _Pruning:
         for one in self._doomed:
             try:
                 with driven_by_nobody(self._path, one.id, "prune"):
-                    self.candidates |= references.held_by(connection, one.id)
-                    yield from purge_rows(connection, one.id)
+                    held = references.held_by(connection, one.id) | _noted(connection, one.id)
+                    self.candidates |= held
+                    # Whoever goes on with a prune that was killed learns from here what else may go. Nobody reads the
+                    # settings of a session again that is hidden for good, as it is before this transaction ends.
+                    noted = json.dumps({_HELD: sorted(held)})
+                    connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
+                    yield from purge_all_but_its_row(connection, one.id)
             except DrivenElsewhere as driven:
                 self.refused.append(str(driven))
                 continue
@@ -171,11 +179,21 @@ class _Pruning:
                 self._told(one)
 
 
-def _artifacts(connection: Connection, digests: Sequence[str]) -> Iterator[int]:
-    """Delete artifacts, unless one was entered under a name again since it was found free."""
+def _noted(connection: Connection, session_id: str) -> set[str]:
+    """What a prune that was killed had found the session to refer to."""
+    row = connection.execute("SELECT settings FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    return set(json.loads(row[0]).get(_HELD, ())) if row else set()
+
+
+def _artifacts(connection: Connection, digests: Sequence[str], sessions: Sequence[str]) -> Iterator[None]:
+    """Delete artifacts, unless one was entered under a name again since it was found free; then the sessions' own rows."""
     for digest in digests:
         if connection.execute("SELECT 1 FROM outputs WHERE digest = ?", (digest,)).fetchone() is None:
-            yield from purge_artifacts(connection, [digest])
+            for _ in purge_artifacts(connection, [digest]):
+                yield
+    for session_id in sessions:
+        connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        yield
 
 
 def vacuum(path: Path) -> tuple[int, int]:

@@ -26,6 +26,13 @@ def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
 
     Yields after every few rows, between which a transaction may end: what was begun can be gone on with at any time.
     """
+    yield from purge_all_but_its_row(connection, session_id)
+    connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+    yield
+
+
+def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[None]:
+    """As `purge_rows`, but the hidden row of the session stays, for whoever has more to do before it is forgotten."""
     connection.execute(
         "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1 WHERE id = ?", (BEING_PURGED, session_id)
     )
@@ -46,8 +53,6 @@ def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
             yield from _rows(connection, table, column, owner)
     for table in ("tasks", "plans", "agents"):
         yield from _rows(connection, table, "session_id", session_id)
-    connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
-    yield
 
 
 def purge_artifacts(connection: Connection, digests: Iterable[str]) -> Iterator[int]:

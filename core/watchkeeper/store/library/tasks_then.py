@@ -29,48 +29,62 @@ def tasks_then(connection: Connection, session_id: str, moment: Moment, last_seq
     found = connection.execute("SELECT * FROM tasks WHERE session_id = ?", (session_id,))
     names = [column[0] for column in found.description]
     rows = {row["id"]: row for row in (dict(zip(names, values, strict=True)) for values in found) if row["id"] in graph}
-    revised = _revised_later(connection, moment)
+    revised = _revised(connection, moment)
     told = _told(connection, session_id, moment, last_seq) if revised else {}
+    ever = _revised(connection, moment, 0)
     then: dict[str, Row] = {}
     for task_id, row in rows.items():
         if row["name"] in revised:
             row = row | {key: value for key, value in told.get(row["name"], {}).items() if key in _TOLD}
         state = moment.tasks.get(task_id, TaskMoment())
         then[task_id] = row | {"title": graph[task_id]["title"]} | _state(connection, row, state, moment, last_seq)
+        if row["name"] in ever and then[task_id]["inputs_hash"] is not None:
+            then[task_id]["inputs_hash"] = _hash_at_hand_over(
+                connection, session_id, then[task_id], state.given_to, moment, last_seq
+            )
     return then
+
+
+def _hash_at_hand_over(
+    connection: Connection, session_id: str, row: Row, given_to: str | None, moment: Moment, last_seq: dict[str, int]
+) -> str:
+    """The hash is of the instructions as they were when the task was handed over; they may have been revised since."""
+    (at,) = connection.execute(
+        "SELECT max(created_at) FROM handoffs WHERE task_id = ? AND assigned_agent = ?", (row["id"], given_to or "")
+    ).fetchone()
+    told = _told(connection, session_id, moment, last_seq, until=at).get(row["name"], {})
+    return plans.inputs_hash(decode(row["inputs_ref"]), str(told.get("instructions") or row["instructions"]))
 
 
 def _state(connection: Connection, row: Row, state: TaskMoment, moment: Moment, last_seq: dict[str, int]) -> Row:
     agent_id = state.agent
-    inputs = connection.execute(
-        "SELECT inputs_ref FROM handoffs WHERE task_id = ? AND assigned_agent = ?", (row["id"], agent_id or "")
+    handed = connection.execute(
+        "SELECT inputs_ref FROM handoffs WHERE task_id = ? AND assigned_agent = ?", (row["id"], state.given_to or "")
     ).fetchone()
-    refs = inputs[0] if inputs else row["inputs_ref"] if state.attempt > 1 else "[]"
-    # The hash is made at hand-over, of the instructions as they were then, and goes when the task is to be done again.
-    given = agent_id is not None and row["assigned_agent"] == agent_id
-    hashed = row["inputs_hash"] if given else plans.inputs_hash(decode(refs), row["instructions"]) if inputs else None
+    inputs: str = handed[0] if handed else "[]"
+    hashed = plans.inputs_hash(decode(inputs), row["instructions"]) if handed and state.hashed else None
     token = row["resume_token"] if state.attempt > 1 and agent_id is None else None
     if agent_id is not None and agent_id in moment.agents:
         token = f"{agent_id}:{moment.agents[agent_id].turn}:{last_seq.get(agent_id, 0)}"
     same = row["attempt"] == state.attempt and row["status"] == state.status and row["assigned_agent"] == agent_id
-    result, refs_made = row["result"], row["artifact_refs"]
+    result, made = row["result"], row["artifact_refs"]
+    if not same or result is None:
+        result, made = _result(connection, row, *state.made) if state.made is not None else (None, "[]")
     if state.done_at is None:
-        result, refs_made = None, "[]"
-    elif not same or result is None:
-        result, refs_made = _result(connection, row, agent_id, state.done_at)
+        result = None
     return {
         "status": state.status, "status_reason": state.reason, "attempt": state.attempt, "assigned_agent": agent_id,
         "resume_token": row["resume_token"] if same and token is not None else token, "starts_from": state.starts_from,
-        "inputs_ref": refs, "inputs_hash": hashed, "artifact_refs": refs_made, "result": result, "error": state.error,
+        "inputs_ref": inputs, "inputs_hash": hashed, "artifact_refs": made, "result": result, "error": state.error,
         "failures": state.failures, "ended_at": state.ended_at,
         "started_at": row["started_at"] if (row["started_at"] or 0.0) <= moment.at else None,
     }  # fmt: skip
 
 
-def _result(connection: Connection, row: Row, agent_id: str | None, done_at: float) -> tuple[str | None, str]:
+def _result(connection: Connection, row: Row, agent_id: str, done_at: float) -> tuple[str | None, str]:
     """What the task's agent had reported and produced when it was done."""
     rows = connection.execute(
-        "SELECT name, kind, digest FROM outputs WHERE agent_id = ? AND created_at <= ? ORDER BY id", (agent_id or "", done_at)
+        "SELECT name, kind, digest FROM outputs WHERE agent_id = ? AND created_at <= ? ORDER BY id", (agent_id, done_at)
     ).fetchall()
     newest = {name: artifacts.ref_of(digest) for name, kind, digest in rows if kind == "artifact"}
     reported = [artifacts.ref_of(digest) for _, kind, digest in rows if kind == "result"][-1:]
@@ -79,19 +93,21 @@ def _result(connection: Connection, row: Row, agent_id: str | None, done_at: flo
     return (text.decode("utf-8", "replace") if text is not None else row["result"]), encode(refs)
 
 
-def _revised_later(connection: Connection, moment: Moment) -> set[str]:
-    """Names of the tasks that the planner has revised since."""
+def _revised(connection: Connection, moment: Moment, since: int | None = None) -> set[str]:
+    """Names of the tasks that the planner has revised since that revision; by default, since the moment."""
     names: set[str] = set()
     for plan_id, revision in moment.revisions.items():
         for (reason,) in connection.execute(
             "SELECT reason FROM plan_revisions WHERE plan_id = ? AND revision > ? AND reason LIKE 'revised %'",
-            (plan_id, revision),
+            (plan_id, revision if since is None else since),
         ):
             names.add(reason.removeprefix("revised "))
     return names
 
 
-def _told(connection: Connection, session_id: str, moment: Moment, last_seq: dict[str, int]) -> dict[str, Row]:
+def _told(
+    connection: Connection, session_id: str, moment: Moment, last_seq: dict[str, int], *, until: float = float("inf")
+) -> dict[str, Row]:
     """What the planner had said of each task by then: instructions, role, expected outputs, by the task's name."""
     planner = connection.execute("SELECT planner_agent_id FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
     done = {
@@ -102,8 +118,8 @@ def _told(connection: Connection, session_id: str, moment: Moment, last_seq: dic
     ids = dict(connection.execute("SELECT id, name FROM tasks WHERE session_id = ?", (session_id,)).fetchall())
     told: dict[str, Row] = {}
     for (content,) in connection.execute(
-        "SELECT content FROM messages WHERE agent_id = ? AND seq <= ? AND role = 'assistant' ORDER BY seq",
-        (planner, last_seq.get(planner, 0)),
+        "SELECT content FROM messages WHERE agent_id = ? AND seq <= ? AND created_at <= ? AND role = 'assistant' ORDER BY seq",
+        (planner, last_seq.get(planner, 0), until),
     ):
         blocks = decode(content)
         for block in blocks if isinstance(blocks, list) else []:
