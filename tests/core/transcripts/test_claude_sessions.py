@@ -254,3 +254,39 @@ def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_est
         ("google/claude-opus-4@20250514", "exact"),
         ("anthropic/claude-opus-4-6", "estimated"),
     ]
+
+
+def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their_prompts(store: Store, logs: Path) -> None:
+    log = Log()
+    calls = [call("Task", f"t{name}", prompt=f"Look for {name}", description=name) for name in "ab"]
+    spawning = log.reply(*calls, id="msg_1")["uuid"]
+    for name in "ab":
+        log.user(f"Look for {name}", isSidechain=True, parent=spawning, uuid=f"{name}0")
+    for name in "ba":
+        log.reply(text("Looked."), id=f"msg_{name}", isSidechain=True, parent=f"{name}0", uuid=f"{name}1")
+    store.run(log.write(logs))
+    assert store.all("SELECT name, last_seq, current_goal FROM agents WHERE name <> 'main' ORDER BY name") == [
+        ("a", 2, "Look for a"),
+        ("b", 2, "Look for b"),
+    ]
+
+
+def test_a_fork_that_gave_its_copies_new_ids_is_known_by_the_old_ones(store: Store, logs: Path) -> None:
+    first = Log()
+    first.user("Mend the cache")
+    first.reply(call("Bash", "t1"), id="msg_1")
+    store.run(first.write(logs))
+    fork = Log("0b0b0b0b-1111-4222-8333-444444444444")
+    fork.records = [
+        record
+        | {
+            "sessionId": fork.session,
+            "uuid": f"new-{place}",
+            "forkedFrom": {"sessionId": first.session, "messageUuid": record["uuid"]},
+        }
+        for place, record in enumerate(first.records)
+    ]
+    store.run(fork.write(logs))
+    assert store.counts()["tool_calls"] == store.counts()["model_calls"] == 1
+    forked_from = store.one("SELECT forked_from FROM sessions WHERE source LIKE '%0b0b%'")
+    assert forked_from == store.one("SELECT id FROM sessions WHERE source LIKE '%0a0a%'")

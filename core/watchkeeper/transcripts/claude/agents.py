@@ -65,8 +65,13 @@ class AgentBook:
         elif parent is None:
             agent = f"side:{uuid or '?'}"
             self._begin(agent, prompt, at, found)
+        elif parent in self._tips:
+            agent = self._tips[parent]
+        elif self._call_for(prompt) is not None:
+            agent = f"side:{uuid or '?'}"  # some versions hang a chain's beginning below the call
+            self._begin(agent, prompt, at, found)
         else:
-            agent = self._tips.get(parent) or f"side:{parent}"  # its beginning was lost, and its end may still be whole
+            agent = f"side:{parent}"  # its beginning was lost, and its end may still be whole
         if uuid is not None:
             self._tips.pop(uuid, None)
             self._tips[uuid] = agent
@@ -75,17 +80,22 @@ class AgentBook:
         return agent
 
     def _begin(self, agent: str, prompt: Any, at: float | None, found: list[Record]) -> None:
-        digest = _digest(prompt)
-        call_id = next(
-            (each for each, call in reversed(self._calls.items()) if digest and call[1] == digest and not call[4]), None
-        )
+        call_id = self._call_for(prompt)
         goal = prompt if isinstance(prompt, str) else None
         if call_id is None:
-            found.append(Agent(agent, MAIN, goal=goal, at=at, status="working"))
+            name = goal.strip()[:60] if goal else None
+            found.append(Agent(agent, MAIN, name=name, goal=goal, at=at, status="working"))
             return
         call = self._calls[call_id]
         call[4] = agent
         found.append(Agent(agent, call[0], call_id, call[2] or None, call[3] or None, goal, at=at, status="working"))
+
+    def _call_for(self, prompt: Any) -> str | None:
+        """The newest call with that prompt whose agent is not known yet."""
+        digest = _digest(prompt)
+        if not digest:
+            return None
+        return next((each for each, call in reversed(self._calls.items()) if call[1] == digest and not call[4]), None)
 
     def spawning(self, agent: str, call_id: str, arguments: dict[str, Any]) -> None:
         """A call that starts an agent was made."""

@@ -129,7 +129,7 @@ class ClaudeReader:
             found.append(Raw("assistant", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
-        uid = text_of(record.get("uuid")) or ""
+        uid = _uid(record)
         agent = self._agents.of(record, at, found)
         self._hint(record, agent, found)
         request, message_id = text_of(record.get("requestId")), text_of(message.get("id"))
@@ -174,7 +174,7 @@ class ClaudeReader:
             found.append(Raw("user", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
-        uid = text_of(record.get("uuid")) or ""
+        uid = _uid(record)
         agent = self._agents.of(record, at, found, prompt=content)
         if record.get("isCompactSummary") is True:
             compacted, self._compacted = self._compacted, None
@@ -215,7 +215,7 @@ class ClaudeReader:
 
     def _system(self, record: dict[str, Any], found: list[Record]) -> None:
         at = seconds(record.get("timestamp"))
-        uid = text_of(record.get("uuid")) or ""
+        uid = _uid(record)
         subtype = record.get("subtype")
         agent = self._agents.of(record, at, found)
         if subtype == "compact_boundary":
@@ -264,7 +264,7 @@ class ClaudeReader:
                 # What was typed while a turn ran reaches the model so, and in no other way.
                 prompt = detail["prompt"]
                 if isinstance(prompt, str | list):
-                    found.append(Message(agent, text_of(record.get("uuid")) or "", "user", prompt, at))
+                    found.append(Message(agent, _uid(record), "user", prompt, at))
                     return
             inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
             found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
@@ -272,6 +272,13 @@ class ClaudeReader:
             found.append(Raw(kind[:80], "unknown record type"))
         else:
             found.append(Raw("?", "a record without a type"))
+
+
+def _uid(record: dict[str, Any]) -> str:
+    """A record's id; of one that a fork copied, the id that it had in the session that was forked."""
+    fork = record.get("forkedFrom")
+    original = text_of(fork.get("messageUuid")) if isinstance(fork, dict) else None
+    return original or text_of(record.get("uuid")) or ""
 
 
 def _model_call(
