@@ -87,7 +87,7 @@ class CodexReader:
         reader._model = state.get("model")
         reader._began = state.get("began")
         reader._usage = UsageBook(state.get("total"))
-        reader._last = state.get("last")
+        reader._last = list(state["last"]) if state.get("last") else None
         reader._replay = Replay.restore(state.get("replay"))
         reader._spawns = SpawnBook(reader._owner, reader._key_of, state.get("spawns"))
         reader._outcomes = dict(state.get("outcomes", {}))

@@ -93,7 +93,7 @@ class Conversation:
         self._root = root
         self._parent = MAIN if parent == root or parent is None else parent
         self._find = find
-        self._writes_ends = writes_ends
+        self.writes_ends = writes_ends
         self._context: int | None = memory.get("context")
         """Tokens that the model held when its last step ended."""
         self._pruned: float = memory.get("pruned", 0.0)
@@ -177,7 +177,7 @@ class Conversation:
                 continue
             before = keeping.get(part.id)
             if before == "done":
-                self._note_emptied(value)
+                self.note_emptied(value)
                 continue
             records, stage = here.part(part, value, before)
             if stage is not None:
@@ -276,7 +276,8 @@ class Conversation:
                 return uid
         return None
 
-    def _note_emptied(self, part: dict[str, Any]) -> None:
+    def note_emptied(self, part: dict[str, Any]) -> None:
+        """Remember a result that was emptied."""
         state = part.get("state")
         emptied = of.time_of(state.get("time"), "compacted") if isinstance(state, dict) else None
         call_id = text_of(part.get("callID"))
@@ -369,20 +370,24 @@ class _Here(NamedTuple):
         text = value.get("text")
         times = value.get("time")
         going = isinstance(times, dict) and "end" not in times and self.info.get("role") == "assistant"
-        if going and not self.settled and self.conversation._writes_ends:
+        going = going and not self.settled
+        if going and (self.conversation.writes_ends or not text):
             return ([] if before == "raw" else [Raw(f"part/{kind}", "still being written")]), "raw"
         if not isinstance(text, str):
             return [Raw(f"part/{kind}", "without a text")], "done"
+        # Nothing tells whether the text is whole: what comes to it later is told then.
+        told = int(before.removeprefix("text:")) if before is not None and before.startswith("text:") else 0
+        text, stage = text[told:], f"text:{len(text)}" if going else "done"
         if not text:
-            return [Skipped("an empty text")], "done"
+            return [] if told else [Skipped("an empty text")], stage
         if self.in_summary and kind == "text":
             return [Raw("part/text", "stands in its compaction's summary")], "done"
         if kind == "text":
             injected = value.get("synthetic") is True
-            return [self._say([{"type": "text", "text": text}], self._at(value), injected=injected)], "done"
+            return [self._say([{"type": "text", "text": text}], self._at(value), injected=injected)], stage
         block = {"type": "thinking", "thinking": text}
         signature = of.signature_of(value)
-        return [self._say([block | {"signature": signature} if signature else block], self._at(value))], "done"
+        return [self._say([block | {"signature": signature} if signature else block], self._at(value))], stage
 
     def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
         state = value.get("state")
@@ -417,7 +422,7 @@ class _Here(NamedTuple):
             result["is_error"] = True
         found.append(self._say([result], end, role="user", what=f"{call_id}:result"))
         found.append(ToolResult(agent, call_id, _outcome(state, failed), end))
-        self.conversation._note_emptied(value)
+        self.conversation.note_emptied(value)
         return found, "done"
 
     def _child(self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None) -> Agent | None:

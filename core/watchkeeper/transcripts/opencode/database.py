@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,7 +69,7 @@ class DatabaseReader:
 
     def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
         self._path = path
-        self._state: dict[str, Any] = state or {"line": 0, "marks": {}, "next": None, "done": None, "recent": {}}
+        self._state: dict[str, Any] = deepcopy(state or {"line": 0, "marks": {}, "next": None, "done": None, "recent": {}})
 
     def save(self) -> dict[str, Any]:
         return self._state

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ class TreeReader:
 
     def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
         self._tree = Tree(path)
-        self._state: dict[str, Any] = state or {"line": 0, "mark": 0, "edge": {}, "count": 0, "memory": {}}
+        self._state: dict[str, Any] = deepcopy(state or {"line": 0, "mark": 0, "edge": {}, "count": 0, "memory": {}})
 
     def save(self) -> dict[str, Any]:
         return self._state
