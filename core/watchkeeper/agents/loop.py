@@ -1,8 +1,9 @@
 """One agent's loop: a sequence of steps, each one transaction.
 
-(a) the model's reply, its model call and its tool intents; (b) `running`, before each call that is not idempotent;
+(a) the model's reply, its model call and its tool intents; (b) `running`, before each call that may have an effect;
 (c) each result; (d) the results message with everything that changed with it. Whatever moment the process dies at,
-`run` on the same agent carries on: an open turn is settled first, a `pending` call runs, a `running` one is unknown.
+`run` on the same agent carries on: an open turn is settled first, a `pending` call runs, a `running` one is marked unknown,
+and runs again only if its tool is declared idempotent.
 """
 
 from __future__ import annotations
@@ -249,14 +250,22 @@ class AgentLoop:
         reply = self._message(row[0]).content
         assert isinstance(reply, list)
         for call in load_calls(store, self._agent.id, self._turn, reply):
-            if call.status is ToolCallStatus.RUNNING and not call.idempotent:
+            if call.status is ToolCallStatus.RUNNING:
                 await store.commit(partial(self._mark_unknown, call=call))
         return await self._finish_turn(reply)
 
     def _mark_unknown(self, tx: Transaction, *, call: Call) -> None:
         assert_mine(tx, self._agent.id)
-        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
-        tx.event("tool.unknown", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.id)
+        if not call.idempotent:
+            agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
+        tx.event(
+            "tool.unknown",
+            agent_id=self._agent.id,
+            task_id=self._agent.task_id,
+            tool=call.name,
+            call=call.id,
+            again=call.idempotent,
+        )
 
     # --- between turns ----------------------------------------------------------------------------------------
 

@@ -112,7 +112,7 @@ class Toolbox:
             return await self._apply(tool, call, context, began)
         assert isinstance(tool, OutsideTool)
         environment.live.show(self._agent.id, "tool", call.name)
-        if not tool.idempotent:
+        if call.name not in LOOKING:
             await environment.store.commit(lambda tx: self._start(tx, call))
         reach("tool.before_run")
         result = await self._control.abandonable(tool.run(call.arguments, context))

@@ -17,6 +17,7 @@ from typing import Any
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import refuse_imported
 
@@ -77,7 +78,9 @@ def submit(
             dedupe_key=dedupe_key,
             now=time.time(),
         )
+        reach("command.before_commit")
         connection.execute("COMMIT")
+        reach("command.after_commit")
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(database_path, error)) from error
     finally:

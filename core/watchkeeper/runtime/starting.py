@@ -14,6 +14,7 @@ from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
@@ -96,7 +97,9 @@ def create_session(
         if prepare is not None:
             prepare(Transaction(group, session_id, 0, at))
             group.flush()
+        reach("session.before_commit")
         connection.execute("COMMIT")
+        reach("session.after_commit")
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(database_path, error)) from error
     finally:

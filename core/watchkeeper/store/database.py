@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -101,7 +102,9 @@ def migrate(connection: Connection) -> None:
         migrations().apply(database)
         connection.execute(f"PRAGMA application_id={APPLICATION_ID:d}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION:d}")
+        reach("migration.before_commit")
         connection.execute("COMMIT")
+        reach("migration.after_commit")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

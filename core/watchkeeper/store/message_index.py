@@ -126,6 +126,7 @@ def index_batch(
             _add(connection, texts)
         reach("message_index.before_commit")
         connection.execute("COMMIT")
+        reach("message_index.after_commit")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")

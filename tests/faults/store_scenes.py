@@ -1,0 +1,250 @@
+"""What is done to the file without a host, under the crash matrix: migrations, imports, forks, deletions, indexing, backups."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from tests.core.store.test_migrations import first_version
+from tests.faults import scenario
+from tests.faults.scene import Scene
+
+from watchkeeper.cli.app import run as wk
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.library import backup, changing, delete, fork, plan_prune, prune
+from watchkeeper.store.message_index import index_batch
+
+DAY = 86_400.0
+OF_THE_INDEX = ("messages_fts", "message_index", "facts_fts", "sqlite_")
+
+
+def store_scenes() -> list[Scene]:
+    return [Migrating(), Importing(), Forking(), Pruning(), Indexing(), BackingUp()]
+
+
+def finished(folder: Path) -> Path:
+    """The file of a whole run."""
+    os.environ["WATCHKEEPER_CONFIG_DIR"] = str(folder / "config")
+    (folder / "workspace").mkdir()
+    assert asyncio.run(scenario.run(folder / "run.db", folder / "workspace")) == 0
+    return folder / "run.db"
+
+
+def tables(path: Path, *, without: tuple[str, ...] = ()) -> dict[str, list[Any]]:
+    """Every row of every table but the index's, sound or not at all."""
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "the file is damaged"
+        assert not connection.execute("PRAGMA foreign_key_check").fetchall(), "a row refers to one that is not there"
+        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        return {
+            name: sorted(connection.execute(f"SELECT * FROM [{name}]").fetchall(), key=repr)
+            for name in names
+            if not name.startswith(OF_THE_INDEX) and name not in without
+        }
+    finally:
+        connection.close()
+
+
+def often() -> None:
+    """End a transaction after every few rows, so that there is much to be killed between."""
+    changing.in_short_transactions.__kwdefaults__["longest_seconds"] = 0.001
+
+
+class Migrating(Scene):
+    """A file of the first schema is brought up to date."""
+
+    name = "migrate"
+
+    def prepare(self, folder: Path) -> None:
+        first_version(folder / "old.db")
+        connection = sqlite3.connect(folder / "old.db", isolation_level=None)
+        for seq in range(3, 200):
+            connection.execute(
+                "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+                " VALUES ('a', ?, 'user', ?, 1, ?, 0)",
+                (seq, f'"a{seq}"', seq),
+            )
+        connection.close()
+
+    def work(self, folder: Path) -> int:
+        database.open_writable(folder / "old.db").close()
+        return 0
+
+    def look(self, folder: Path) -> Any:
+        connection = sqlite3.connect(folder / "old.db")
+        shape = connection.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+        version = connection.execute("PRAGMA user_version").fetchone()
+        connection.close()
+        return shape, version, tables(folder / "old.db", without=("_sqlite_migrations",))
+
+
+class Importing(Scene):
+    """`wk import` of other programs' logs."""
+
+    name = "import"
+
+    def prepare(self, folder: Path) -> None:
+        from tests.core.transcripts.conftest import Log
+
+        (folder / "logs").mkdir()
+        for number in range(60):
+            log = Log(f"0a0a{number:04d}-1111-4222-8333-444444444444")
+            for turn in range(8):
+                log.user(f"please do {number} {turn} " + "word " * 200)
+                log.reply({"type": "text", "text": f"answer {number} {turn} " + "word " * 200}, id=f"m{number}-{turn}")
+            log.write(folder / "logs" / f"{log.session}.jsonl")
+        database.open_writable(folder / "run.db").close()
+
+    def work(self, folder: Path) -> int:
+        from watchkeeper.transcripts import importer
+
+        importer.BATCH_FILES, importer.BATCH_BYTES = 4, 100_000  # many transactions, as many large logs would make
+        return wk(["import", str(folder / "logs"), "--db", str(folder / "run.db"), "--json"])
+
+    def look(self, folder: Path) -> Any:
+        found = tables(folder / "run.db")
+        connection = sqlite3.connect(folder / "run.db")
+        messages = connection.execute(
+            "SELECT s.goal, m.seq, m.role, m.content, m.tokens, m.total_tokens FROM messages m JOIN agents a ON a.id = m.agent_id"
+            " JOIN sessions s ON s.id = a.session_id ORDER BY 1, 2"
+        ).fetchall()
+        totals = connection.execute(
+            "SELECT goal, status, event_seq, input_tokens, output_tokens, model_calls, cost_usd FROM sessions ORDER BY 1"
+        ).fetchall()
+        connection.close()
+        return {name: len(rows) for name, rows in found.items()}, messages, totals
+
+
+class Forking(Scene):
+    """A session is forked; a half-made fork is never seen, and goes with the next prune."""
+
+    name = "fork"
+
+    def prepare(self, folder: Path) -> None:
+        finished(folder)
+
+    def work(self, folder: Path) -> int:
+        often()
+        path = folder / "run.db"
+        connection = database.open_readonly(path)
+        seen = connection.execute("SELECT id, origin FROM sessions WHERE deleted_at IS NULL").fetchall()
+        connection.close()
+        if len(seen) == 1:
+            fork(path, seen[0][0])
+        return 0
+
+    def look(self, folder: Path) -> Any:
+        path = folder / "run.db"
+        prune(path, plan_prune(path))  # what a kill left of a fork goes
+        found = tables(path, without=("messages_fts_removed",))
+        with_ids = {name: rows for name, rows in found.items() if name in ("artifacts",)}
+        origins = sorted(row for row in _query(path, "SELECT origin, status, deleted_at FROM sessions"))
+        messages = _query(
+            path,
+            "SELECT s.origin, t.name, a.attempt, m.seq, m.role, m.tokens FROM messages m JOIN agents a ON a.id = m.agent_id"
+            " JOIN sessions s ON s.id = a.session_id LEFT JOIN tasks t ON t.id = a.task_id ORDER BY 1, 2, 3, 4",
+        )
+        return {name: len(rows) for name, rows in found.items() if name not in with_ids}, origins, messages
+
+
+class Pruning(Scene):
+    """One of two sessions is deleted, and its rows are taken away when its time is over."""
+
+    name = "prune"
+
+    def prepare(self, folder: Path) -> None:
+        path = finished(folder)
+        fork(path, _query(path, "SELECT id FROM sessions")[0][0])
+        with database.open_writable(path) as connection:  # an artifact of the first one alone
+            connection.execute(
+                "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) SELECT 'ffff', 1, 'text/plain', 'raw', x'00', 0"
+            )
+            connection.execute(
+                "UPDATE outputs SET digest = 'ffff' WHERE id = (SELECT min(id) FROM outputs WHERE session_id ="
+                " (SELECT id FROM sessions WHERE origin = 'run'))"
+            )
+
+    def work(self, folder: Path) -> int:
+        often()
+        path = folder / "run.db"
+        found = _query(path, "SELECT id, deleted_at FROM sessions WHERE origin = 'run'")
+        if found and found[0][1] is None:
+            delete(path, found[0][0], now=1_000.0)
+        prune(path, plan_prune(path, now=1_000.0 + 8 * DAY))
+        return 0
+
+    def look(self, folder: Path) -> Any:
+        return {name: rows for name, rows in tables(folder / "run.db").items() if name != "messages_fts_removed"}
+
+
+class Indexing(Scene):
+    """Messages are entered into the index of words."""
+
+    name = "index"
+
+    def prepare(self, folder: Path) -> None:
+        path = finished(folder)
+        with database.open_writable(path) as connection:
+            connection.execute("INSERT INTO messages_fts (messages_fts) VALUES ('delete-all')")
+            connection.execute("DELETE FROM messages_fts_sessions")
+            connection.execute("UPDATE message_index SET indexed_through = 0")
+
+    def work(self, folder: Path) -> int:
+        connection = database.open_writable(folder / "run.db")
+        while index_batch(connection, most_messages=4).more:
+            pass
+        connection.close()
+        return 0
+
+    def look(self, folder: Path) -> Any:
+        connection = database.open_writable(folder / "run.db")
+        try:
+            return _indexed(connection), tables(folder / "run.db")
+        finally:
+            connection.close()
+
+
+def _indexed(connection: Connection) -> Any:
+    connection.execute("INSERT INTO messages_fts (messages_fts) VALUES ('integrity-check')")
+    hits = {
+        word: connection.execute("SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? ORDER BY rowid", (word,)).fetchall()
+        for word in ("beta", "note", "done", "gamma")
+    }
+    assert all(hits.values())
+    return hits, connection.execute("SELECT * FROM message_index").fetchall()
+
+
+class BackingUp(Scene):
+    """A backup stands under its name once it is whole, or not at all."""
+
+    name = "backup"
+
+    def prepare(self, folder: Path) -> None:
+        finished(folder)
+
+    def work(self, folder: Path) -> int:
+        target = folder / "copy.db"
+        if target.exists():
+            tables(target)  # whole, whenever it is there
+        else:
+            backup(folder / "run.db", target)
+        return 0
+
+    def look(self, folder: Path) -> Any:
+        return tables(folder / "copy.db")
+
+    def judge(self, reference: Any, folder: Path) -> list[str]:
+        return super().judge(tables(folder / "run.db"), folder)
+
+
+def _query(path: Path, sql: str) -> list[Any]:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
