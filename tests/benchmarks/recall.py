@@ -30,6 +30,9 @@ from watchkeeper.store.encoding import plain
 Search = Callable[[str, int], Sequence[int]]
 """A query and how many to find → positions of documents, best first."""
 
+MANY_WORDS = 64
+"""In a query of more words each is sought once: FTS5 would count every occurrence of every repeated one anew."""
+
 BASE, WITHOUT_STOP_WORDS, OURS, WITH_VECTORS = "fts5_bm25", "fts5_bm25_without_stop_words", "ours", "ours_with_vectors"
 
 
@@ -79,6 +82,8 @@ def plain_bm25(texts: Sequence[str], *, stop_words: bool) -> Search:
         words = re.findall(r"\w+", query) if stop_words else words_of(query)
         if not words:
             return []
+        if len(words) > MANY_WORDS:
+            words = list(dict.fromkeys(words))
         rows = connection.execute(
             "SELECT rowid FROM texts WHERE texts MATCH ? ORDER BY bm25(texts) LIMIT ?",
             (" OR ".join(f'"{word}"' for word in words), limit),
