@@ -24,6 +24,9 @@ CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER
 CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);
 CREATE TABLE todo (session_id TEXT, content TEXT, status TEXT, priority TEXT, position INTEGER, time_created INTEGER,
   time_updated INTEGER, PRIMARY KEY (session_id, position));
+CREATE INDEX message_session_time_created_id_idx ON message (session_id, time_created, id);
+CREATE INDEX part_message_id_id_idx ON part (message_id, id);
+CREATE INDEX part_session_idx ON part (session_id);
 """
 
 

@@ -23,6 +23,9 @@ from watchkeeper.transcripts.records import Raw, Record
 BUSY_SECONDS = 5.0
 RECENT = 48
 """Sessions of which something is remembered between two readings."""
+LATE = 8
+"""Sessions of those that are looked at whether or not their messages changed: results are emptied after a turn's end."""
+
 EDGE_KEPT = 300
 GENERATIONS = 50
 _TABLES = ("session", "message", "part", "todo", "session_message")
@@ -157,21 +160,24 @@ class _Reading:
         sign = ">=" if mark["edge"] else ">"
         return f"(time_updated {sign} ? OR rowid > ?)", (mark["time"] or 0, mark["row"] or 0)
 
-    def _unchanged(self, table: str, row: tuple[Any, ...]) -> bool:
-        """Of a row that meets the condition: whether it is one of the newest of before, and the same still."""
-        mark = self._marks.get(table)
-        return mark is not None and mark["edge"].get(digest(row[0])) == digest(*row)
-
-    def _fresh(self, table: str, where: str, *parameters: Any) -> set[str]:
-        """Ids of new and changed rows."""
+    def _fresh(self, table: str, where: str, *parameters: Any, owner: str = "id") -> dict[str, str]:
+        """Ids of new and changed rows, and what stands in another column of each."""
         condition, values = self._new(table)
+        timed = "time_updated" if "time_updated" in self._columns[table] else "NULL"
         rows = self._connection.execute(
-            f"SELECT * FROM {table} WHERE {where} AND {condition}",  # noqa: S608
+            f"SELECT id, {owner}, {timed} FROM {table} WHERE {where} AND {condition}",  # noqa: S608
             (*parameters, *values),
-        )
-        if not self._marks.get(table, {}).get("edge"):
-            return {str(row[0]) for row in rows}
-        return {str(row[0]) for row in rows if not self._unchanged(table, row)}
+        ).fetchall()
+        mark = self._marks.get(table) or {"edge": {}, "time": None}
+        return {
+            str(row[0]): str(row[1])
+            for row in rows
+            if not (mark["edge"] and row[2] == mark["time"] and mark["edge"].get(digest(row[0])) == self._digest(table, row[0]))
+        }
+
+    def _digest(self, table: str, row_id: str) -> str:
+        row = self._connection.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,)).fetchone()  # noqa: S608
+        return digest(*row)
 
     def sessions(self, after: list[Any] | None) -> Iterator[tuple[str, list[Any]]]:
         """Sessions with something new, those that came first before those that they started."""
@@ -186,11 +192,15 @@ class _Reading:
             if column not in self._columns[table]:
                 continue
             condition, values = self._new(table)
+            if table == "part" and condition != "1":
+                # Parts are many. New ones have new numbers; one is changed where its message is, or in a session of late.
+                condition, values = "rowid > ?", (self._marks[table]["row"] or 0,)
             found |= {
                 str(row[0])
                 for row in self._connection.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {condition}", values)  # noqa: S608
             }
         found |= {session_id for session_id, memory in self.recent.items() if memory.get("open")}
+        found |= set(list(self.recent)[-LATE:])
         created = "time_created" if "time_created" in self._columns["session"] else "0"
         times = dict(self._connection.execute(f"SELECT id, {created} FROM session").fetchall())  # noqa: S608
         places: list[list[Any]] = sorted([self._depth(each), times.get(each) or 0, each] for each in found)
@@ -239,21 +249,19 @@ class _Reading:
         changed = self._fresh("message", "session_id = ?", session_id)
         by_session = "session_id" in self._columns["part"]
         where = "session_id = ?" if by_session else "message_id IN (SELECT id FROM message WHERE session_id = ?)"
-        parts = self._fresh("part", where, session_id)
-        touched = changed | set(conversation.open)
-        for part in parts:
-            touched.add(str(self._one("SELECT message_id FROM part WHERE id = ?", part)))
+        parts = self._fresh("part", where, session_id, owner="message_id")
+        touched, fresh_parts = {*changed, *conversation.open, *parts.values()}, set(parts)
         order = "time_created, id" if "time_created" in self._columns["message"] else "rowid"
         ordered = f"SELECT id FROM message WHERE session_id = ? ORDER BY {order}"  # noqa: S608
         ids = [row[0] for row in self._connection.execute(ordered, (session_id,))]
         for message_id in ids:
             if message_id in touched:
-                stored = self._message(message_id, message_id in changed, parts)
+                stored = self._message(message_id, message_id in changed, fresh_parts)
                 if stored is not None:
                     yield from conversation.message(stored, last=message_id == ids[-1])
         yield from conversation.finish()
         if by_session:
-            yield from self._orphans(session_id, parts)
+            yield from self._orphans(session_id, fresh_parts)
         yield from self._rest(conversation)
 
     def _orphans(self, session_id: str, parts: set[str]) -> Iterator[Group]:

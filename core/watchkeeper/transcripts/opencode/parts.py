@@ -8,7 +8,7 @@ import re
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import count_of, text_of
+from watchkeeper.transcripts.jsontext import count_of, text_of, write
 
 NOT_FOR_US = "known, and of no use here"
 HOUSEKEEPING = frozenset({"agent", "patch", "snapshot", "step-start"})
@@ -116,5 +116,4 @@ def title_parts(title: str | None) -> tuple[str | None, str | None]:
 
 def digest(*values: Any) -> str:
     """A name for what was said, the same wherever it is repeated under other ids."""
-    text = json.dumps(values, ensure_ascii=True, sort_keys=True, default=str)
-    return blake2b(text.encode(), digest_size=12).hexdigest()
+    return blake2b(write(values)[0].encode("utf-8", "replace"), digest_size=12).hexdigest()

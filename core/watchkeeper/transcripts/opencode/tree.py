@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from copy import deepcopy
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +138,11 @@ class TreeReader:
             broken: list[Record] = [Raw("session", "broken JSON")] if value is None else []
             yield data, [*conversation.session(value or {}), *broken]
         for place, each in enumerate(stored):
+            touched = each.changed or each.id in conversation.open
+            if not touched and not any(news.perhaps(path) for path in self._tree.parts(each.id)):
+                continue
             whole = self._with_parts(each, news)
-            if not (whole.changed or each.id in conversation.open or any(part.changed for part in whole.parts)):
+            if not touched and not any(part.changed for part in whole.parts):
                 continue
             for data_of, records in conversation.message(whole, last=place == len(stored) - 1):
                 yield data_of, records if named else [conversation.naming(), *records]
@@ -178,10 +182,14 @@ class _News:
         self.stamps = stamps
         self._seen: dict[str, str] = {}
 
+    def perhaps(self, path: Path) -> bool:
+        """Whether a file may be so, told without opening it."""
+        return self.stamps.get(path, self._mark + 1) >= self._mark
+
     def of(self, path: Path, data: bytes) -> bool:
         stamp = self.stamps.get(path, self._mark + 1)  # one that came meanwhile is new
         name = digest(str(path))
-        self._seen[name] = said = digest(data.hex()[:4_096], len(data))
+        self._seen[name] = said = blake2b(data, digest_size=12).hexdigest()
         if stamp == self._mark and self._edge:
             return self._edge.get(name) != said
         return stamp > self._mark
