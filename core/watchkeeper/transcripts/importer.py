@@ -33,6 +33,8 @@ BATCH_BYTES = 4 << 20
 BATCH_FILES = 200
 FEW_FILES = 20
 ATTEMPTS = 5
+BREATH_SECONDS = 0.005
+"""The write lock is left free for so long between two batches: runs go on beside an import, and ask every millisecond."""
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
 
@@ -203,6 +205,8 @@ class Importer:
             return
         try:
             self._count(submitted)
+            if not self._live:
+                time.sleep(BREATH_SECONDS)
         except WatchkeeperError:
             raise
         except Exception:
