@@ -169,7 +169,7 @@ def test_keys_for_looking_around_are_bound() -> None:
     from watchkeeper_tui.screens.live import LiveScreen
 
     names = {"[": "left_square_bracket", "]": "right_square_bracket", "-": "minus", "=": "equals_sign", "/": "slash"}
-    names |= {":": "colon", "?": "question_mark", "esc": "escape"}
+    names |= {":": "colon", "?": "question_mark", "esc": "escape", "<": "less_than_sign", ">": "greater_than_sign"}
     bound = {key for kind in LiveScreen.__mro__ for one in kind.__dict__.get("BINDINGS", ()) for key in one.key.split(",")}
     bound |= {"ctrl+p", "enter", "j", "k", "g", "G", "PgUp", "PgDn"}  # the toolkit's own, and those of every list
     part = (DOCS / "dashboard.md").read_text(encoding="utf-8").partition("## Looking around")[2].partition("## ")[0]

@@ -119,6 +119,9 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config" / "watchkeeper"))
     time.tzset()
+    # Not the first time: the hint of the first time has a test of its own.
+    (tmp_path / "state" / "watchkeeper").mkdir(parents=True)
+    (tmp_path / "state" / "watchkeeper" / "layout.json").write_text('{"hinted": true}')
 
 
 __all__ = ["NOW", "Desk"]

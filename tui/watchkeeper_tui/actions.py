@@ -157,6 +157,19 @@ def _of_ours(action: Action) -> Action:
     return replace(action, why_not=lambda target: target.not_ours or action.why_not(target))
 
 
+def _pin(target: Target, text: str) -> list[Request]:
+    """A number with `#` is a fact's; everything else is a text of its own."""
+    wanted = text.strip()
+    if wanted.startswith("#") and wanted[1:].isdecimal():
+        return [Request("pin", None, None, {"fact": int(wanted[1:])}, f"pin fact {wanted}")]
+    return [Request("pin", None, None, {"text": wanted}, f"pin “{clip(sanitize(wanted), 40)}”")]
+
+
+def _unpin(target: Target, text: str) -> list[Request]:
+    number = text.strip().removeprefix("#")
+    return [Request("unpin", None, None, {"fact": int(number)}, f"unpin fact #{number}")] if number.isdecimal() else []
+
+
 _ACTIONS: tuple[Action, ...] = (
     Action("pause", "p", "Pause", "pause the selected agent at its next step", _each_agent("pause"), _why_not_pause),
     Action(
@@ -260,6 +273,11 @@ _ACTIONS: tuple[Action, ...] = (
         ),
         lambda target, text: ["Cancel the whole run: every task that has not ended is cancelled. What was done is kept."],
         once=True,
+    ),
+    Action("pin", "", "Pin", "put a text, or a fact, into every prompt of the run", _pin, asks="Pin to every prompt", once=True),
+    Action("unpin", "", "Unpin", "take a fact out of the prompts again", _unpin, asks="The fact's number", once=True),
+    Action(
+        "memory_sync", "", "Sync memory", "persist the memory of every active agent now", _whole_run("memory_sync"), once=True
     ),
     Action("approve", "", "Approve", "approve the question that waits", _decide("approve"), _why_not_answer),
     Action(

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from textual.theme import Theme
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
 from watchkeeper_tui.keymap import shown_key, usable_keys
+from watchkeeper_tui.layout import layout_file, load_layout, save_layout
 from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
 from watchkeeper_tui.palette import Palette
@@ -65,14 +67,19 @@ class WatchkeeperApp(App[int]):
         probe: Callable[[Path, str], int | None] = lease_pid,
         theme_folders: list[Path] | None = None,
         settings: Settings | None = None,
+        layout_path: Path | None = None,
     ) -> None:
         self.settings = settings if settings is not None else load_settings()
+        self._layout_path = layout_path or layout_file()
+        self.layout_kept, self._layout_problem = load_layout(self._layout_path)
         plain = "NO_COLOR" in os.environ
         self._theme_folders = theme_folders
         self.themes, self.theme_problems = load_themes(theme_folders, plain=plain)
         own = theme_folders[-1] if theme_folders else user_folder()
         self._theme_watch = ThemeWatch(own, lambda: self.call_from_thread(self.reload_themes))
         super().__init__(ansi_color=True if plain else None)
+        if self.settings.reduced_motion:
+            self.animation_level = "none"
         for each in self.themes.values():
             self.register_theme(each.theme)
         chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or self.settings.theme or DEFAULT_THEME
@@ -157,6 +164,8 @@ class WatchkeeperApp(App[int]):
         self._theme_watch.start()
         self.set_interval(1.0, self._tick)
         problems = [*self.settings.problems, *self.theme_problems, *self.key_problems]
+        if self._layout_problem:
+            problems.append(self._layout_problem)
         if problems:
             self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12)
 
@@ -238,6 +247,19 @@ class WatchkeeperApp(App[int]):
         """The process that drives a session, or None."""
         return self._probe(self.database_path, session_id)
 
+    def remember(self, **changes: Any) -> None:
+        """Keep how the screen is laid out for the next time."""
+        changed = replace(self.layout_kept, **changes)
+        if changed == self.layout_kept:
+            return
+        self.layout_kept = changed
+        try:
+            save_layout(self._layout_path, changed)
+        except OSError as error:
+            if not self._layout_problem:
+                self._layout_problem = f"the layout cannot be kept: {error}"
+                self._live.say(sanitize(self._layout_problem), "muted")
+
     # Going places.
 
     def open_sessions(self, words: str) -> None:
@@ -262,7 +284,9 @@ class WatchkeeperApp(App[int]):
         while len(self.screen_stack) > 1 and self.screen is not self._live:
             self.pop_screen()
         if read_only:
-            self.call_after_refresh(self._live.say, f"{session_id} is open read-only: every action is refused", "waiting", seconds=30)
+            self.call_after_refresh(
+                self._live.say, f"{session_id} is open read-only: every action is refused", "waiting", seconds=30
+            )
 
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""

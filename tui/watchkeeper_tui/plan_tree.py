@@ -147,17 +147,30 @@ class PlanShaper:
 
     def __init__(self) -> None:
         self._snapshot: Snapshot | None = None
-        self._for: tuple[frozenset[str], str, int] | None = None
+        self._for: tuple[frozenset[str], str, str, int] | None = None
         self._shape = PlanShape(())
 
-    def rows(self, snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = "") -> PlanRows:
-        """The rows to show, in the planner's order. `words` keeps matching rows and those above them."""
-        # What is searched for may be a state, which time alone can change.
-        wanted = (collapsed, words, int(now) if words else 0)
+    def rows(
+        self,
+        snapshot: Snapshot,
+        now: float,
+        *,
+        collapsed: frozenset[str] = frozenset(),
+        words: str = "",
+        order: str = "tree",
+    ) -> PlanRows:
+        """The rows to show. `words` keeps matching rows and, in the tree, those above them; `order` is one of `ORDERS`."""
+        # What is searched for may be a state, which time alone can change; what is sorted moves once a second at most.
+        flat = order in _KEYS
+        wanted = (collapsed, words, order, int(now) if words or flat else 0)
         before, self._snapshot = self._snapshot, snapshot
         if before is None or wanted != self._for or not _same_shape(before, snapshot, exact=bool(words)):
             self._for = wanted
-            self._shape = PlanShape(tuple(_places(_nodes(snapshot), snapshot, now, collapsed, words)))
+            nodes = _nodes(snapshot)
+            places = (
+                _sorted_places(nodes, snapshot, now, words, order) if flat else _places(nodes, snapshot, now, collapsed, words)
+            )
+            self._shape = PlanShape(tuple(places))
         return PlanRows(self._shape, snapshot, now)
 
 
@@ -215,6 +228,55 @@ def _places(roots: list[_Node], snapshot: Snapshot, now: float, collapsed: froze
             inner = lines + ("" if depth == 0 else " " if last else "│")
             for index in range(len(children) - 1, -1, -1):
                 waiting.append((children[index], inner, index == len(children) - 1, depth + 1))
+
+
+def _sorted_places(roots: list[_Node], snapshot: Snapshot, now: float, words: str, order: str) -> Iterator[_Place]:
+    """Every agent and task on a row of its own, without the tree."""
+    wanted = words.casefold().split()
+    nodes = [each for root in roots for each in (root, *_below(root)) if not wanted or _matches(each, wanted, snapshot, now)]
+    key = _KEYS[order]
+    nodes.sort(key=lambda node: key(snapshot.task(node.task_id), snapshot.agent(node.agent_id), snapshot, now), reverse=True)
+    for node in nodes:
+        yield _Place(node.id, "", node.task_id, node.agent_id, expandable=False, expanded=True)
+
+
+def _urgency(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> float:
+    role = _condition(task, agent, snapshot, now).role
+    return -float(_URGENT.index(role)) if role in _URGENT else -float(len(_URGENT))
+
+
+ORDERS = {
+    "tree": "as it was planned",
+    "cost": "by cost",
+    "tokens": "by tokens",
+    "context": "by how full the context is",
+    "attention": "by who needs you",
+}
+"""The orders of the plan, with the words for them."""
+
+_URGENT = (
+    "waiting",
+    "failed",
+    "dead",
+    "silent",
+    "retrying",
+    "paused",
+    "slot",
+    "working",
+    "muted",
+    "pending",
+    "done",
+    "cancelled",
+)
+
+_KEYS: dict[str, Callable[[TaskFacts | None, AgentFacts | None, Snapshot, float], float]] = {
+    "cost": lambda task, agent, snapshot, now: agent.cost_usd or 0.0 if agent is not None else -1.0,
+    "tokens": lambda task, agent, snapshot, now: agent.total_tokens if agent is not None else -1.0,
+    "context": lambda task, agent, snapshot, now: (
+        agent.context_tokens / (agent.context_limit or 1) if agent is not None else -1.0
+    ),
+    "attention": _urgency,
+}
 
 
 def _kept(roots: list[_Node], wanted: list[str], snapshot: Snapshot, now: float) -> set[str] | None:

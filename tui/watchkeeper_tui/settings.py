@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+DEFAULT_THRESHOLD = 0.75
 SIGNALS = ("bell", "osc9", "osc777", "off")
 
 
@@ -40,6 +41,10 @@ class Settings:
     keys: Mapping[str, str] = field(default_factory=dict)
     """Keys by the id of what they do, as in `act.pause = "p"`; several keys with commas."""
     notifications: Notifications = Notifications()
+    reduced_motion: bool = False
+    """Nothing moves by itself. Also where `WATCHKEEPER_REDUCED_MOTION` is set."""
+    summarization_threshold: float = DEFAULT_THRESHOLD
+    """The share of a window at which the host starts to compact: what is shown as coming must be what comes."""
     problems: tuple[str, ...] = ()
     """One line for each setting that could not be used."""
 
@@ -60,10 +65,18 @@ def load_settings(folder: Path | None = None) -> Settings:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        return Settings()
+        return Settings(reduced_motion=_wants_stillness())
     except (OSError, ValueError) as error:
-        return Settings(problems=(f"{path.name} is not used: {error}",))
+        return Settings(reduced_motion=_wants_stillness(), problems=(f"{path.name} is not used: {error}",))
     problems: list[str] = []
+    still = content.get("reduced_motion", False)
+    if not isinstance(still, bool):
+        problems.append("reduced_motion must be true or false")
+        still = False
+    threshold = content.get("summarization_threshold", DEFAULT_THRESHOLD)
+    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0.1 < threshold <= 0.95:
+        problems.append("summarization_threshold must be a share between 0.1 and 0.95")
+        threshold = DEFAULT_THRESHOLD
     theme = content.get("theme")
     if theme is not None and not isinstance(theme, str):
         problems.append("theme must be a name")
@@ -73,7 +86,12 @@ def load_settings(folder: Path | None = None) -> Settings:
         problems.append('[keys] must hold keys by action, as in "act.pause" = "p"')
         keys = {}
     notifications = _notifications(content.get("notifications", {}), problems)
-    return Settings(theme, keys, notifications, tuple(f"{path.name}: {each}" for each in problems))
+    told = tuple(f"{path.name}: {each}" for each in problems)
+    return Settings(theme, keys, notifications, still or _wants_stillness(), float(threshold), told)
+
+
+def _wants_stillness() -> bool:
+    return os.environ.get("WATCHKEEPER_REDUCED_MOTION", "") not in ("", "0")
 
 
 def _notifications(table: Any, problems: list[str]) -> Notifications:

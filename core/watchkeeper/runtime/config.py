@@ -74,6 +74,8 @@ class Config(_Strict):
     keys: dict[str, str] = {}
     """The dashboard's keys by the id of what they do, as in `"act.pause" = "p"`."""
     notifications: NotificationSettings = NotificationSettings()
+    reduced_motion: bool = False
+    """The dashboard moves nothing by itself: no sliding, no blinking."""
 
 
 class WorkspaceConfig(_Strict):

@@ -21,6 +21,11 @@ STATES = {
 }
 
 
+def is_buffered(each: CompactionFacts) -> bool:
+    """An observation made ahead of need, which waits until its messages have to go."""
+    return each.status == "prepared" and each.trigger in ("observer", "reflector")
+
+
 def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
     """One pass as one line."""
     glyph, role, word = STATES.get(each.status, ("·", "muted", sanitize(each.status)))
@@ -31,6 +36,9 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     if each.status == "running":
         upto = f" up to #{each.high_water}" if each.high_water else ""
         return [*pieces, (f"observing{upto}, {figures.duration(now - each.requested_at)}", "working")]
+    if is_buffered(each):
+        upto = f" up to #{each.high_water}" if each.high_water else ""
+        return [*pieces, (f"buffered{upto}", role), ("  waits until its messages must go", "muted")]
     if each.tokens_before is not None and each.tokens_after is not None:
         before, after = each.tokens_before, each.tokens_after
         pieces += [

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui.sanitize import sanitize_lines, wrap
+from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 
@@ -23,6 +24,8 @@ class PageContext:
     """Keys of what the user unfolded."""
     words: str = ""
     """What the user searches for."""
+    threshold: float = DEFAULT_THRESHOLD
+    """The share of a window at which compaction starts, where the host does not say."""
 
 
 @dataclass(frozen=True, slots=True)

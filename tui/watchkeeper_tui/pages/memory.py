@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.dashboard_agent import CallFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
 from watchkeeper_tui.widgets.cells import Piece
 
-ROOM = frozenset({"limit", "total", "headroom", "free"})
+ROOM = frozenset({"limit", "total", "headroom", "free", "threshold"})
 """Entries of a composition that are no content."""
 
 _ROLES = {
@@ -24,8 +27,8 @@ _ROLES = {
 }
 _NAMES = {"overhead": "system+tools"}
 
-THRESHOLD = 0.75
-"""Share of the window where compaction starts by default."""
+STARTS = "threshold"
+"""The entry of a composition that says, in tokens without the overhead, where the host starts to compact."""
 
 
 def kind_role(kind: str) -> str:
@@ -37,6 +40,31 @@ def context_used(agent: AgentFacts) -> int:
     """Tokens of the window that are spent: what the parts add up to, or the total where no parts are known."""
     parts = sum(tokens for kind, tokens in agent.composition if kind not in ROOM)
     return max(parts, agent.context_tokens)
+
+
+def compacts_at(agent: AgentFacts, share: float) -> int:
+    """Tokens of the window at which compaction starts: what the host says, else `share` of the window."""
+    parts = dict(agent.composition)
+    said = parts.get(STARTS, 0)
+    return said + parts.get("overhead", 0) if said > 0 else int(agent.context_limit * share)
+
+
+def seconds_to_compaction(calls: Sequence[CallFacts], left: int) -> float | None:
+    """How long until the context has grown by `left` tokens, at the pace of the newest calls since it last shrank.
+
+    None where it does not grow, or too little is known. `calls` are newest first.
+    """
+    turns = [call for call in calls if call.status == "done" and call.purpose in ("turn", "planner")][:12]
+    grown: list[CallFacts] = []
+    for call in turns:
+        if grown and call.prompt_tokens > grown[-1].prompt_tokens:
+            break
+        grown.append(call)
+    if len(grown) < 3 or left <= 0:
+        return None
+    seconds = grown[0].started_at - grown[-1].started_at
+    tokens = grown[0].prompt_tokens - grown[-1].prompt_tokens
+    return left * seconds / tokens if tokens > 0 and seconds > 0 else None
 
 
 def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells: int) -> list[Piece]:
@@ -71,12 +99,15 @@ def _context(view: PageContext) -> list[PageLine]:
     free = max(0, limit - used)
     legend += [("░ ", "bar_empty"), ("free ", "text"), (figures.tokens(free), "muted")]
     lines += _wrapped("context.legend", legend, view.width)
-    mark = int(limit * THRESHOLD)
+    mark = compacts_at(agent, view.threshold)
     left = mark - used
     note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
     if limit:
         note.append((f"  compaction near {figures.tokens(mark)}", "muted"))
         note.append((f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high"))
+        seconds = seconds_to_compaction(view.detail.calls, left) if agent.ended_at is None else None
+        if seconds is not None:
+            note.append((f", in about {figures.duration(seconds)} at this pace", "muted"))
     lines += [*_wrapped("context.note", note, view.width), blank("context.end")]
     return lines
 
@@ -108,6 +139,8 @@ def _observations(view: PageContext) -> list[PageLine]:
     verbatim = f"messages verbatim from #{current.verbatim_from}" if current.verbatim_from else "no message verbatim"
     lines = [heading("obs", "Observations", f"{len(current.observations)} in view {current.version} · {verbatim}")]
     for each in current.observations:
+        if not _holds(each.text, view.words):
+            continue
         key = f"obs.{each.id}"
         unfolded = key in view.expanded
         provisional = " provisional" if each.provisional else ""
@@ -129,8 +162,10 @@ def _observations(view: PageContext) -> list[PageLine]:
 
 
 def _facts(view: PageContext) -> list[PageLine]:
-    facts = view.detail.facts
-    lines = [heading("facts", "Facts", figures.plural(len(facts), "remembered fact") if facts else "none remembered yet")]
+    facts = [fact for fact in view.detail.facts if _holds(f"{fact.kind} {fact.text}", view.words)]
+    found = f" of {len(view.detail.facts)} with “{sanitize(view.words)}”" if view.words else ""
+    said = figures.plural(len(facts), "remembered fact") + found if facts or found else "none remembered yet"
+    lines = [heading("facts", "Facts", said)]
     for fact in facts:
         key = f"fact.{fact.id}"
         mark: Piece = ("⚑ ", "kind_pinned") if fact.pinned else ("  ", "text")
@@ -146,6 +181,11 @@ def _facts(view: PageContext) -> list[PageLine]:
             )
             lines.append(PageLine(f"{key}.{index}", pieces, key, fact.text))
     return lines
+
+
+def _holds(text: str, words: str) -> bool:
+    folded = text.casefold()
+    return all(word in folded for word in words.casefold().split())
 
 
 def _wrapped(line_id: str, pieces: list[Piece], width: int) -> list[PageLine]:

@@ -7,6 +7,9 @@ from watchkeeper_tui.pages.context import PageContext, PageLine
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.snapshot import TranscriptBlock
 
+BOUNDARY = "boundary"
+"""The id of the line below which messages are verbatim."""
+
 _LOOKS = {
     "user": ("»", "user"),
     "assistant": ("●", "assistant"),
@@ -35,7 +38,7 @@ def transcript_page(view: PageContext) -> list[PageLine]:
             continue
         if compacted is not None and block.seq >= compacted and not words:
             rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
-            lines.append(PageLine("boundary", ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
+            lines.append(PageLine(BOUNDARY, ((clip(rule, view.width).ljust(view.width, "─"), "compaction"),)))
             compacted = None
         lines += block_lines(view, block)
     for call in running.values():

@@ -72,6 +72,7 @@ class CompactionScreen(Acting, WatchScreen):
         Binding("left_square_bracket", "step(1)", "Older", show=False, id="compaction.older"),
         Binding("right_square_bracket", "step(-1)", "Newer", show=False, id="compaction.newer"),
         Binding("y", "copy", "Copy", show=False, id="compaction.copy"),
+        Binding("P", "pin", "Pin", show=False, id="compaction.pin"),
         Binding("escape", "back", "Back", show=False, id="compaction.back"),
     ]
 
@@ -173,6 +174,7 @@ class CompactionScreen(Acting, WatchScreen):
                 KeyHint("!", "All" if self._only_lost else "Only lost", "only_lost"),
                 KeyHint("tab", "Other side", "other_side"),
                 KeyHint("↵", "Unfold", "open"),
+                KeyHint("P", "Pin", "pin", BY_ID["pin"].why_not(target)),
                 KeyHint("[ ]", "Older, newer", "step(1)"),
                 KeyHint("esc", "Back", "back"),
                 KeyHint("?", "Help", "help"),
@@ -258,6 +260,14 @@ class CompactionScreen(Acting, WatchScreen):
             self.watch_app.copy_text(text)
             self.say(f"copied {len(text):,} characters", "done", seconds=3)
 
+    def action_pin(self) -> None:
+        """Put what the line says, as the user words it, into every prompt of the run."""
+        page = self.focused
+        line = page.selected if isinstance(page, PageView) else None
+        text = "".join(text for text, _ in line.pieces).strip() if line is not None else ""
+        question: list[list[Piece]] = [[("Pin to every prompt", "strong"), ("   Enter pins it, Esc gives up", "muted")]]
+        self.prompt.ask_line(question, lambda typed: self._typed(BY_ID["pin"], self.target, typed), kind="pin", value=text)
+
     def action_back(self) -> None:
         self.app.pop_screen()
 
@@ -283,6 +293,7 @@ class CompactionScreen(Acting, WatchScreen):
                     ("u", "undo this pass"),
                     ("U", "redo what was undone"),
                     ("R", "compact again, with instructions"),
+                    ("P", "pin a line to every prompt, in your words"),
                     ("y", "copy"),
                 ],
             )

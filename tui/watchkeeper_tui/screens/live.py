@@ -11,11 +11,13 @@ from textual.containers import Container
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID
 from watchkeeper_tui.event_filter import EventFilter
+from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.exporting import Exporting
+from watchkeeper_tui.screens.live_help import Group, live_help
 from watchkeeper_tui.screens.looking import Looking
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
@@ -34,6 +36,9 @@ from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 if TYPE_CHECKING:
     pass
 
+FIRST_HINT = (
+    "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
+)
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
@@ -58,6 +63,9 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         Binding("right_square_bracket", "step_agent(1)", "Next agent", show=False, id="agent.next"),
         Binding("e", "attention", "Next that needs you", show=False, id="attention"),
         Binding("z", "zoom", "Zoom", show=False, id="zoom"),
+        Binding("o", "next_order", "Order", show=False, id="plan.order"),
+        Binding("less_than_sign", "divide(-5)", "Divider left", show=False, id="pane.narrower"),
+        Binding("greater_than_sign", "divide(5)", "Divider right", show=False, id="pane.wider"),
         Binding("f", "freeze", "Freeze", show=False, id="freeze"),
         Binding("slash", "filter", "Filter", show=False, id="filter"),
         Binding("space", "mark", "Mark", show=False, id="mark"),
@@ -101,7 +109,12 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
 
     def on_mount(self) -> None:
         self.plan.focus()
+        remembered = self.watch_app.layout_kept
+        self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0)
         self._arrange()
+        if not remembered.hinted:
+            self.say(FIRST_HINT, "accent", seconds=30)
+            self.watch_app.remember(hinted=True)
 
     # Parts.
 
@@ -166,9 +179,10 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         snapshot, roster = self.snapshot, self.roster
         roster.update(snapshot, now)
         plan_words, event_words = self.words.get("plan", ""), self.words.get("events", "")
-        self.shown_rows = self._shaper.rows(snapshot, now, collapsed=self.collapsed, words=plan_words)
+        order = self.watch_app.layout_kept.order
+        self.shown_rows = self._shaper.rows(snapshot, now, collapsed=self.collapsed, words=plan_words, order=order)
         plan = self.plan
-        plan.filter_words = plan_words
+        plan.filter_words, plan.order = plan_words, order
         plan.show(self.shown_rows, dict(snapshot.rates.agent_cost))
         if not self._chosen_by_user:
             self._choose_first()
@@ -295,9 +309,17 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         assert parsed.slash is not None
         name, argument = parsed.slash.name, parsed.argument
         tabs = {"memory": 0, "context": 0, "usage": 3, "cost": 3}
-        if name in tabs:
+        verb, _, words = argument.partition(" ")
+        if name == "memory" and verb == "sync":
+            self.act("memory_sync")
+        elif name == "memory" and verb not in ("", "status", "search"):
+            self.say("/memory takes status, sync, or search and words", "failed")
+        elif name in tabs:
+            if name == "memory":
+                self.words["agent"] = words.strip()
             self.agent_pane.open_tab(tabs[name])
             self.action_pane("agent")
+            self.redraw()
         elif name == "agent":
             self.action_pane("agent")
             if not self.has_class("-zoom"):
@@ -317,35 +339,5 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         self._chosen_by_user = True
         super().act(name, text)
 
-    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [
-            (
-                "Act on the selected agent, or on those marked with space",
-                [(self.watch_app.key_for(f"act.{a.id}", a.key), a.help) for a in ACTIONS if a.key],
-            ),
-            (
-                "Look around",
-                [
-                    ("j k, arrows, g G, PgUp PgDn", "move"),
-                    ("1 2 3 4, tab", "plan, events, agent, compaction"),
-                    ("enter", "open the agent, or a compaction; fold and unfold in its pane"),
-                    ("[ ]", "previous, next agent"),
-                    ("e", "next row that needs you"),
-                    ("left right", "fold the tree; the tabs of the agent pane"),
-                    ("- =", "collapse, expand all"),
-                    ("/", "filter the plan or the events, search the transcript"),
-                    ("space", "mark, for an action on several"),
-                    ("f", "freeze the view; the run goes on"),
-                    ("z", "zoom the pane"),
-                    ("y", "copy"),
-                    ("s", "every session"),
-                ],
-            ),
-            (
-                "States",
-                [
-                    ("● working  ◔ slot  ? needs you", "‖ paused  ↻ retrying  ! silent"),
-                    ("✓ done  ✗ failed  † dead", "· pending  ~ stale  × cancelled"),
-                ],
-            ),
-        ]
+    def help_groups(self) -> list[Group]:
+        return live_help(self.active_pane, self.watch_app.key_for)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchkeeper_tui.plan_tree import PlanRows, plan_rows
+from watchkeeper_tui.plan_tree import ORDERS, PlanRows, plan_rows
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.agent import AgentPane
@@ -56,6 +56,15 @@ class Looking(_Base):
         row = self.shown_rows.place_of_agent(order[place])
         if row is not None:
             self.plan.select(self.shown_rows[row].id)
+
+    def action_next_order(self) -> None:
+        """Sort the plan by something else."""
+        orders = list(ORDERS)
+        now = self.watch_app.layout_kept.order
+        wanted = orders[(orders.index(now) + 1) % len(orders)] if now in orders else orders[0]
+        self.watch_app.remember(order=wanted)
+        self.redraw()
+        self.say(f"the plan {ORDERS[wanted]}", "muted", seconds=3)
 
     def action_attention(self) -> None:
         """Go to the next row that needs somebody."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from textual.widget import Widget
 
+from watchkeeper_tui.layout import SPLITS
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.page import PageView
 
@@ -64,6 +65,12 @@ class Panes(_Base):
         order = ("plan", "agent", "events", "compaction")
         self.action_pane(order[(order.index(self.active_pane) + step) % len(order)])
 
+    def action_divide(self, step: int) -> None:
+        """Move the divider between the left panes and the right ones."""
+        now = self.watch_app.layout_kept.split or 50
+        self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], now + step)))
+        self._arrange()
+
     def action_zoom(self) -> None:
         name = self.active_pane
         self.toggle_class("-zoom")
@@ -83,3 +90,8 @@ class Panes(_Base):
             shown = PANES
         for pane in PANES:
             self.query_one(f"#{pane}").set_class(pane not in shown, "-away")
+        split, styles = self.watch_app.layout_kept.split, self.query_one("#panes").styles
+        if shown == PANES and SPLITS[0] <= split <= SPLITS[1]:
+            styles.grid_columns = f"{split}fr {100 - split}fr"
+        else:
+            styles.clear_rule("grid_columns")

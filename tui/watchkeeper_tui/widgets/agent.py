@@ -17,7 +17,8 @@ from watchkeeper_tui.conditions import agent_condition, last_sign
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
-from watchkeeper_tui.pages.memory import THRESHOLD, context_used
+from watchkeeper_tui.pages.memory import compacts_at, context_used
+from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width, set_title
@@ -27,6 +28,8 @@ from watchkeeper_tui.widgets.rows import RowView
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
+    from watchkeeper_tui.screens.acting import Acting
+    from watchkeeper_tui.screens.base import WatchScreen
 
 
 class TabLine(Widget):
@@ -101,7 +104,8 @@ class Figures(Widget):
             return Content("")
         width = self.size.width
         used, limit = context_used(agent), agent.context_limit
-        right = f"  {figures.tokens(used)}/{figures.tokens(limit)}  compacts near {figures.tokens(limit * THRESHOLD)}"
+        share = cast("WatchkeeperApp", self.app).settings.summarization_threshold
+        right = f"  {figures.tokens(used)}/{figures.tokens(limit)}  compacts near {figures.tokens(compacts_at(agent, share))}"
         if width < 50:
             right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
         cells = max(6, width - len(right) - 9)
@@ -127,6 +131,8 @@ class AgentPane(Vertical):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h,comma", "tab(-1)", "Previous tab", show=False, id="agent.previous_tab"),
         Binding("right,l,full_stop", "tab(1)", "Next tab", show=False, id="agent.next_tab"),
+        Binding("asterisk", "pin", "Pin or unpin the fact", show=False, id="agent.pin"),
+        Binding("c", "to_compaction", "To the compaction", show=False, id="agent.to_compaction"),
     ]
 
     def __init__(self, *, id: str = "agent") -> None:
@@ -200,6 +206,7 @@ class AgentPane(Vertical):
             now=self._now,
             expanded=self._expanded.get(agent.id, frozenset()),
             words=self.words,
+            threshold=cast("WatchkeeperApp", self.app).settings.summarization_threshold,
         )
         return PAGES[self.tab].lines(context)
 
@@ -211,11 +218,29 @@ class AgentPane(Vertical):
     def open_tab(self, index: int) -> None:
         """Open a tab by its place."""
         self.tab = index % len(PAGES)
+        cast("WatchkeeperApp", self.app).remember(tab=PAGES[self.tab].name)
         self._start()
         self.redraw()
 
     def action_tab(self, step: int) -> None:
         self.open_tab(self.tab + step)
+
+    def action_to_compaction(self) -> None:
+        """Go to where the transcript was compacted: above it, observations stand in place of messages."""
+        self.open_tab(next(index for index, page in enumerate(PAGES) if page.name == "Transcript"))
+        if not self.page.select(BOUNDARY, tell=False):
+            cast("WatchScreen", self.screen).say("nothing of this transcript was compacted", "muted")
+
+    def action_pin(self) -> None:
+        """Pin the fact under the cursor to every prompt, or take it out again."""
+        line, screen = self.page.selected, cast("Acting", self.screen)
+        key = line.key if line is not None else ""
+        facts = self._snapshot.detail.facts if self._snapshot.detail is not None else ()
+        fact = next((each for each in facts if f"fact.{each.id}" == key), None)
+        if fact is None:
+            screen.say("choose a fact of the Memory tab first; /pin TEXT pins a text of your own", "muted")
+        else:
+            screen.act("unpin" if fact.pinned else "pin", f"#{fact.id}")
 
     def toggle(self, key: str) -> None:
         """Fold or unfold what `key` names."""

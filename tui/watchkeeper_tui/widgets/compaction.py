@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.pages.compactions import compaction_pieces
-from watchkeeper_tui.pages.memory import THRESHOLD, context_used
+from watchkeeper_tui.pages.compactions import compaction_pieces, is_buffered
+from watchkeeper_tui.pages.memory import compacts_at, context_used
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import Snapshot
@@ -39,8 +39,11 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self.set_rows([*flying, *near, *ended])
         removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
         pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
-        if flying:
-            pieces.append((f"  ◌ {len(flying)} in flight", "working"))
+        buffered = sum(1 for each in flying if is_buffered(each))
+        if len(flying) > buffered:
+            pieces.append((f"  ◌ {len(flying) - buffered} in flight", "working"))
+        if buffered:
+            pieces.append((f"  ◔ {figures.plural(buffered, 'chunk')} buffered", "slot"))
         if removed > 0:
             pieces.append((f"  {figures.tokens(removed)} tok let go", "muted"))
         stalled = sum(each.stall_seconds for each in ended)
@@ -54,7 +57,7 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
     def row_cells(self, row: CompactionFacts | AgentFacts) -> Sequence[Cell]:
         if isinstance(row, AgentFacts):
             used = context_used(row)
-            left = max(0, int(row.context_limit * THRESHOLD) - used)
+            left = max(0, compacts_at(row, self.watch_app.settings.summarization_threshold) - used)
             note = f"  compacts in {figures.tokens(left)} tok" if left else "  compaction due"
             bar = context_bar(used, row.context_limit)
             return (

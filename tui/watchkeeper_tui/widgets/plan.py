@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.memory import context_used
-from watchkeeper_tui.plan_tree import PlanRow, PlanRows
+from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
@@ -44,6 +44,7 @@ class PlanView(RowView[PlanRow]):
         self._rates: dict[str, float] = {}
         self.marked: frozenset[str] = frozenset()
         self.filter_words = ""
+        self.order = "tree"
 
     def show(self, rows: PlanRows, rates: dict[str, float]) -> None:
         """Show these rows; `rates` are dollars a minute by agent."""
@@ -57,6 +58,8 @@ class PlanView(RowView[PlanRow]):
     def title(self) -> None:
         """Bring the pane's title up to date."""
         pieces: list[Piece] = [("1", "key"), (" Plan", "strong")]
+        if self.order != "tree":
+            pieces.append((f"  {ORDERS.get(self.order, '')}", "accent"))
         if self.filter_words:
             pieces += [("  /", "accent"), (sanitize(self.filter_words), "match")]
         if self.marked:

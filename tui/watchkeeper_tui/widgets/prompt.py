@@ -68,6 +68,9 @@ class Prompt(Vertical, can_focus=True):
         yield _Words("answers")
         yield _Line(id="prompt-line", select_on_focus=False, compact=True)
 
+    def on_mount(self) -> None:
+        self.query_one(_Line).cursor_blink = not cast("WatchkeeperApp", self.app).settings.reduced_motion
+
     @property
     def is_asking(self) -> bool:
         """A question is open."""

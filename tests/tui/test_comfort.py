@@ -1,0 +1,230 @@
+"""What makes a dashboard pleasant to leave open: it remembers, helps where it is asked, and says what is coming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from textual.pilot import Pilot
+
+from watchkeeper.store.dashboard_agent import CallFacts
+from watchkeeper_tui.layout import Layout, load_layout
+from watchkeeper_tui.pages.memory import seconds_to_compaction
+from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.settings import load_settings
+
+WIDE = (120, 40)
+
+
+def live(pilot: Pilot[int]) -> LiveScreen:
+    assert isinstance(pilot.app.screen, LiveScreen)
+    return pilot.app.screen
+
+
+async def opened(pilot: Pilot[int]) -> None:
+    await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "reading" not in text_of(pilot))
+
+
+async def typed(pilot: Pilot[int], line: str) -> None:
+    await pilot.press("colon")
+    live(pilot).prompt.query_one("#prompt-line").value = line  # type: ignore[attr-defined]
+    await pilot.press("enter")
+
+
+# The layout.
+
+
+async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text('{"hinted": true}')
+    async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        wide = live(pilot).plan.size.width
+        await pilot.press("greater_than_sign", "greater_than_sign", "o", "3", "right", "right")
+        await until(pilot, lambda: "[Calls]" in text_of(pilot))
+    async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        assert "[Calls]" in text_of(pilot)
+        assert "1 Plan  by cost" in text_of(pilot)
+        assert live(pilot).plan.size.width > wide + 8
+        await pilot.press("z")
+        await until(pilot, lambda: live(pilot).plan.size.width > 110)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[1]",
+        '{"split": "wide", "order": 7, "tab": null, "zoo": 1, "hinted": true}',
+        '{"split": 4000, "order": "moon", "hinted": true}',
+    ],
+)
+async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(desk: Desk, tmp_path: Path, content: str) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(content)
+    async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        if not content.endswith("true}"):
+            await until(pilot, lambda: "layout.json is not used" in text_of(pilot))
+        await pilot.press("o")
+        await pilot.pause()
+
+
+def test_only_known_values_of_the_right_kind_are_taken_from_a_layout(tmp_path: Path) -> None:
+    path = tmp_path / "layout.json"
+    path.write_text(json.dumps({"tab": "Calls", "split": True, "order": 3, "new": "x"}))
+    assert load_layout(path) == (Layout(tab="Calls"), "")
+    assert load_layout(tmp_path / "none.json") == (Layout(), "")
+
+
+async def test_a_layout_that_cannot_be_kept_is_said_and_harms_nothing(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with desk.app(layout_path=tmp_path / "file" / "layout.json").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "the layout cannot be kept" in text_of(pilot))
+        await opened(pilot)
+
+
+async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "layout.json"
+    for hinted in (True, False):
+        async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
+            await opened(pilot)
+            assert ("new here?" in text_of(pilot)) is hinted
+
+
+async def test_reduced_motion_moves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert desk.app().animation_level != "none"
+    monkeypatch.setenv("WATCHKEEPER_REDUCED_MOTION", "1")
+    assert desk.app().animation_level == "none"
+    monkeypatch.setenv("WATCHKEEPER_REDUCED_MOTION", "0")
+    (tmp_path / "config.toml").write_text("reduced_motion = true")
+    assert load_settings(tmp_path).reduced_motion
+
+
+# The order of the plan.
+
+
+async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(desk: Desk) -> None:
+    desk.session.set_agent("explorer2", cost_usd=7.5)
+    desk.session.set_agent("explorer1", cost_usd=0.5)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        tree = [row.id for row in live(pilot).shown_rows]
+        await pilot.press("o")
+        rows = list(live(pilot).shown_rows)
+        assert [row.agent.id for row in rows if row.agent][:2] == ["explorer2", "explorer1"]
+        assert sorted(row.id for row in rows) == sorted(tree)
+        await pilot.press("o", "o", "o")
+        assert live(pilot).shown_rows[0].condition.role == "failed"
+        await pilot.press("o")
+        assert [row.id for row in live(pilot).shown_rows] == tree
+
+
+# Help, and finding one's way.
+
+
+async def test_help_tells_first_what_works_in_the_pane_it_was_asked_in(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        for key, words in (("1", "This pane: the plan"), ("3", "This pane: the agent"), ("2", "This pane: events")):
+            await pilot.press(key, "question_mark")
+            await until(pilot, lambda words=words: words in text_of(pilot))
+            await pilot.press("escape")
+            await pilot.pause()
+
+
+async def test_c_goes_to_where_the_transcript_was_compacted(large_desk: Desk) -> None:
+    async with large_desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "part 2 " in text_of(pilot))
+        live(pilot).plan.select("task:task001")
+        await until(pilot, lambda: "3 coder-1" in text_of(pilot) and "reading" not in text_of(pilot))
+        await pilot.press("3", "c")
+        await until(pilot, lambda: "from #3 verbatim" in text_of(pilot))
+        assert live(pilot).agent_pane.page.selected_id == "boundary"
+
+
+# Pinning, and the rest of the command bar.
+
+
+async def test_star_pins_the_fact_under_the_cursor_and_takes_a_pinned_one_out(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 60)) as pilot:
+        await opened(pilot)
+        await pilot.press("3")
+        page = live(pilot).agent_pane.page
+        for words, kind in (("core has 30 Python files", "pin"), ("keep cents as integers", "unpin")):
+            line = next(line for line in page.rows if line.copy == words)
+            page.select(line.id)
+            await pilot.press("asterisk")
+            await until(pilot, lambda kind=kind: any(each[0] == kind for each in desk.session.commands()))
+        payloads = [json.loads(each[3]) for each in desk.session.commands()]
+        assert all(isinstance(payload["fact"], int) for payload in payloads)
+        page.select("context.bar")
+        await pilot.press("asterisk")
+        await until(pilot, lambda: "choose a fact" in text_of(pilot))
+
+
+async def test_memory_sync_search_and_pin_in_the_command_bar(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 60)) as pilot:
+        await opened(pilot)
+        await typed(pilot, "/memory sync")
+        await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["memory_sync"])
+        await typed(pilot, "/pin never touch  main")
+        await until(pilot, lambda: len(desk.session.commands()) == 2)
+        assert json.loads(desk.session.commands()[1][3]) == {"text": "never touch  main"}
+        await typed(pilot, "/memory search cents")
+        await until(pilot, lambda: "1 remembered fact of 2 with “cents”" in text_of(pilot))
+        assert "core has 30" not in text_of(pilot)
+        await typed(pilot, "/memory nonsense")
+        await until(pilot, lambda: "/memory takes" in text_of(pilot))
+
+
+async def test_a_line_of_a_compaction_is_pinned_in_the_users_words(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        await pilot.press("4", "enter")
+        await until(pilot, lambda: "Only lost" in text_of(pilot))
+        await pilot.press("P")
+        await until(pilot, lambda: "Pin to every prompt" in text_of(pilot))
+        pilot.app.screen.query_one("#prompt-line").value = "retry budget is 3"  # type: ignore[attr-defined]
+        await pilot.press("enter")
+        await until(pilot, lambda: bool(desk.session.commands()))
+        assert desk.session.commands()[0][0] == "pin"
+        assert json.loads(desk.session.commands()[0][3]) == {"text": "retry budget is 3"}
+
+
+# What is coming.
+
+
+def call(started: float, prompt: int, status: str = "done") -> CallFacts:
+    return CallFacts(1, 1, "turn", "m", status, None, prompt, 10, 0, 0, True, None, "exact", started, 1.0, None, 0.0, 0, None)
+
+
+def test_the_time_to_a_compaction_follows_the_growth_since_the_last_one() -> None:
+    growing = [call(130, 4000), call(120, 3000), call(110, 2000), call(100, 1000), call(90, 9000), call(80, 8000)]
+    assert seconds_to_compaction(growing, 2000) == pytest.approx(20)
+    assert seconds_to_compaction(growing, 0) is None
+    assert seconds_to_compaction(growing[:2], 2000) is None
+    assert seconds_to_compaction([call(3, 500), call(2, 500), call(1, 500)], 2000) is None
+
+
+async def test_where_compaction_starts_is_what_the_host_says_or_the_configuration(desk: Desk, tmp_path: Path) -> None:
+    folder = tmp_path / "config" / "watchkeeper"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text("summarization_threshold = 0.5")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "compaction near 16k" in text_of(pilot))
+        desk.session.set_agent("explorer1", composition=json.dumps({"messages": 10_900, "overhead": 1000, "threshold": 20_000}))
+        desk.feed.wake()
+        await until(pilot, lambda: "compaction near 21k" in text_of(pilot))
+        assert "threshold" not in text_of(pilot).replace("threshold 24k", "")
+
+
+async def test_observations_made_ahead_are_shown_as_buffered_and_not_as_in_flight(desk: Desk) -> None:
+    desk.session.compaction("explorer1", status="prepared", trigger="observer", high_water=77, ended_at=None, tokens_after=None)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "1 chunk buffered" in text_of(pilot))
+        assert "buffered up to #77" in text_of(pilot)
+        assert "in flight" not in text_of(pilot)
