@@ -146,7 +146,9 @@ def killed_at(point: str, hit: int, workspace: Path, folder: Path, reference: Ou
     return reached, judge(reference, database, code, said)
 
 
-def killed_at_random(rng: random.Random, seconds: float, workspace: Path, folder: Path, reference: Outcome, name: str) -> list[str]:
+def killed_at_random(
+    rng: random.Random, seconds: float, workspace: Path, folder: Path, reference: Outcome, name: str
+) -> list[str]:
     """One trial: up to five kills at random moments, then left alone."""
     database = folder / f"{name}.db"
     process = wk(*demo_arguments(workspace, database))

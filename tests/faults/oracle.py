@@ -81,6 +81,7 @@ def _without_ids(text: str, ids: frozenset[str]) -> str:
     """Without ids, which are random, and without what an assignment says of the session's facts: which of them are known
     already, when a task is given out, is a matter of how fast the others are."""
     text = re.sub(r"artifact://sha256/[0-9a-f]{64}", "artifact://…", text)
+    text = re.sub(r'memory_delta_ref\\": (null|\\"artifact://…\\")', "memory_delta_ref…", text)
     text = re.sub(r"What this session knows so far:(?:\\n- .*?)+(?=\\n\\n)", "…", text)
     return re.sub(r"(?<![a-z0-9])[a-z2-9]{8}(?![a-z0-9])", lambda found: "…" if found[0] in ids else found[0], text)
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypedDict
 
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import END, START, StateGraph
-
 from tests.peers import work
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from agents import Agent, Model, ModelResponse, Runner, SQLiteSession, Usage, function_tool, set_tracing_disabled
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
-
 from tests.peers import work
 
 set_tracing_disabled(True)

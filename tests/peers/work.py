@@ -12,7 +12,7 @@ from pathlib import Path
 
 WORKERS = ("north", "east", "south", "west")
 STEPS = 2
-EFFECTS = tuple(f"{worker}-{step}" for worker in WORKERS for step in range(STEPS)) + ("join-0",)
+EFFECTS = (*(f"{worker}-{step}" for worker in WORKERS for step in range(STEPS)), "join-0")
 RESULT = f"joined {len(WORKERS) * STEPS} effects of {len(WORKERS)} workers"
 MOMENT_SECONDS = 0.015
 
