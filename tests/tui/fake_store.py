@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.schema import APPLICATION_ID, FIRST, SCHEMA_VERSION, SECOND, statements
+from watchkeeper.store.migrations.first import FIRST
+from watchkeeper.store.migrations.second import SECOND
+from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
 
 NOW = 1_790_000_000.0
 

@@ -9,7 +9,8 @@ import pytest
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.schema import APPLICATION_ID, FIRST, SCHEMA_VERSION, statements
+from watchkeeper.store.migrations.first import FIRST
+from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
 
 
 def first_version(path: Path) -> None:
