@@ -30,8 +30,9 @@ DIGEST_CHARACTERS = 12
 _REPLACES = "(SELECT json_group_array('fact://' || substr(o.digest, 1, 12)) FROM facts o WHERE o.superseded_by = f.id)"
 _COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {_REPLACES} FROM facts f"  # noqa: S608
 # ?1 session (null: all), ?2 workspace, ?3 the agent that asks, ?4 whether facts of every agent are seen.
+_NOT_DELETED = " NOT EXISTS (SELECT 1 FROM sessions d WHERE d.id = f.session_id AND d.deleted_at IS NOT NULL)"
 _VISIBLE = (
-    " f.superseded_by IS NULL AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"
+    f" f.superseded_by IS NULL AND{_NOT_DELETED} AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"  # noqa: S608 - a constant
     " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id = line.id)"
     " SELECT id FROM line WHERE id IS NOT NULL))) OR (f.scope = 'workspace' AND f.workspace = ?2))"
 )
@@ -276,8 +277,8 @@ def count_facts(
 def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
     """Standing facts of a session, and of its workspace, oldest first: `(id, kind, text, sources)`."""
     rows: list[Any] = reads.all(
-        "SELECT f.id, f.kind, f.text, f.sources FROM facts f JOIN sessions s ON s.id = ?"
-        " WHERE f.pinned = 1 AND f.superseded_by IS NULL AND f.scope <> 'agent' AND (f.session_id = s.id"
+        "SELECT f.id, f.kind, f.text, f.sources FROM facts f JOIN sessions s ON s.id = ?"  # noqa: S608 - a constant
+        f" WHERE f.pinned = 1 AND f.superseded_by IS NULL AND{_NOT_DELETED} AND f.scope <> 'agent' AND (f.session_id = s.id"
         " OR (f.scope = 'workspace' AND f.workspace = s.workspace)) ORDER BY f.id DESC LIMIT ?",
         (session_id, limit),
     )

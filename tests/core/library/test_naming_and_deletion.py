@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.library.conftest import add_session
+from tests.core.library.conftest import add_session, put
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, NotFound
-from watchkeeper.store import sessions, state
+from watchkeeper.store import facts, sessions, state
+from watchkeeper.store.dashboard import newest_session
 from watchkeeper.store.dashboard_sessions import list_sessions
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import change_tags, delete, deleted_sessions, rename, restore
@@ -91,11 +92,35 @@ def test_a_deleted_session_is_in_no_list_and_no_name_means_it(connection: Any, p
                 connection.row_factory = None
 
     assert [row["id"] for row in state.summaries(Reads())] == ["older234"]
-    assert sessions.find(connection, "last") == "older234"
+    assert sessions.find(connection, "last") == newest_session(connection) == "older234"
     with pytest.raises(NotFound, match="`wk restore abcd2345` brings it back"):
         sessions.find(connection, "abcd2345")
     with pytest.raises(NotFound):
         sessions.find(connection, "abcd")
+
+
+def test_agents_of_later_sessions_recall_nothing_of_a_deleted_one(connection: Any, path: Path) -> None:
+    add_session(connection, "abcd2345")
+    add_session(connection, "later234")
+    for session_id, text in (("abcd2345", "always answer in Latin"), ("later234", "keep it short")):
+        put(connection, "facts", session_id=session_id, workspace="/w", scope="workspace", kind="instruction", text=text, digest=text,
+            pinned=1, created_at=1.0)  # fmt: skip
+
+    class Reads:
+        def all(self, sql: str, parameters: Any = ()) -> Any:
+            return connection.execute(sql, parameters).fetchall()
+
+    def recalled() -> set[str]:
+        pinned = {row[2] for row in facts.pinned_facts(Reads(), "later234")}
+        assert pinned == {row[2] for row in facts.find_facts(Reads(), "later234", ["always", "keep"], workspace="/w")}
+        return pinned
+
+    connection.execute("UPDATE sessions SET workspace = '/w'")
+    assert recalled() == {"always answer in Latin", "keep it short"}
+    delete(path, "abcd2345")
+    assert recalled() == {"keep it short"}
+    restore(path, "abcd2345")
+    assert recalled() == {"always answer in Latin", "keep it short"}
 
 
 def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> None:

@@ -18,6 +18,7 @@ from watchkeeper.store import database
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import delete, fork, plan_prune, prune, restore, vacuum
 from watchkeeper.store.library.changing import in_short_transactions
+from watchkeeper.store.library.forking import _TABLES
 from watchkeeper.store.message_index import index_until
 
 DAY = 86_400.0
@@ -94,6 +95,8 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
     for table in OF_SESSION:
         assert bench.query(f"SELECT * FROM {table} WHERE session_id = ?", session) == [], table
         assert bench.query(f"SELECT * FROM {table} WHERE session_id = ?", other) == kept[table], table
+    for table, column in having_column(bench, "session_id"):
+        assert bench.query(f"SELECT count(*) FROM {table} WHERE {column} = ?", session) == [(0,)], table
     for table in OF_AGENT:
         assert bench.query(f"SELECT count(*) FROM {table} WHERE agent_id NOT IN (SELECT id FROM agents)") == [(0,)], table
     assert bench.query("SELECT count(*) FROM plan_revisions WHERE plan_id NOT IN (SELECT id FROM plans)") == [(0,)]
@@ -103,6 +106,27 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
     assert not lock.exists()
     bench.session = other
     bench.assert_sound()
+
+
+def having_column(bench: Bench, column: str) -> list[tuple[str, str]]:
+    """Every table with a column of that name."""
+    tables = bench.query("SELECT name FROM sqlite_master WHERE type = 'table'")
+    return [
+        (table, column)
+        for (table,) in tables
+        if column in {row[1] for row in bench.query(f"SELECT * FROM pragma_table_info('{table}')")}
+    ]
+
+
+def test_every_table_is_pruned_and_forked_or_left_out_on_purpose(bench: Bench) -> None:
+    bench.start(script())
+    pruned = {*OF_AGENT, *OF_SESSION, "messages_fts_sessions", "transcript_records"}
+    forked = {table.name for table in _TABLES} | {"events"}
+    left_out = {"live", "transcript_files", "transcript_records", "messages_fts_sessions"}
+    """What a host shows while it works; what was read of other programs' logs; where the index has a session's words."""
+    found = {table for column in ("session_id", "agent_id") for table, _ in having_column(bench, column)}
+    assert found - pruned == set()
+    assert found - forked == left_out
 
 
 async def test_artifacts_go_with_the_last_session_that_refers_to_them(bench: Bench) -> None:

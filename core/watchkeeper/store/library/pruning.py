@@ -16,7 +16,7 @@ from watchkeeper.store.lease import probe
 from watchkeeper.store.library import references
 from watchkeeper.store.library.changing import driven_by_nobody, in_short_transactions, opened
 from watchkeeper.store.library.deletion import UNDO_DAYS
-from watchkeeper.store.library.purging import forget_files, purge_all_but_its_row, purge_artifacts
+from watchkeeper.store.library.purging import forget_files, forget_places, purge_all_but_its_row, purge_artifacts
 from watchkeeper.store.message_index import index_until
 
 INDEX_SECONDS = 5.0
@@ -141,6 +141,7 @@ def prune(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None] | None 
         transactions = in_short_transactions(connection, work.rows(connection))
         free = work.candidates - references.still_held(connection, work.candidates)
         transactions += in_short_transactions(connection, _artifacts(connection, sorted(free), work.gone))
+        transactions += in_short_transactions(connection, forget_places(connection))
         for session_id in work.gone:
             forget_files(path, session_id)
         index_until(connection, seconds=INDEX_SECONDS)

@@ -63,6 +63,16 @@ def purge_artifacts(connection: Connection, digests: Iterable[str]) -> Iterator[
         yield int(row[0]) if row else 0
 
 
+def forget_places(connection: Connection) -> Iterator[None]:
+    """Forget where in the index of words the messages of sessions that are gone stood."""
+    gone = connection.execute(
+        "SELECT first_id FROM messages_fts_sessions WHERE session_id NOT IN (SELECT id FROM sessions)"
+    ).fetchall()
+    for row in gone:
+        connection.execute("DELETE FROM messages_fts_sessions WHERE first_id = ?", row)
+        yield
+
+
 def forget_files(path: Path, session_id: str) -> None:
     """Remove the session's lock file and its host's log."""
     lock = lock_path(path, session_id)
