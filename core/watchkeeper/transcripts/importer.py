@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.model import Cost, PriceStatus
@@ -21,12 +21,12 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.message_index import index_within
 from watchkeeper.store.writer import Group, Writer
-from watchkeeper.transcripts import finding, lines
+from watchkeeper.transcripts import finding
 from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
 from watchkeeper.transcripts.batch import Batch, Pricing
-from watchkeeper.transcripts.jsontext import parse
-from watchkeeper.transcripts.records import LineReader, ModelCall, Program, Raw, Record, Source
-from watchkeeper.transcripts.registry import program_of, programs
+from watchkeeper.transcripts.reading import open_log
+from watchkeeper.transcripts.records import ModelCall, Program
+from watchkeeper.transcripts.registry import programs
 from watchkeeper.transcripts.report import Report
 
 BATCH_BYTES = 4 << 20
@@ -263,120 +263,14 @@ class Importer:
 
     def _read(self, found: finding.Found) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)
-        row = rows.load_file(self._connection(), path)
-        source = self._source(found.path)
-        program = next((each for each in programs() if row is not None and each.name == row.program), None) or program_of(source)
-        if program is None or (self._only is not None and program is not self._only):
-            if source.head.strip():
+        log = open_log(found, rows.load_file(self._connection(), path), self._only)
+        if log is None:
+            if found.size:
                 self.report.unknown.append(path)
-            return
-        source = Source(source.path, source.head, _companions(program, found.path))
-        if program.fingerprint(found.path) is not None:
-            yield from self._pull(found, path, row, program, source)
-            return
-        with open(found.path, "rb") as file:
-            yield from self._read_lines(file, found, path, row, program, source)
-
-    def _source(self, path: Path) -> Source:
-        return Source(path, finding.read_head(path))
-
-    def _read_lines(
-        self, file: BinaryIO, found: finding.Found, path: str, row: rows.FileRow | None, program: Program, source: Source
-    ) -> Iterator[Chunk]:
-        again = row is not None and (
-            found.size < row.read_bytes or not lines.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
-        )
-        start = 0 if row is None or again else row.read_bytes
-        state = None if row is None or again else row.state
-        reader: Any = program.reader(source, state["reader"] if state else None)
-        chunk = Chunk(found.path, path, program.name, row, first=True, again=again, reread=again)
-        chunk.session = state["session"] if state else None
-        chunk.line = row.lines if row is not None and not again else 0
-        open_end = bool(state and state.get("open_end"))
-        place = start
-        for line in lines.read_lines(file, start):
-            if open_end and not line.data and line.ended:
-                # The newline of a last line that was whole without it.
-                open_end, place = False, line.end
-                continue
-            open_end = False
-            if not line.ended and (line.size > lines.LONGEST_LINE or parse(line.data) is None):
-                chunk.waiting = True
-                break
-            open_end = not line.ended
-            chunk.line += 1
-            place = line.end
-            records = _feed(reader, chunk.line, line)
-            chunk.groups.append((chunk.line, line.data, records))
-            chunk.bytes += line.size + 1
-            if chunk.bytes >= BATCH_BYTES:
-                yield self._end(chunk, file, found, place, reader, open_end)
-                chunk = chunk.next()
-        yield self._end(chunk, file, found, place, reader, open_end, last=True)
-
-    def _end(
-        self, chunk: Chunk, file: BinaryIO, found: finding.Found, place: int, reader: LineReader, open_end: bool,
-        last: bool = False,
-    ) -> Chunk:  # fmt: skip
-        here = file.tell()
-        chunk.read_bytes = place
-        # Before its end, a file's row must not look like the whole file's.
-        chunk.size, chunk.modified_at = (found.size, found.modified_at) if last else (place, 0.0)
-        chunk.head, chunk.tail = lines.mark(file, place), lines.mark(file, place, at_end=True)
-        chunk.state = {"reader": reader.save(), "open_end": open_end}
-        file.seek(here)
-        self._done[1] += chunk.bytes
-        self._tell()
-        return chunk
-
-    def _pull(
-        self, found: finding.Found, path: str, row: rows.FileRow | None, program: Program, source: Source
-    ) -> Iterator[Chunk]:
-        mark = program.fingerprint(found.path)
-        if mark is None:
-            return
-        if row is not None and (row.read_bytes, row.head_digest) == (mark[0], repr(mark[1])):
+        elif log.unchanged:
             self.report.unchanged += 1
-            return
-        reader: Any = program.reader(source, row.state["reader"] if row is not None else None)
-        chunk = Chunk(found.path, path, program.name, row, first=True)
-        chunk.session = row.state["session"] if row is not None else None
-        chunk.line = row.lines if row is not None else 0
-
-        def end(last: bool) -> Chunk:
-            chunk.size = -1  # the file alone does not tell whether something is new
-            chunk.modified_at, chunk.read_bytes = found.modified_at, mark[0] if last else 0
-            chunk.head = repr(mark[1]) if last else ""
-            chunk.state = {"reader": reader.save(), "open_end": False}
-            self._done[1] += chunk.bytes
-            self._tell()
-            return chunk
-
-        for line, data, records in reader.pull():
-            chunk.line = line
-            chunk.groups.append((line, data, records or [Raw("?", "the reader gave nothing for it")]))
-            chunk.bytes += len(data)
-            if chunk.bytes >= BATCH_BYTES:
-                yield end(last=False)
-                chunk = chunk.next()
-        yield end(last=True)
-
-
-def _feed(reader: Any, number: int, line: lines.Line) -> list[Record]:
-    if line.size > lines.LONGEST_LINE:
-        return [Raw("?", "longer than 64 MiB: its beginning is kept")]
-    try:
-        found: list[Record] = reader.feed(number, line.data)
-    except Exception as error:  # a reader must not; one that does loses no line for it
-        return [Raw("?", f"the reader failed on it ({type(error).__name__})")]
-    return found or [Raw("?", "the reader gave nothing for it")]
-
-
-def _companions(program: Program, path: Path) -> dict[str, bytes]:
-    found = {}
-    for each in program.companions(path):
-        try:
-            found[each.name] = finding.read_head(each)
-        except OSError:
-            continue  # most files have none
-    return found
+        else:
+            for chunk in log.chunks(BATCH_BYTES):
+                self._done[1] += chunk.bytes
+                self._tell()
+                yield chunk
