@@ -1,0 +1,56 @@
+"""From which position on each model call was written; by the same reasoning as `library.calls_then`, for all positions at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from watchkeeper.store.replaying.listening import Heard
+from watchkeeper.store.replaying.rows import CallRow
+
+NEVER = 1 << 62
+
+
+def written_at(calls: list[CallRow], heard: Heard) -> list[tuple[int, CallRow]]:
+    """The calls with their positions; those that no event accounts for are left out.
+
+    A reply's call is written with the event that tells of it. One that failed, and those of passes over a context, have
+    no event of their own: their ids lie between those of replies, and a pass writes its calls when it tells of itself.
+    """
+    replies = [_reply_position(call, heard) if call.is_reply else None for call in calls]
+    after: list[int] = [NEVER] * len(calls)
+    earliest = NEVER
+    for place in range(len(calls) - 1, -1, -1):
+        after[place] = earliest
+        found = replies[place]
+        if found is not None:
+            earliest = min(earliest, found)
+    written: list[tuple[int, CallRow]] = []
+    latest = 0
+    for place, call in enumerate(calls):
+        position = replies[place]
+        if position is None:
+            position = min(after[place], max(latest, _position_of(_told_at(call, heard), heard)))
+        else:
+            latest = max(latest, position)
+        if position < NEVER:
+            written.append((position, call))
+    return written
+
+
+def _reply_position(call: CallRow, heard: Heard) -> int:
+    turns, positions = heard.replies.get(call.agent_id, ([], []))
+    place = bisect_left(turns, call.turn)
+    return positions[place] if place < len(turns) else NEVER
+
+
+def _told_at(call: CallRow, heard: Heard) -> float:
+    if call.purpose in ("turn", "planner"):
+        return call.ended_at
+    ends = heard.passed.get(call.agent_id, [])
+    place = bisect_left(ends, call.ended_at)
+    return ends[place] if place < len(ends) else call.ended_at
+
+
+def _position_of(at: float, heard: Heard) -> int:
+    place = bisect_left(heard.times, at)
+    return place + 1 if place < len(heard.times) else NEVER
