@@ -151,7 +151,8 @@ class Reader(threading.Thread):
             self._stale.clear()
             try:
                 self._read(changed)
-            except (sqlite3.Error, WatchkeeperError, OSError) as error:
+            except Exception as error:
+                # Whatever it is: a reader that ended in silence would leave a screen that looks alive.
                 self._fail(error)
                 self._stopping.wait(RETRY_SECONDS)
                 changed = True
@@ -262,8 +263,10 @@ class Reader(threading.Thread):
             from watchkeeper.store.database import explain
 
             problem = explain(self._path, error)
-        else:
+        elif isinstance(error, (WatchkeeperError, OSError)):
             problem = str(error)
+        else:
+            problem = f"a fault of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
         while self._questions:
             self._questions.popleft()[1](error)
         if self._snapshot.problem != problem:

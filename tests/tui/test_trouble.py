@@ -1,0 +1,108 @@
+"""Trouble under an open dashboard: it says what is wrong in one line, keeps what it read, and carries on by itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import create, small_session
+
+from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper_tui.screens.live import LiveScreen
+
+WIDE = (120, 40)
+
+
+async def test_a_deleted_database_is_said_and_one_put_back_is_read_again(desk: Desk, tmp_path: Path) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{desk.path}{suffix}").unlink()
+        await until(pilot, lambda: "no database at" in text_of(pilot) or "was deleted" in text_of(pilot))
+        assert "Explore core" in text_of(pilot)
+        other = create(tmp_path / "other.db")
+        session = small_session(other)
+        session.task("t-core", "Explore what was put back", agent="explorer1")
+        other.close()
+        shutil.move(tmp_path / "other.db", desk.path)
+        await until(pilot, lambda: "what was put back" in text_of(pilot))
+        await until(pilot, lambda: "no database at" not in text_of(pilot))
+
+
+async def test_a_database_replaced_under_its_name_is_read_from_the_start(desk: Desk, tmp_path: Path) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        other = create(tmp_path / "other.db")
+        session = small_session(other)
+        session.event("tool.done", "explorer1", tool="bash", preview="from the other file")
+        other.close()
+        os.replace(tmp_path / "other.db", desk.path)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{desk.path}{suffix}").unlink(missing_ok=True)
+        await until(pilot, lambda: "from the other file" in text_of(pilot))
+
+
+def damage(path: Path) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"\xff" * 200_000)
+
+
+async def test_a_damaged_database_is_said_and_ends_nothing(desk: Desk) -> None:
+    desk.session.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        damage(desk.path)
+        desk.session.event("tool.done", "explorer1", tool="bash", preview="written over the damage")
+        desk.feed.wake()
+        await until(pilot, lambda: "! " in text_of(pilot) and str(desk.path.name) in text_of(pilot))
+        assert "Explore core" in text_of(pilot)
+        await pilot.press("j", "question_mark", "escape")
+        assert isinstance(pilot.app.screen, LiveScreen)
+
+
+async def test_a_fault_while_reading_is_shown_and_not_swallowed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with monkeypatch.context() as broken:
+            broken.setattr(SessionFold, "read", lambda *_: 1 / 0)
+            desk.feed.wake()
+            await until(pilot, lambda: "a fault of the dashboard (ZeroDivisionError" in text_of(pilot))
+        await until(pilot, lambda: "ZeroDivisionError" not in text_of(pilot))
+
+
+async def test_a_session_deleted_for_good_is_said(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        desk.session.connection.execute("DELETE FROM sessions")
+        desk.feed.wake()
+        await until(pilot, lambda: "is no longer in the database" in text_of(pilot))
+
+
+async def test_a_terminal_of_20_by_5_says_how_the_run_stands_and_takes_keys(desk: Desk) -> None:
+    async with desk.app().run_test(size=(20, 5)) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        for key in [
+            "2",
+            "3",
+            "4",
+            "1",
+            "z",
+            "z",
+            "o",
+            "f",
+            "f",
+            "colon",
+            "escape",
+            "question_mark",
+            "escape",
+            "C",
+            "n",
+            "less_than_sign",
+        ]:
+            await pilot.press(key)
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, lambda: "Explore core" in text_of(pilot) and "2 Events" in text_of(pilot))
