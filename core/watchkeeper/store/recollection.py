@@ -62,6 +62,18 @@ def term_masks(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: 
     return [(row[0], row[1], row[2] or 0) for row in rows]
 
 
+_HOLDING = (
+    "SELECT m.agent_id, m.seq FROM (SELECT n.rowid AS place FROM agents a CROSS JOIN messages n ON n.agent_id = a.id"
+    " WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2) ORDER BY n.rowid DESC LIMIT ?3) CROSS JOIN messages m"
+    " ON m.rowid = place WHERE instr(m.content, ?4) > 0 LIMIT ?5"
+)
+
+
+def holding(reads: Any, session_id: str, piece: str, *, agent_id: str | None = None, limit: int = 12) -> list[tuple[str, int]]:
+    """`(agent_id, seq)` of the newest messages whose JSON holds `piece` anywhere, as it is written; at most `limit`."""
+    return [(row[0], row[1]) for row in reads.all(_HOLDING, (session_id, agent_id, NEWEST_MESSAGES, piece, limit))]
+
+
 def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
     """Content and time of the messages at `(agent_id, seq)`; places without one are left out."""
     rows = reads.all(

@@ -62,3 +62,19 @@ def test_arguments_of_calls_are_found_as_they_were_written(agent: Agent) -> None
     said = str(read(agent, pointer=f"message://{agent.id}/33", find='say("hi")\nreturn').content)
     assert 'old_string: say("hi")\nreturn None' in said
     assert "replace_all: true" in said
+
+
+@pytest.mark.parametrize("query", ["E4711", "/srv/data", "where was E4711 raised, and why?", "E4711: disk"])
+def test_recall_finds_what_stands_word_for_word_in_the_middle_of_a_long_message(agent: Agent, query: str) -> None:
+    for number in range(5):
+        add(agent, "assistant", f"later step {number} " + "filler " * 60)
+    said = agent.recall(query)
+    assert f"message://{agent.id}/32" in said
+    assert "E4711: disk" in said
+
+
+def test_a_word_that_stands_everywhere_is_left_to_the_ranking(agent: Agent) -> None:
+    from watchkeeper.memory.recall.verbatim import needles_of
+
+    assert needles_of("the 2023 report, see (src/a.py).") == ["the 2023 report, see (src/a.py).", "2023", "src/a.py"]
+    assert needles_of("who") == []

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
 from watchkeeper.memory.recall.ranking import Document, Likeness, rank
+from watchkeeper.memory.recall.verbatim import held_verbatim
 from watchkeeper.memory.recall.words import characters_of, literals_of, words_of
 from watchkeeper.records.memory import Content
 from watchkeeper.store import embeddings, facts, recollection
@@ -142,18 +143,24 @@ def _messages(
     *,
     only: str | None,
 ) -> list[Recalled]:
+    hidden = _in_sight(reads, reader)
+    skipped = recollection.calls_of(reads, session_id, OWN_TOOLS)
+    exact = [
+        Recalled("message", excerpt(text, [needle.lower()]), (f"message://{agent}/{seq}",), 1.0, "verbatim", agent, at)
+        for agent, seq, needle, text, at in held_verbatim(
+            reads, session_id, query, only=only, visible=lambda *place: not hidden(*place), said=lambda c: said_in(c, skipped)
+        )
+    ]
     pieces = _pieces(query)
     if not pieces:
-        return []
+        return exact[:limit]
     likeness = embeddings.message_likeness(reads, session_id, question.model, question.vector, agent_id=only) if question else {}
     masks = recollection.term_masks(reads, session_id, pieces, agent_id=only)
-    hidden = _in_sight(reads, reader)
     places = _candidates(masks, len(pieces), hidden)
     nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
     places += nearest[:CANDIDATE_MESSAGES]
     around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
     contents = recollection.messages_at(reads, around)
-    skipped = recollection.calls_of(reads, session_id, OWN_TOOLS)
     documents: list[Document] = []
     texts: dict[str, tuple[str, str, float]] = {}
     run, before = 0, ("", 0)
@@ -174,7 +181,8 @@ def _messages(
         text, agent, at = texts[hit.id]
         if text and not hidden(agent, int(hit.id.rpartition("/")[2])):
             found.append(Recalled("message", excerpt(text, pieces), (hit.id,), hit.score, hit.why, agent, at))
-    return found[:limit]
+    there = {one.sources for one in exact}
+    return [*exact, *(one for one in found if one.sources not in there)][:limit]
 
 
 def _pieces(query: str) -> list[str]:
