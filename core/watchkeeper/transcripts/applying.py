@@ -113,6 +113,7 @@ def _apply_chunk(
             counts.skipped["of a session that was deleted here"] += 1
             tally[1] += 1
             continue
+        counts.sessions.add(fold.id)
         if chunk.reread and not kept:
             kept = Counter(rows.raw_kept(batch.cursor, chunk.stored_path, fold.id))
             kept["\0"] = 1

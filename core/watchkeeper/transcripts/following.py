@@ -111,6 +111,7 @@ class Follower:
         return self._importer.may_be_log(path)
 
     def _is_ours(self, path: Path) -> bool:
+        path = _log_of(path)
         if not self._may_be_log(path):
             return False
         return any(path == place or place in path.parents or place.with_suffix("") in path.parents for place in self._places)
@@ -121,7 +122,7 @@ class Follower:
         self._take(changed)
 
     def _take(self, paths: list[Path]) -> None:
-        there = [path for path in dict.fromkeys(paths) if path.is_file()]
+        there = [path for path in dict.fromkeys(map(_log_of, paths)) if path.is_file()]
         if not there:
             return
         for path in there:
@@ -161,3 +162,8 @@ class Follower:
                 lease.release()
         self._leases.clear()
         self._grown.clear()
+
+
+def _log_of(path: Path) -> Path:
+    """What is read when this file changes: of SQLite's write-ahead log, the database that it belongs to."""
+    return path.with_name(path.name.removesuffix("-wal")) if path.name.endswith(".db-wal") else path

@@ -122,7 +122,7 @@ class CodexReader:
         if record is None:
             return [Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")]
         at = seconds(record.get("timestamp"))
-        kind, payload = record.get("type"), record.get("payload")
+        kind, payload = text_of(record.get("type")), record.get("payload")
         if not isinstance(payload, dict):
             kind, payload = self._bare(record)
         opening = self._open(kind, payload, at)
@@ -150,14 +150,14 @@ class CodexReader:
 
     def _bare(self, record: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """A line of the oldest logs, as the later ones would hold it."""
-        kind = record.get("type")
+        kind = text_of(record.get("type"))
         if kind in ITEMS:
             return "response_item", record
         if kind is None and text_of(record.get("id")) and "timestamp" in record:
             return "session_meta", record
         if kind is None and isinstance(record.get("record_type"), str):
             return f"record/{record['record_type']}"[:80], {}
-        return (None if kind in LINES or not isinstance(kind, str) else kind), {}
+        return (None if kind in LINES else kind), {}
 
     def _of_copy(self, found: list[Record]) -> list[Record]:
         if not self._spawned:
@@ -239,25 +239,25 @@ class CodexReader:
     # Response items.
 
     def _item(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
-        kind = item.get("type")
+        kind = text_of(item.get("type")) or "?"
         if kind == "message":
             self._message(item, at, uid, found)
         elif kind == "reasoning":
             self._say(items.thinking(item) or [{"type": "text", "text": ""}], at, uid, found)
         elif kind in ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call"):
-            self._call(str(kind), item, at, uid, found)
+            self._call(kind, item, at, uid, found)
         elif kind in _OUTPUTS:
             self._output(item, item.get("output", item.get("result")), at, uid, found)
         elif kind == "tool_search_output":
             self._output(item, json.dumps(item.get("tools"), ensure_ascii=False), at, uid, found)
         elif kind in ("web_search_call", "image_generation_call"):
-            self._hosted(str(kind), item, at, uid, found)
+            self._hosted(kind, item, at, uid, found)
         elif kind == "agent_message":
             self._heard(items.blocks(item.get("content")), at, uid, found)
         elif kind in ITEMS:
             found.append(Raw(f"response_item/{kind}", NOT_FOR_US))
         else:
-            found.append(Raw(f"response_item/{str(kind)[:60]}", "unknown record type"))
+            found.append(Raw(f"response_item/{kind[:60]}", "unknown record type"))
 
     def _message(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         content = items.blocks(item.get("content"))
@@ -364,7 +364,7 @@ class CodexReader:
     # Events.
 
     def _event(self, payload: dict[str, Any], at: float | None, data: bytes, found: list[Record]) -> None:
-        kind = payload.get("type")
+        kind = text_of(payload.get("type")) or "?"
         if kind == "token_count":
             self._token_count(payload, at, found)
         elif kind == "turn_aborted":
@@ -382,11 +382,10 @@ class CodexReader:
         elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self._spawned:
             found.append(Session(self._session, title=text_of(payload.get("thread_name"))))
         else:
-            if isinstance(kind, str):
-                self._outcome(kind, payload)
-                self._spawns.event(kind, payload, at, found)
+            self._outcome(kind, payload)
+            self._spawns.event(kind, payload, at, found)
             known = SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
-            found.append(Raw(f"event_msg/{str(kind)[:60]}", known))
+            found.append(Raw(f"event_msg/{kind[:60]}", known))
 
     def _token_count(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         info = payload.get("info")

@@ -312,10 +312,10 @@ class _Here(NamedTuple):
 
     def part(self, part: Part, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
         """What a part says now, and what was told of it then: `done`, `call`, or `raw`."""
-        kind = value.get("type")
+        kind = text_of(value.get("type")) or "?"
         agent, info = self.conversation.key, self.info
         if kind in ("text", "reasoning"):
-            return self._text(str(kind), value, before)
+            return self._text(kind, value, before)
         if kind == "tool":
             return self._tool(value, before)
         if kind == "step-finish":
@@ -340,7 +340,7 @@ class _Here(NamedTuple):
             return [Raw("part/compaction", "asks for a compaction; its summary tells of it")], "done"
         if kind in of.HOUSEKEEPING:
             return [Raw(f"part/{kind}", of.NOT_FOR_US)], "done"
-        return [Raw(f"part/{str(kind)[:60]}", "unknown record type")], "done"
+        return [Raw(f"part/{kind[:60]}", "unknown record type")], "done"
 
     def first_uid(self, value: dict[str, Any]) -> str | None:
         """The `uid` of the first message that a part became; None where it became none."""

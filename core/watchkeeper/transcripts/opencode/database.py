@@ -138,7 +138,7 @@ class _Reading:
                     f"SELECT * FROM {table} WHERE time_updated = ? LIMIT {EDGE_KEPT + 1}",  # noqa: S608
                     (newest,),
                 ).fetchall()
-                edge = {digest(row[0]): digest(*row) for row in rows} if len(rows) <= EDGE_KEPT else {}
+                edge = {digest(row[0]): digest(repr(row)) for row in rows} if len(rows) <= EDGE_KEPT else {}
             last = self._one(f"SELECT max(rowid) FROM {table}") if table != "todo" else None  # noqa: S608
             found[table] = {"time": newest, "row": last, "edge": edge}
         return found
@@ -177,7 +177,7 @@ class _Reading:
 
     def _digest(self, table: str, row_id: str) -> str:
         row = self._connection.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,)).fetchone()  # noqa: S608
-        return digest(*row)
+        return digest(repr(row))
 
     def sessions(self, after: list[Any] | None) -> Iterator[tuple[str, list[Any]]]:
         """Sessions with something new, those that came first before those that they started."""

@@ -1,0 +1,67 @@
+"""A session of OpenCode or Codex that somebody works in is shown as it grows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.core.transcripts.conftest import Store
+from tests.core.transcripts.test_codex_sessions import Rollout
+from tests.core.transcripts.test_following import Following
+from tests.core.transcripts.test_opencode_sessions import Book
+
+from watchkeeper.store.driver import sqlite3
+
+
+@pytest.fixture
+def stopping() -> Iterator[list[Following]]:
+    made: list[Following] = []
+    yield made
+    for each in made:
+        each.end()
+
+
+def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(store: Store, logs: Path, stopping: list[Following]) -> None:
+    book = Book()
+    session = book.session()
+    book.user(session, "Mend the cache")
+    path = book.database(logs)
+    writing = sqlite3.connect(path)
+    try:
+        writing.execute("PRAGMA wal_autocheckpoint = 0")
+        store.run(path)
+        stopping.append(Following(store, [path]))
+        message = json.dumps({"role": "user", "time": {"created": book.tick()}})
+        writing.execute("INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message))
+        part = json.dumps({"type": "text", "text": "on"})
+        writing.execute("INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part))
+        writing.commit()
+        stopping[0].until("SELECT count(*) FROM messages", 2)
+        assert store.one("SELECT count(*) FROM transcript_files") == 1
+    finally:
+        writing.close()
+
+
+def test_a_reply_of_codex_ends_the_work_of_its_agent(store: Store, logs: Path, stopping: list[Following]) -> None:
+    log = Rollout().event("task_started", turn_id="t", model_context_window=272_000).user("go")
+    path = log.write(logs)
+    store.run(path)
+    stopping.append(Following(store, [path]))
+    written = len(log.lines)
+
+    def write() -> None:
+        nonlocal written
+        with path.open("ab") as file:
+            file.writelines(json.dumps(line).encode() + b"\n" for line in log.lines[written:])
+        written = len(log.lines)
+
+    log.call("c1").tokens(100, 0, 5)
+    write()
+    stopping[0].until("SELECT status FROM tool_calls", "running")
+    assert store.one("SELECT status FROM agents") == "working"
+    log.output("c1").says("Done.").tokens(200, 100, 9).event("task_complete", turn_id="t")
+    write()
+    stopping[0].until("SELECT status FROM agents", "idle")
+    assert store.one("SELECT output_tokens FROM sessions") == 14
