@@ -181,6 +181,7 @@ def as_record(report: Report) -> dict[str, Any]:
         "type": "import",
         "files": report.files,
         "unchanged": report.unchanged,
+        "deleted": report.deleted,
         "sessions": sorted(report.sessions),
         "read": report.read,
         "raw": [{"kind": kind, "reason": reason, "lines": count} for (kind, reason), count in report.raw.most_common()],

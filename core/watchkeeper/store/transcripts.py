@@ -75,6 +75,12 @@ def file_marks(connection: Connection) -> dict[str, tuple[int, float, int]]:
     return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
+def is_deleted(connection: Connection, session_id: str | None) -> bool:
+    """Whether somebody deleted the session here, and may still restore it."""
+    row = connection.execute("SELECT deleted_at IS NOT NULL FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    return bool(row and row[0])
+
+
 def save_file(connection: Connection, row: FileRow) -> None:
     connection.execute(
         f"INSERT OR REPLACE INTO transcript_files ({_FILE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608

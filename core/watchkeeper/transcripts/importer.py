@@ -263,8 +263,11 @@ class Importer:
 
     def _read(self, found: finding.Found) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)
-        log = open_log(found, rows.load_file(self._connection(), path), self._only)
-        if log is None:
+        row = rows.load_file(self._connection(), path)
+        log = open_log(found, row, self._only)
+        if log is not None and log.of_one_session and row is not None and rows.is_deleted(self._connection(), row.session_id):
+            self.report.deleted += 1  # read no further, so that nothing is missing once it is restored
+        elif log is None:
             if found.size:
                 self.report.unknown.append(path)
         elif log.unchanged:

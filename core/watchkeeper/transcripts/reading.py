@@ -47,6 +47,11 @@ class OpenLog:
         self._mark = program.fingerprint(found.path)
 
     @property
+    def of_one_session(self) -> bool:
+        """All of it belongs to one session."""
+        return self._mark is None
+
+    @property
     def unchanged(self) -> bool:
         """Nothing is new in it, as far as that can be told without reading."""
         row, mark = self._row, self._mark

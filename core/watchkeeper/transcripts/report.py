@@ -16,6 +16,8 @@ class Report:
     """Logs of which something was read."""
     unchanged: int = 0
     """Logs that hold nothing new."""
+    deleted: int = 0
+    """Logs of sessions that were deleted here: left alone until they are restored."""
     sessions: set[str] = field(default_factory=set)
     """Ids of the sessions that were added to."""
     read: int = 0
@@ -47,6 +49,8 @@ class Report:
         parts.append(f"{self.skipped.total():,} skipped" + _why(self.skipped))
         if self.waiting:
             parts.append(f"{_count(self.waiting, 'unfinished last line')} waiting")
+        if self.deleted:
+            parts.append(f"{_count(self.deleted, 'log')} of sessions that were deleted here")
         if self.unknown:
             parts.append(f"{_count(len(self.unknown), 'file')} of no known program")
         if self.left:

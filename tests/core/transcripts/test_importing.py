@@ -370,8 +370,15 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     log.user("More")
     log.write(logs)
     report = store.run(path)
-    assert report.skipped == {"of a session that was deleted here": 1}
+    assert (report.deleted, report.lines) == (1, 0)
+    assert "1 log of sessions that were deleted here" in report.line()
     assert store.one("SELECT deleted_at FROM sessions") == 5
+    child = Log(isSidechain=True, agentId="abc")
+    child.user("Look", uuid="c0")
+    child.write(logs, f"{log.session}/subagents/agent-abc.jsonl")
+    assert store.run(logs).skipped == {"of a session that was deleted here": 1}
+    store.writer.submit(lambda group: group.connection.execute("UPDATE sessions SET deleted_at = NULL") and None).result(10)
+    assert store.run(logs).read == 1
 
 
 def test_sessions_of_two_folders_with_one_id_are_one(store: Store, logs: Path) -> None:
