@@ -12,6 +12,11 @@ PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYB
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
 
+_TELLING = 4
+"""Characters of a known value that make the end of a text look like its beginning."""
+_LAST_WORD = re.compile(r"[A-Za-z0-9_.+/=~-]{8,}")
+_LONGEST_WORD = 2_000
+
 _COMMON_VALUES = frozenset(
     {"disabled", "required", "optional", "password", "changeme", "anonymous", "undefined", "keychain", "redacted"}
 )
@@ -73,6 +78,20 @@ class Redactor:
         while len(text) >= LEAST_CHARACTERS and (clean := self._once(text)) != text:
             text = clean
         return text
+
+    def streamed(self, text: str) -> str:
+        """A text that is still being written: without secrets, and without an end that may be the beginning of one."""
+        text = self.text(text)
+        end = len(text)
+        for form in self._values:
+            at = text.find(form[:_TELLING], max(0, len(text) - len(form) + 1))
+            while at != -1 and at < end:
+                if form.startswith(text[at:]):
+                    end = at
+                at = text.find(form[:_TELLING], at + 1)
+        word = _LAST_WORD.match(text[:end][::-1][:_LONGEST_WORD])
+        end -= len(word[0]) if word is not None else 0
+        return text if end == len(text) else text[:end] + "…"
 
     def _once(self, text: str) -> str:
         if self._known is not None:

@@ -31,6 +31,7 @@ from watchkeeper.runtime.budgets import Budgets
 from watchkeeper.runtime.config import Config, config_folder, load_config, load_workspace_config
 from watchkeeper.runtime.host import SessionHost
 from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.redacting import RedactedModel
 from watchkeeper.runtime.starting import SessionSettings, check_workspace
 from watchkeeper.store.encoding import plain
 from watchkeeper.store.session_store import SessionStore
@@ -92,15 +93,16 @@ async def assemble(
         allow=frozenset(settings.allow),
         deny=frozenset(settings.deny),
     )
-    live = LiveRows(store, clock)
+    redact = Redactor(os.environ, secrets_of(servers) | _named_key(config))
+    live = LiveRows(store, clock, redactor=redact)
     models: dict[str, Model] = {}
 
     def model_of(ref: str) -> Model:
         if model is not None:
-            return model
+            return RedactedModel(model, redact)
         if ref not in models:
             models[ref] = resolve(ref, config=model_config(config, settings.speed, settings.context_tokens), clock=clock)
-        return models[ref]
+        return RedactedModel(models[ref], redact)
 
     gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
     environment = Environment(
@@ -116,7 +118,7 @@ async def assemble(
         tools=tools,
         tools_of=partial(tools_of, roles, tuple(tools)),
         permission=permissions.resolve,
-        redact=Redactor(os.environ, secrets_of(servers) | _named_key(config)),
+        redact=redact,
         release=pool.release,
         live=live,
         budget=lambda task_id: None,
@@ -129,7 +131,7 @@ async def assemble(
         ),
     )
     host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
-    host.warnings = [*roles.warnings, *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
+    host.warnings = redact([*roles.warnings, *mcp.warnings, *([recalling.warning] if recalling.warning else [])])
     budgets = Budgets(store, store.session_id, host.hosted_seconds)
     environment.budget = budgets.reached
     return Assembled(host, pool, mcp, models)

@@ -93,7 +93,7 @@ class CommandQueue:
             (self._store.session_id,),
         )
         for row in rows:
-            command = Command(row[0], row[1], row[2], row[3], decode(row[4]), row[5])
+            command = Command(row[0], row[1], row[2], row[3], self._host.environment.redact(decode(row[4])), row[5])
             try:
                 applier = self._appliers.get(command.kind)
                 if applier is None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
+from watchkeeper.records.redact import Redactor
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.faultpoints import reach
@@ -54,7 +55,9 @@ def submit(
     requested_by: str = "dashboard",
     dedupe_key: str | None = None,
 ) -> int:
-    """Queue a command; returns its id at once. The host applies it, or refuses it with a reason.
+    """Queue a command, without the secrets that its payload may hold; returns its id at once.
+
+    The host applies it, or refuses it with a reason.
 
     Raises:
         BadInput: not a kind of command, a session that another program ran, or called from a tool.
@@ -73,7 +76,7 @@ def submit(
             kind=kind,
             agent_id=agent_id,
             task_id=task_id,
-            payload=payload or {},
+            payload=Redactor(os.environ)(payload or {}),
             requested_by=requested_by,
             dedupe_key=dedupe_key,
             now=time.time(),

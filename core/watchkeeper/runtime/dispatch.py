@@ -28,7 +28,8 @@ async def dispatch(
     store = environment.store
     agent_id = environment.new_id()
     window = environment.settings.context_tokens or environment.model(model).context_window
-    system = prompts.system_prompt(role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md)
+    prompt = prompts.system_prompt(role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md)
+    system = environment.redact(prompt)
     source = _starts_from(environment, task)
     inputs = inputs_of(store, task, plans.load_tasks(store, environment.session_id))
     agent = Agent(

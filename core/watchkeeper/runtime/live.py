@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from watchkeeper.records.clock import Clock
+from watchkeeper.records.redact import Redactor
 from watchkeeper.store.encoding import plain
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
@@ -13,6 +14,8 @@ from watchkeeper.store.transaction import Transaction
 PERIOD_SECONDS = 0.1
 SHOWN_CHARACTERS = 2_000
 """Of streamed text, the end that is shown."""
+HELD_CHARACTERS = 64_000
+"""Of streamed text, the end that is held: a secret is known by its beginning, which may lie far before what is shown."""
 
 
 @dataclass(slots=True)
@@ -27,9 +30,10 @@ class _Shown:
 class LiveRows:
     """Gathers what loops say and upserts it, off their path. Nothing relies on these rows."""
 
-    def __init__(self, store: SessionStore, clock: Clock) -> None:
+    def __init__(self, store: SessionStore, clock: Clock, *, redactor: Redactor | None = None) -> None:
         self._store = store
         self._clock = clock
+        self._redactor = redactor or Redactor({})
         self._shown: dict[str, _Shown] = {}
         self._dirty: set[str] = set()
 
@@ -47,7 +51,7 @@ class LiveRows:
         """Add streamed text."""
         shown = self._shown.get(agent_id)
         if shown is not None:
-            shown.text = (shown.text + text)[-SHOWN_CHARACTERS:]
+            shown.text = (shown.text + text)[-HELD_CHARACTERS:]
             self._dirty.add(agent_id)
 
     async def run(self) -> None:
@@ -61,9 +65,18 @@ class LiveRows:
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, set()
-        now = self._clock.now()
+        now, session, redactor = self._clock.now(), self._store.session_id, self._redactor
         rows = [
-            (agent_id, self._store.session_id, one.activity, plain(one.detail), plain(one.text), one.since, one.until, now)
+            (
+                agent_id,
+                session,
+                one.activity,
+                plain(redactor.text(one.detail)),
+                plain(redactor.streamed(one.text)[-SHOWN_CHARACTERS:]),
+                one.since,
+                one.until,
+                now,
+            )
             for agent_id, one in ((agent_id, self._shown[agent_id]) for agent_id in dirty)
         ]
 

@@ -30,7 +30,7 @@ async def ensure_planner(environment: Environment, role: Role, *, agents_md: str
     goal, model = environment.redact(row[1]), role.model_for(row[2])
     window = environment.settings.context_tokens or environment.model(model).context_window
     workspace = str(environment.workspace)
-    system = prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md)
+    system = environment.redact(prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md))
     agent = Agent(
         id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
         status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.ids import IdSource, random_id
+from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
@@ -63,7 +65,7 @@ def create_session(
     now: float | None = None,
     prepare: Callable[[Transaction], None] | None = None,
 ) -> str:
-    """Write the session's row; returns its id. A host drives it from there.
+    """Write the session's row, without secrets in its goal; returns its id. A host drives it from there.
 
     `prepare` writes more in the same transaction: what the session starts with (see `runtime.carrying`).
 
@@ -87,7 +89,7 @@ def create_session(
             group,
             session_id=session_id,
             user_id=_user(),
-            goal=wanted.goal,
+            goal=Redactor(os.environ).text(wanted.goal),
             workspace=str(wanted.workspace.resolve()),
             model=wanted.model,
             settings=_plain(asdict(wanted.settings)),

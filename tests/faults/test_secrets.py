@@ -1,0 +1,349 @@
+"""No planted key is anywhere on the disk, whatever way it came in, and however the run ended."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.messages_server import MessagesServer, Status
+from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
+
+from watchkeeper.records.clock import SystemClock
+from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Retrying
+from watchkeeper.records.redact import Redactor
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.library.naming import rename
+from watchkeeper.store.session_store import SessionStore
+
+PASSWORD = 'pass"wörd\\with 7 odd, signs'
+KEYS = {
+    "variable": PASSWORD,
+    "anthropic": "sk-ant-api03-" + "Xy9_" * 12,
+    "github": "ghp_" + "q7W2" * 9,
+    "aws": "AKIA" + "Q4X7" * 4,
+    "pem": "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqh7\n" * 3 + "-----END PRIVATE KEY-----",
+}
+ALL = " and ".join(KEYS.values())
+SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.py"
+
+
+def telling(key: str) -> list[bytes]:
+    """What must not be found of a key: of one with lines, each line by itself."""
+    lines = [line for line in key.splitlines() if "-----" not in line]
+    forms = {form for line in lines for form in (line, json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1])}
+    return [form.encode() for form in forms]
+
+
+def planted(folder: Path, keys: dict[str, str] = KEYS) -> list[str]:
+    """Where under `folder` a planted key is, workspaces left out: `file: key`."""
+    found = []
+    for path in folder.rglob("*"):
+        if not path.is_file() or "workspace" in path.parts or "config" in path.parts:
+            continue
+        parts = [path.read_bytes()]
+        if path.suffix == ".db":
+            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+                rows = connection.execute("SELECT data FROM artifacts WHERE encoding = 'zlib'").fetchall()
+            parts += [zlib.decompress(row[0]) for row in rows]
+        found += [
+            f"{path.name}: {name}" for name, key in keys.items() if any(form in part for part in parts for form in telling(key))
+        ]
+    return found
+
+
+def where(path: Path) -> list[str]:
+    """In which table and column a planted key stands: for the message of a test that fails."""
+    found = []
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            try:
+                cursor = connection.execute(f'SELECT * FROM "{table}"')
+            except sqlite3.DatabaseError:
+                continue
+            names = [column[0] for column in cursor.description]
+            for row in cursor:
+                for name, value in zip(names, row, strict=True):
+                    data = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
+                    found += [
+                        f"{table}.{name}: {key}" for key, text in KEYS.items() if any(form in data for form in telling(text))
+                    ]
+    return sorted(set(found))
+
+
+class Talkative(ScriptedModel):
+    """Streams keys in small pieces, is rate limited by a provider that quotes them, and ends its replies oddly."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        yield Retrying(f"rate limited for {ALL}", 0.0, 1, rate_limited=True)
+        for at in range(0, len(ALL), 5):
+            yield Delta("text", ALL[at : at + 5])
+        if not self.requests:
+            await asyncio.sleep(0.3)  # the live rows are written every 0.1 s
+        async for event in super().stream(request):
+            if isinstance(event, Reply):
+                event = replace(event, request_id=f"req {ALL}", model=f"model {ALL}")
+            yield event
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a workspace full of keys, and a configuration with an MCP server that is given one."""
+    monkeypatch.setenv("PLANTED_PASSWORD", PASSWORD)
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.toml").write_text(
+        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
+        f"env = {{ WHATEVER_TOKEN = {json.dumps(KEYS['github'])}, PLAIN = {json.dumps(KEYS['anthropic'])} }}\n"
+    )
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "AGENTS.md").write_text(f"Always use {ALL}\n")
+    (workspace / "settings.env").write_text(f"A={ALL}\n")
+    (workspace / ".watchkeeper" / "agents").mkdir(parents=True)
+    (workspace / ".watchkeeper" / "agents" / "leaky.md").write_text(
+        f"---\nname: leaky\ndescription: uses {KEYS['anthropic']}\ntools: bash, read\n---\nLog in with {ALL}\n"
+    )
+    return tmp_path
+
+
+def leaking(name: str, request: ModelRequest) -> Any:
+    """A sub-agent that gets keys from everywhere, and puts them everywhere."""
+    steps: list[Any] = [
+        [said(f"I know {ALL}"), call("read", {"file_path": "settings.env"}), call("grep", {"pattern": "A="}, "toolu_2")],
+        [call("bash", {"command": f"cat settings.env; echo {KEYS['aws']}; false"})],
+        [call("mcp__small__environment", {})],
+        [call("write", {"file_path": f"{KEYS['github']}.txt", "content": ALL})],
+        [call("remember", {"text": f"the key is {ALL}", "kind": "fact"})],
+        [call("save_artifact", {"name": f"notes-{KEYS['github']}.md", "content": "x " * 3000 + ALL})],
+        [call(f"no_such_{KEYS['github']}", {"key": ALL, ALL: 1})],
+        ModelError(f"bad request: {ALL}", kind=ErrorKind.FAIL),
+        [said(f"Done with {ALL}")],
+    ]
+    return (
+        steps[min(turns(request), len(steps) - 1)] if turns(request) != 7 or "resumed" not in str(request.messages) else steps[-1]
+    )
+
+
+def plan() -> PlannedRun:
+    first = task("one", role="leaky") | {"instructions": f"use {ALL}", "title": f"One {KEYS['github']}"}
+    return PlannedRun([first], leaking, lambda name: [call("drop_task", {"task": name, "reason": f"because {ALL}"})])
+
+
+def start(runtime: Runtime, folder: Path) -> str:
+    settings = SessionSettings(approval_timeout_seconds=0.0, allow=("bash", "write", "mcp__small__*", "mcp__small__environment"))
+    return runtime.start(f"reach the goal with {ALL}", workspace=folder / "workspace", settings=settings)
+
+
+async def test_a_run_that_meets_keys_everywhere_stores_none(folder: Path) -> None:
+    path = folder / "watchkeeper.db"
+    runtime = Runtime(path, model=Talkative(plan()))
+    session = start(runtime, folder)
+    agent_asked = runtime.submit(session, "steer", payload={"text": f"try {ALL}"})
+    runtime.submit(session, "pin", payload={"text": f"never forget {ALL}"})
+    runtime.submit(session, "deny", payload={"approval": f"q {ALL}", "reason": ALL})
+    assert agent_asked
+    running = asyncio.ensure_future(asyncio.wait_for(runtime.run(session), 120))
+    seen = await _watch(path, running)
+    result = await running
+    rename(path, session, f"all of {ALL}")
+    assert result.exit_code in (0, 1, 5), result
+    calls = dict(_query(path, "SELECT name, count(*) FROM tool_calls GROUP BY name"))
+    assert {"read", "grep", "bash", "write", "mcp__small__environment"} <= set(calls)
+    assert seen, "the live row was looked at while the keys were streamed"
+    assert not where(path)
+    assert not planted(folder)
+    assert "[redacted:PLANTED_PASSWORD]" in _query(path, "SELECT goal FROM sessions")[0][0]
+
+
+async def _watch(path: Path, running: asyncio.Future[Any]) -> int:
+    """Look at the live rows while a run writes them; how many looks saw streamed text."""
+    looks = 0
+    while not running.done():
+        await asyncio.wait([running], timeout=0.02)
+        rows = _query(path, "SELECT text, detail FROM live") if path.exists() else []
+        for row in rows:
+            for key in (*KEYS.values(), *KEYS["pem"].splitlines()[1:2]):
+                assert key not in row[0]
+                assert key not in row[1]
+            looks += bool(row[0])
+    return looks
+
+
+async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path) -> None:
+    """What a summariser writes is a model's text as well."""
+
+    def work(name: str, request: ModelRequest) -> Any:
+        if turns(request) < 12:
+            return [said("word " * 900), call("read", {"file_path": "settings.env"}, f"toolu_{turns(request)}")]
+        return [said("done")]
+
+    planned = PlannedRun([task("one")], work)
+
+    def script(request: ModelRequest) -> Any:
+        if not request.tools:
+            return [said(f"A summary. The key is {ALL}")]
+        return planned(request)
+
+    runtime = Runtime(folder / "watchkeeper.db", model=ScriptedModel(script, context_window=16_000))
+    session = start(runtime, folder)
+    await asyncio.wait_for(runtime.run(session), 60)
+    assert _query(folder / "watchkeeper.db", "SELECT count(*) FROM observations")[0][0] > 0
+    assert not where(folder / "watchkeeper.db")
+    assert not planted(folder)
+
+
+def test_a_streamed_key_is_never_shown_in_part() -> None:
+    redactor = Redactor({"PLANTED_PASSWORD": PASSWORD})
+    for key in KEYS.values():
+        text = f"The key is {key} and no other; "
+        for end in range(len(text)):
+            shown = redactor.streamed(text[:end])
+            for line in key.splitlines():
+                if "-----" not in line:
+                    assert line[:12] not in shown, shown
+    assert redactor.streamed("a word that is short") == "a word that is short"
+    assert redactor.streamed("x" * 100_000 + " ") == "x" * 100_000 + " "
+
+
+async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> None:
+    """The beginning of a key is what tells it: cut off, the rest would stand there in clear."""
+    path = folder / "watchkeeper.db"
+    session = start(Runtime(path, model=ScriptedModel(plan())), folder)
+    store = SessionStore.claim(path, session, SystemClock(), pid=os.getpid(), host_name="here")
+    try:
+        await store.commit(
+            lambda tx: tx.execute(
+                "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active, context_limit)"
+                " VALUES ('a', ?, 'a', 'explorer', 'm', 'working', 0, 0, 1000)",
+                (session,),
+            )
+        )
+        live = LiveRows(store, SystemClock(), redactor=Redactor(os.environ))
+        live.show("a", "working")
+        live.stream("a", f"{ALL} ")
+        for _ in range(ALL.count("") + 20):
+            live.stream("a", "so it goes " * 9)
+            await live.flush()
+            shown = _query(path, "SELECT text FROM live")[0][0]
+            assert len(shown) <= 2_001
+            for key in KEYS.values():
+                assert key[-12:] not in shown or "-----" in key[-12:]
+    finally:
+        store.close()
+
+
+def test_a_killed_run_leaves_no_key_in_the_database_or_its_wal(folder: Path) -> None:
+    """Killed in the middle, with the WAL as it stood; then resumed to its end."""
+    path = folder / "watchkeeper.db"
+    program = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from tests.faults.test_secrets import Talkative, plan, start\n"
+        "from watchkeeper.runtime.embedded import Runtime\n"
+        "folder = Path(sys.argv[1])\n"
+        "runtime = Runtime(folder / 'watchkeeper.db', model=Talkative(plan()))\n"
+        "session = sys.argv[2] if len(sys.argv) > 2 else start(runtime, folder)\n"
+        "print(session, flush=True)\n"
+        "asyncio.run(runtime.run(session))\n"
+    )
+    root = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), str(root / "core")])}
+    session: list[str] = []
+    for hit in (25,):
+        process = subprocess.run(
+            [sys.executable, "-c", program, str(folder), *session],
+            env=environment | {"WATCHKEEPER_FAULT": f"writer.after_commit:{hit}"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert process.returncode == -signal.SIGKILL, process.stderr
+        session = [process.stdout.split()[0]]
+        assert (path.with_name("watchkeeper.db-wal")).exists()
+        assert not planted(folder)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(folder), *session], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert not planted(folder)
+    assert not where(path)
+
+
+def test_nothing_that_leaves_the_program_holds_a_key_and_all_files_are_private(folder: Path) -> None:
+    """`wk show`, all exports, a backup, the log of a detached host that dies; and the modes of all files."""
+    old = os.umask(0o000)
+    try:
+        _private(folder)
+    finally:
+        os.umask(old)
+
+
+def _private(folder: Path) -> None:
+    path = folder / "data" / "watchkeeper.db"
+
+    def answer(body: dict[str, Any]) -> Status:
+        return Status(400, "invalid_request_error", f"what is {ALL}?")
+
+    with MessagesServer(answer) as server:
+        environment = os.environ | {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-ant-" + "planted1" * 4}
+
+        def wk(*arguments: str, code: int | None = 0) -> str:
+            process = subprocess.run(
+                [sys.executable, "-m", "watchkeeper", *arguments, "--db", str(path)],
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                cwd=folder,
+            )
+            assert code is None or process.returncode == code, (arguments, process.returncode, process.stdout, process.stderr)
+            assert "Traceback" not in process.stderr
+            return process.stdout + process.stderr
+
+        said_all = wk("run", f"go on with {ALL}", "--workspace", str(folder / "workspace"), "--model", "anthropic/claude-sonnet-5",
+                      "--headless", "--json", code=None)  # fmt: skip
+        wk("resume", "last", "--detach", code=None)
+        said_all += wk("steer", "last", "planner", f"say {ALL}", code=None)
+        said_all += wk("pause", "last", code=None)
+        said_all += wk("show", "last", "--json") + wk("show", "last") + wk("sessions", "--json")
+        for form in ("md", "html", "json"):
+            wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"), code=None)
+            if not (folder / "out" / f"session.{form}").exists():
+                (folder / "out").mkdir(exist_ok=True)
+                wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"))
+        wk("backup", str(folder / "out" / "copy.db"))
+        keys = KEYS | {"own": environment["ANTHROPIC_API_KEY"]}
+        for name, key in keys.items():
+            assert not any(form in said_all.encode() for form in telling(key)), name
+        assert not planted(folder, keys)
+    files = [*(folder / "data").rglob("*"), *(folder / "out").rglob("*")]
+    assert any(file.suffix == ".log" for file in files)
+    assert {file.name: oct(file.stat().st_mode & 0o777) for file in files if file.is_file() and file.stat().st_mode & 0o077} == {}
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        connection.execute("UPDATE sessions SET title = 'x'")
+        sides = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+        assert [oct(side.stat().st_mode & 0o777) for side in sides] == ["0o600", "0o600"]
+
+
+def _query(path: Path, sql: str) -> list[Any]:
+    connection = database.open_readonly(path)
+    try:
+        return list(connection.execute(sql).fetchall())
+    finally:
+        connection.close()
