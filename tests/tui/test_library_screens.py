@@ -137,6 +137,15 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(desk: Desk, monkeypa
     assert made == [("older234", {"at_turn": ("older234-p", 1)})]
 
 
+async def test_a_session_of_another_program_is_not_forked(desk: Desk) -> None:
+    library_of(desk)
+    desk.session.connection.execute("UPDATE sessions SET origin = 'claude-code' WHERE id = 'older234'")
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await opened(pilot, "older234")
+        await pilot.press("j", "F")
+        await until(pilot, lambda: "`wk run --from older234` carries it on" in text_of(pilot))
+
+
 async def test_a_whole_fork_is_in_the_list_and_selected(desk: Desk) -> None:
     library_of(desk)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:

@@ -230,6 +230,9 @@ class Keeping(_Base):
         if row.id in self.view.hosts:
             self.say(f"Fork: {clip(session_name(row), 60)} is live; open it and pause it first", "muted")
             return
+        if row.origin not in ("run", "fork"):
+            self.say(f"Fork: it was not run here; `wk run --from {row.id}` carries it on", "muted")
+            return
         from watchkeeper_tui.screens.fork import ForkScreen
 
         self.app.push_screen(ForkScreen(row.id, session_name(row), self.forked))

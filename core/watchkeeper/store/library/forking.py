@@ -26,6 +26,7 @@ from watchkeeper.store.library.cut import Cut, Row
 from watchkeeper.store.library.deletion import BEING_PURGED
 from watchkeeper.store.library.moment import moment_at, seq_of_turn
 from watchkeeper.store.library.purging import purge_rows
+from watchkeeper.store.transcripts import imported_from
 
 _IDS = re.compile(
     r"(?P<pointer>message://)(?P<agent>[A-Za-z0-9_-]+)"
@@ -114,7 +115,7 @@ def fork(
 
     Raises:
         NotFound: no such session, event, agent or turn.
-        BadInput: the session was imported, and its events do not tell how it stood then.
+        BadInput: another program ran the session, or it was imported from a file; or it had no agent then.
         DrivenElsewhere: a live host drives it.
         StoreUnusable: the database cannot be written.
     """
@@ -129,6 +130,9 @@ def fork(
         if str(row[3]).startswith("export:"):
             # Whoever wrote the file would decide what the fork may run.
             raise BadInput(f"session {session_id} was imported from a file; carry it on with `wk run --from {session_id}`")
+        program = imported_from(str(row[3]))
+        if program is not None:
+            raise BadInput(f"session {session_id} was run by {program}; carry it on with `wk run --from {session_id}`")
         if at_turn is not None:
             at_seq = _turn(connection, session_id, *at_turn)
         cut = None

@@ -219,7 +219,7 @@ def seq_of_turn(connection: Connection, agent_id: str, turn: int) -> int:
     if row[0] is None:
         told = connection.execute("SELECT 1 FROM events WHERE agent_id = ? AND kind = 'model.replied'", (agent_id,)).fetchone()
         if told is None and row[1]:
-            raise BadInput(f"the events of session {row[2]} tell no turns; fork it whole, without --at")
+            raise BadInput(f"the events of session {row[2]} tell no turns, so it cannot be forked at one")
         raise NotFound(f"agent {agent_id} has no turn {turn}; it has {row[1]}")
     return int(row[0])
 

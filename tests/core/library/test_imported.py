@@ -1,0 +1,48 @@
+"""Sessions that other programs ran are kept like our own, but never forked; what was pruned can be imported again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.core.cli.conftest import Wk, _a_user_of_its_own, wk
+from tests.core.transcripts.conftest import Log, call, text
+
+__all__ = ["_a_user_of_its_own", "wk"]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    written = Log()
+    written.user("where is the ledger?")
+    written.reply(text("I look."), call("Read", "toolu_1", file_path="/x"), id="msg_1", stop="tool_use")
+    written.result("toolu_1", "the ledger is in the blue safe")
+    written.reply(text("In the blue safe."), id="msg_2")
+    return written.write(tmp_path / "logs")
+
+
+def test_an_imported_session_is_named_deleted_restored_and_pruned(wk: Wk, log: Path) -> None:
+    assert wk("import", log).code == 0
+    (session,) = wk("sessions", "--json").json
+    assert wk("rename", "last", "the ledger").code == 0
+    assert wk("tag", "last", "old").code == 0
+    wk("delete", "last")
+    assert wk("import", log).code == 0
+    assert wk("sessions", "--json").json == []
+    assert wk("restore", "last").code == 0
+    before = wk("show", "last", "--json").json
+    assert wk("prune", session["id"]).code == 0
+    assert wk("sessions", "--json").json == []
+    assert wk("import", log).code == 0
+    again = wk("show", "last", "--json").json
+    assert [agent["messages"] for agent in again["agents"]] == [agent["messages"] for agent in before["agents"]]
+    assert again["session"]["tokens"] == before["session"]["tokens"]
+    assert "blue safe" in wk("sessions", "--search", "ledger").out or wk("sessions", "--search", "safe", "--json").json
+
+
+def test_an_imported_session_is_not_forked(wk: Wk, log: Path) -> None:
+    wk("import", log)
+    said = wk("fork", "last")
+    assert said.code == 2
+    assert "was run by Claude Code; carry it on with `wk run --from" in said.error
+    assert len(wk("sessions", "--json").json) == 1
