@@ -35,7 +35,7 @@ def held_verbatim(
     visible: Callable[[str, int], bool],
     said: Callable[[Any], str],
 ) -> list[tuple[str, int, str, str, float]]:
-    """`(agent, seq, needle, text, at)` of the newest messages that hold a needle which few hold, the whole query first.
+    """`(agent, seq, needle, text, at)` of the newest messages that hold the query as it stands, or a needle that few hold.
 
     Args:
         only: this agent's messages alone.
@@ -54,7 +54,7 @@ def held_verbatim(
                 text = said(content)
                 if needle in text:
                     held.append((*place, needle, text, at))
-        if len(held) <= FEW:
-            for one in held:
+        if needle == query.strip() or len(held) <= FEW:
+            for one in held[:FEW]:
                 found.setdefault((one[0], one[1]), one)
     return list(found.values())
