@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from watchkeeper.cli.options import complete_session, db_option, is_terminal
-from watchkeeper.records.errors import NotFound
+from watchkeeper.records.errors import NotFound, WatchkeeperError
 from watchkeeper.store import database, sessions
 
 FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
@@ -29,7 +29,7 @@ def watch(ctx: click.Context, session: str | None = None, db: Path | None = None
     PATH (a log or a folder of logs) or a program: its newest session is imported, and followed as it grows.
     """
     path = (db or database.default_path()).expanduser().absolute()
-    if session is not None and (session in FOREIGN or Path(session).expanduser().exists()):
+    if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
     connection = database.open_readonly(path)
     try:
@@ -41,6 +41,24 @@ def watch(ctx: click.Context, session: str | None = None, db: Path | None = None
 
         return follow(path, session_id)
     return open_dashboard(path, session_id)
+
+
+def _means_logs(path: Path, name: str) -> bool:
+    """Whether a name means a program or logs on disk. A bare name that is a session's means the session."""
+    if name in FOREIGN:
+        return True
+    if not Path(name).expanduser().exists():
+        return False
+    if os.sep in name or "." in name or not path.exists():
+        return True
+    connection = database.open_readonly(path)
+    try:
+        sessions.find(connection, name)
+    except WatchkeeperError:
+        return True
+    finally:
+        connection.close()
+    return False
 
 
 def open_dashboard(path: Path, session_id: str | None) -> int:

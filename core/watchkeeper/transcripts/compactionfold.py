@@ -110,6 +110,8 @@ def _write(
     tokens_before: int | None, version: int,
 ) -> None:  # fmt: skip
     reason = f"{len(record.elided)} tool results emptied" if record.elided is not None else None
+    if reason is None and record.tokens_before is None:
+        reason = "its size before is an estimate"
     session.into["compactions"].append(
         (compaction_id, session.id, agent.id, record.trigger, record.instructions, reason, high_water, removed, tokens_before,
          record.tokens_after, version, version + 1, record.model, record.seconds, at - (record.seconds or 0.0), at)

@@ -197,3 +197,13 @@ def test_an_import_that_was_killed_is_carried_on_to_the_same_end(
         "SELECT id, turn, last_seq, message_tokens FROM agents ORDER BY id",
     ):
         assert store.all(sql) == whole.all(sql)
+
+
+def test_a_folder_of_a_sessions_name_does_not_hide_the_session(
+    capsys: pytest.CaptureFixture[str], db: Path, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _wk(capsys, "import", _log().write(logs), "--db", db)
+    (tmp_path / "last").mkdir()
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = _wk(capsys, "watch", "last", "--db", db)
+    assert (code, "Mend the cache" in out) == (0, True)
