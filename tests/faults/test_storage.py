@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core.store.test_migrations import first_version
 
 from watchkeeper.cli.app import run as wk
 from watchkeeper.records.errors import StoreUnusable
@@ -267,3 +268,126 @@ def test_sqlite_itself_is_free_of_the_wal_reset_fault_or_doctor_says_so(
     said = capsys.readouterr().out
     assert sqlite3.sqlite_version in said
     assert sqlite3.sqlite_version_info >= SAFE_SQLITE or "3.51.3" in said
+
+
+# --- who may open it -----------------------------------------------------------------------------------------------
+
+
+def together(programs: list[list[str]]) -> list[subprocess.CompletedProcess[str]]:
+    """Run programs that wait for a line, and give it to all of them at once."""
+    pipe: Any = subprocess.PIPE
+    processes = [subprocess.Popen(one, stdin=pipe, stdout=pipe, stderr=pipe, text=True) for one in programs]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()  # it has imported what it needs
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ends = [process.communicate(timeout=60) for process in processes]
+    return [
+        subprocess.CompletedProcess(process.args, process.returncode, *end) for process, end in zip(processes, ends, strict=True)
+    ]
+
+
+def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    first_version(path)
+    program = (
+        "import sys; from pathlib import Path; import sqlite_utils; from watchkeeper.store import database, schema;"
+        " print('ready', flush=True); sys.stdin.readline();"
+        " opened = getattr(database, sys.argv[2])(Path(sys.argv[1]));"
+        " print(opened.execute('SELECT group_concat(content) FROM (SELECT content FROM messages ORDER BY id)').fetchone()[0])"
+    )
+    openers = ("open_writable", "open_readonly") * 2
+    ends = together([[sys.executable, "-c", program, str(path), opener] for opener in openers])
+    assert [end.stderr for end in ends] == [""] * 4
+    assert {end.stdout for end in ends} == {'"a1","b1","a2"\n'}
+    connection = database.open_readonly(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert [row[0] for row in connection.execute("SELECT name FROM _sqlite_migrations ORDER BY name")] == ["first", "second"]
+    connection.close()
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(tmp_path: Path, what: str) -> None:
+    """As root, in a child that gives root's rights up."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "w.db"
+    database.open_writable(path).close()
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    before = path.read_bytes()
+    folder.chmod(0o555 if what == "folder" else 0o777)
+    path.chmod(0o666 if what == "folder" else 0o444)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            for above in (tmp_path, *tmp_path.parents):
+                if above.stat().st_uid == os.geteuid() and above != Path("/"):
+                    above.chmod(above.stat().st_mode | 0o011)  # the way there may be walked
+            if os.geteuid() == 0:
+                os.setgid(65534)
+                os.setuid(65534)
+            try:
+                database.open_writable(path)
+                said = "it was opened"
+            except StoreUnusable as refused:
+                said = str(refused)
+        except BaseException as error:
+            said = f"the child failed: {error!r}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    folder.chmod(0o700)
+    assert "cannot be written; check its permissions" in said
+    assert len(said.splitlines()) == 1
+    assert path.read_bytes() == before
+
+
+def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(tmp_path: Path, workspace: Path) -> None:
+    path = tmp_path / "w.db"
+    database.open_writable(path).close()
+    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", "5"]
+    host = subprocess.Popen(
+        [*command, "--workspace", str(workspace), "--db", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert host.stdout is not None
+    for _ in range(5):
+        host.stdout.readline()
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    _, errors = host.communicate(timeout=60)
+    assert host.returncode == 2
+    assert len(errors.strip().splitlines()) == 1, errors
+    assert "deleted or replaced" in errors
+    assert not path.exists()
+
+
+def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(tmp_path: Path, workspace: Path) -> None:
+    path = tmp_path / "w.db"
+    database.open_writable(path).close()
+    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", "max"]
+    host = subprocess.Popen(
+        [*command, "--workspace", str(workspace), "--db", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert host.stdout is not None
+    host.stdout.readline()
+    holder = sqlite3.connect(str(path), isolation_level=None)
+    database.begin_immediate(holder)
+    seq = holder.execute("SELECT event_seq FROM sessions").fetchone()[0]
+    with pytest.raises(subprocess.TimeoutExpired):
+        host.wait(1.0)  # nothing is done, and nothing given up
+    assert holder.execute("SELECT event_seq FROM sessions").fetchone()[0] == seq
+    holder.execute("ROLLBACK")
+    holder.close()
+    _, errors = host.communicate(timeout=60)
+    assert (host.returncode, errors) == (0, "")
+    soundness(path)

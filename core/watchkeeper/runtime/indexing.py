@@ -58,6 +58,8 @@ class Indexing:
             return
         try:
             if self._connection is None:
+                if not self._path.exists():
+                    raise StoreUnusable(f"{self._path} was deleted")  # and opening it would make an empty one
                 self._connection = database.open_writable(self._path, check_same_thread=False)
                 # A power failure may take the newest of the index, never one message: it is made again.
                 self._connection.execute("PRAGMA synchronous=NORMAL")
@@ -65,7 +67,8 @@ class Indexing:
         except (sqlite3.DatabaseError, StoreUnusable) as error:
             if not database.is_busy(error):
                 self._failed = True
-                log.warning("messages are no longer indexed: %s", error)
+                # Not for a person to read: whatever is wrong with the file, the host itself tells, in one line.
+                log.info("messages are no longer indexed: %s", error)
 
     def _round(self, connection: Connection) -> None:
         while not self._ending.is_set():

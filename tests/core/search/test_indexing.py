@@ -45,10 +45,11 @@ async def test_an_index_that_cannot_be_written_is_said_once_and_stops_nothing(
     library.say(library.session("s1"), "kraken")
     library.connection.execute("DROP TABLE messages_fts")
     beside = Indexing(tmp_path / "watchkeeper.db")
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         await beside.run()
         await beside.close()
-    assert [record.message.partition(":")[0] for record in caplog.records] == ["messages are no longer indexed"]
+    told = [record for record in caplog.records if record.name == "watchkeeper.runtime.indexing"]
+    assert [record.message.partition(":")[0] for record in told] == ["messages are no longer indexed"]
 
 
 async def test_a_writer_that_keeps_the_lock_only_delays_the_index(

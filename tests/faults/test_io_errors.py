@@ -1,0 +1,87 @@
+"""Errors of the disk itself, injected beneath SQLite by libfiu: one clear line, and nothing that was told is lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from watchkeeper.store import database
+
+ATTEMPTS = 3
+"""How often a run is tried on the failing disk, before the disk is well again."""
+
+FAULTS = {
+    "a write fails": ("posix/io/rw/pwrite", 0.004, 5),
+    "a write is cut short": ("posix/io/rw/pwrite/reduce", 0.02, 0),
+    "the disk is full": ("posix/io/rw/pwrite", 0.004, 28),
+    "a sync fails": ("posix/io/sync/fsync", 0.02, 5),
+    "a read fails": ("posix/io/rw/pread", 0.002, 5),
+}
+"""What fails: libfiu's name of it, how often, and with which `errno`."""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    for part in ("alpha", "beta"):
+        (folder / part).mkdir(parents=True)
+        for number in range(6):
+            (folder / part / f"module_{number}.py").write_text(f"# TODO: {part} {number}\nvalue = {number}\n")
+    return folder
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(
+    tmp_path: Path, workspace: Path, fault: str
+) -> None:
+    launcher = shutil.which("fiu-run")
+    if launcher is None:
+        pytest.skip("libfiu is not installed: apt-get install fiu-utils libfiu0")
+    path = tmp_path / "w.db"
+    database.open_writable(path).close()
+    name, probability, code = FAULTS[fault]
+    failing = [launcher, "-x", "-f", "", "-c", f"enable_random name={name},probability={probability},failinfo={code}"]
+    told: set[object] = set()
+
+    def program(*before: str) -> subprocess.CompletedProcess[str]:
+        begun = bool(query(path, "SELECT 1 FROM sessions"))
+        command = ["resume", "last"] if begun else ["demo", "--speed", "max", "--workspace", str(workspace)]
+        done = subprocess.run(
+            [*before, sys.executable, "-m", "watchkeeper", *command, "--headless", "--json", "--db", str(path)],
+            capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+        for line in done.stdout.splitlines():
+            event = json.loads(line)
+            if "seq" in event:
+                told.add(event["seq"])
+        return done
+
+    for _ in range(ATTEMPTS):
+        done = program(*failing)
+        assert "Traceback" not in done.stderr, done.stderr
+        if done.returncode == 0:
+            break
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+        assert str(path) in done.stderr
+    done = program()
+    assert done.returncode == 0, done.stderr
+    assert query(path, "PRAGMA integrity_check") == [("ok",)]
+    assert {row[0] for row in query(path, "SELECT status FROM sessions")} == {"done"}
+    seqs = [row[0] for row in query(path, "SELECT seq FROM events ORDER BY seq")]
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert told
+    assert told <= set(seqs)
+    assert query(path, "SELECT count(*) FROM tasks WHERE status != 'done' OR attempt != 1") == [(0,)]
+
+
+def query(path: Path, sql: str) -> list[tuple[object, ...]]:
+    connection = database.open_readonly(path)
+    try:
+        return connection.execute(sql).fetchall()
+    finally:
+        connection.close()
