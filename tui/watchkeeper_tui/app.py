@@ -227,11 +227,12 @@ class WatchkeeperApp(App[int]):
         if not self.settings.keys:
             return {}
         from watchkeeper_tui.screens.compaction import CompactionScreen
+        from watchkeeper_tui.screens.replay import ReplayScreen
         from watchkeeper_tui.screens.sessions import SessionsScreen
         from watchkeeper_tui.widgets.rows import RowView
 
         common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
-        groups = [[*each.BINDINGS, *common] for each in (LiveScreen, SessionsScreen, CompactionScreen)]
+        groups = [[*each.BINDINGS, *common] for each in (LiveScreen, SessionsScreen, CompactionScreen, ReplayScreen)]
         used, self.key_problems = usable_keys(self.settings.keys, groups)
         return used
 
@@ -288,6 +289,13 @@ class WatchkeeperApp(App[int]):
                 self._live.say, f"{session_id} is open read-only: every action is refused", "waiting", seconds=30
             )
 
+    def open_replay(self, session_id: str) -> None:
+        """A session as it was, step by step."""
+        from watchkeeper_tui.screens.replay import ReplayScreen
+
+        if not (isinstance(self.screen, ReplayScreen) and self.screen.session_id == session_id):
+            self.push_screen(ReplayScreen(session_id))
+
     def leave(self, how: str) -> None:
         """End the dashboard; `pause` pauses the run first."""
         self.left_by = how
@@ -316,6 +324,7 @@ class WatchkeeperApp(App[int]):
             for action in ACTIONS:
                 yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
         if isinstance(screen, WatchScreen):
+            yield SystemCommand("Replay", "this session as it was, step by step", screen.action_replay)
             yield SystemCommand("Help", "keys and commands", screen.action_help)
         yield SystemCommand("Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.deliver_screenshot))
         yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))

@@ -101,10 +101,20 @@ class WatchScreen(Screen[None]):
             self.action_leave()
         elif name == "sessions":
             self.watch_app.open_sessions(argument)
+        elif name == "replay":
+            self.action_replay()
         elif name == "theme":
             self.say(*self.watch_app.choose_theme(argument))
         else:
             self.say(f"/{name} works on the live screen", "muted")
+
+    def action_replay(self) -> None:
+        """The open session as it was, step by step."""
+        session = self.watch_app.snapshot.session
+        if session is None:
+            self.say("no session is open; s lists them", "muted")
+        else:
+            self.watch_app.open_replay(session.id)
 
     # Help, and leaving.
 

@@ -44,6 +44,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         Binding("equals_sign", "compare", "Compare", show=False, id="sessions.compare"),
         Binding("m", "message", "Message", show=False, id="sessions.message"),
         Binding("v", "view", "Open read-only", show=False, id="sessions.view"),
+        Binding("p", "replay", "Replay", show=False, id="sessions.replay"),
         Binding("n", "name", "Name", show=False, id="sessions.name"),
         Binding("number_sign", "tags", "Tags", show=False, id="sessions.tags"),
         Binding("F", "fork", "Fork", show=False, id="sessions.fork"),
@@ -173,6 +174,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             KeyHint("t", "Filter", "filter"),
             KeyHint("space", "Mark", "mark", none),
             KeyHint("=", "Compare", "compare", self.why_not_compare()),
+            KeyHint("p", "Replay", "replay", none),
             KeyHint("F", "Fork…", "fork", live),
             KeyHint("D", "Delete…", "delete", live),
             KeyHint("n", "Name…", "name", live),
@@ -225,6 +227,14 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         row = self.view.selected
         if row is not None:
             self.watch_app.open_session(row.id, read_only=True)
+
+    def action_replay(self) -> None:
+        """The session as it was, step by step."""
+        row = self.view.selected
+        if row is not None and self.shows_deleted:
+            self.say("it is deleted; u brings it back", "muted")
+        elif row is not None:
+            self.watch_app.open_replay(row.id)
 
     def action_message(self) -> None:
         """Go to the message that holds the words, in its agent's transcript."""
@@ -295,6 +305,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                 [
                     ("enter", "open"),
                     ("v", "open read-only: nothing can be done to it"),
+                    ("p", "replay it: as it was, step by step"),
                     ("space =", "mark two, and compare them side by side"),
                     ("y", "copy the id"),
                 ],

@@ -1,0 +1,178 @@
+"""The thread that looks up how a session stood: the latest request wins, and nothing is ever written.
+
+It has a connection of its own, so that the live dashboard behind it keeps its reader.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.folding import accept_any_text
+from watchkeeper.store.replaying import AgentThen, Recording, open_recording
+from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, TranscriptBlock
+from watchkeeper_tui.transcript import fold_message
+
+EVENTS_SHOWN = 300
+"""The newest events up to the position that are listed."""
+MESSAGES_SHOWN = 80
+_BLOCKS_KEPT = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The recording was read: anew, where the session had gone on."""
+
+    recording: Recording
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What the screen shows at one position."""
+
+    position: int
+    seq: int
+    """The last event by then."""
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why nothing can be shown, in one line as it came: hostile until sanitised."""
+
+    text: str
+
+
+News = Opened | Frame | Problem
+
+
+class Projector(threading.Thread):
+    """Reads the recording, then publishes a frame for the last position asked for. `publish` is called from this thread."""
+
+    def __init__(self, path: Path, session_id: str, publish: Callable[[News], None]) -> None:
+        super().__init__(name="watchkeeper-replay", daemon=True)
+        self._path = path
+        self._session_id = session_id
+        self._publish = publish
+        self._news = threading.Condition()
+        self._wanted: tuple[int, str | None] | None = None
+        self._reopen = True
+        self._closed = False
+        self._recording: Recording | None = None
+        self._blocks: dict[tuple[str, int], tuple[TranscriptBlock, ...]] = {}
+        self._tool_names: dict[str, str] = {}
+        self._version = 0
+
+    def show(self, position: int, agent_id: str | None) -> None:
+        """Ask for a position, and what to tell of which agent; what was asked before and not begun is forgotten."""
+        with self._news:
+            self._wanted = (position, agent_id)
+            self._news.notify()
+
+    def read_on(self) -> None:
+        """Read the recording again: the session may have gone on."""
+        with self._news:
+            self._reopen = True
+            self._news.notify()
+
+    def close(self) -> None:
+        """Stop. Returns at once."""
+        with self._news:
+            self._closed = True
+            self._news.notify()
+
+    def run(self) -> None:
+        connection: Connection | None = None
+        try:
+            while (work := self._next()) is not None:
+                try:
+                    if connection is None:
+                        from watchkeeper.store.database import open_readonly
+
+                        connection = accept_any_text(open_readonly(self._path))
+                    news = self._open(connection) if work == "open" else self._frame(connection, *work)
+                except InterruptedError:
+                    break
+                except (sqlite3.Error, WatchkeeperError, OSError, ValueError) as error:
+                    news = Problem(str(error))
+                if news is not None and not self._closed:
+                    self._publish(news)
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _next(self) -> tuple[int, str | None] | str | None:
+        """What is to be done next; None when the replay was left."""
+        with self._news:
+            self._news.wait_for(
+                lambda: self._closed or self._reopen or (self._wanted is not None and self._recording is not None)
+            )
+            if self._closed:
+                return None
+            if self._reopen:
+                self._reopen = False
+                return "open"
+            wanted, self._wanted = self._wanted, None
+            return wanted
+
+    def _open(self, connection: Connection) -> News:
+        connection.execute("BEGIN")
+        try:
+            found = open_recording(connection, self._session_id, lambda: self._closed)
+        finally:
+            connection.execute("COMMIT")
+        if found is None:
+            return Problem(f"session {self._session_id} is no longer in the database")
+        if not found.times:
+            return Problem(f"session {self._session_id} has not begun: there is nothing to replay")
+        self._recording = found
+        return Opened(found)
+
+    def _frame(self, connection: Connection, position: int, agent_id: str | None) -> News | None:
+        recording = self._recording
+        if recording is None:
+            return None
+        then = recording.at(connection, position)
+        more = recording.agent(connection, then, agent_id, MESSAGES_SHOWN) if agent_id is not None else None
+        self._version += 1
+        snapshot = Snapshot(
+            version=self._version,
+            read_at=then.at,
+            session=then.session,
+            state=SessionState.REPLAY,
+            tasks=then.tasks,
+            agents=then.agents,
+            events=tuple(map(EventLine, recording.events(connection, position, EVENTS_SHOWN))),
+            compactions=then.compactions,
+            approvals=then.approvals,
+            budgets=then.budgets,
+            detail=self._detail(more) if more is not None else None,
+        )
+        return Frame(position, then.seq, snapshot)
+
+    def _detail(self, more: AgentThen) -> AgentDetail:
+        blocks: list[TranscriptBlock] = []
+        if len(self._blocks) > _BLOCKS_KEPT:
+            self._blocks.clear()
+        for message in more.messages:
+            key = (more.agent_id, message.seq)
+            if key not in self._blocks:
+                # Messages never change: each is parsed once, however often one goes back and forth.
+                self._blocks[key] = tuple(fold_message(message, self._tool_names))
+            blocks += self._blocks[key]
+        return AgentDetail(
+            agent_id=more.agent_id,
+            transcript=tuple(blocks),
+            first_seq=more.messages[0].seq if more.messages else 1,
+            tool_calls=more.tool_calls,
+            calls=more.calls,
+            facts=more.facts,
+            view=more.view,
+            views=more.views,
+            system=more.system,
+            inbox=more.inbox,
+        )
