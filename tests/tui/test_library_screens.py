@@ -301,8 +301,8 @@ async def test_hostile_text_is_harmless_on_every_screen_of_the_library(desk: Des
     library_of(desk)
     connection = desk.session.connection
     hostile = HOSTILE.encode("utf-8", "replace").decode()
-    connection.execute("UPDATE sessions SET title = ?, tags = ?, origin = ?, workspace = ?, status_reason = ? WHERE id = 'older234'",
-                       (hostile, json.dumps([hostile]), hostile, hostile, hostile))  # fmt: skip
+    connection.execute("UPDATE sessions SET title = ?, tags = ?, workspace = ?, status_reason = ? WHERE id = 'older234'",
+                       (hostile, json.dumps([hostile]), hostile, hostile))  # fmt: skip
     connection.execute("UPDATE agents SET name = ? WHERE session_id = 'older234'", (hostile,))
     connection.execute("UPDATE facts SET text = ?, kind = ? WHERE session_id = 'older234'", (hostile, hostile))
     connection.execute(
