@@ -228,3 +228,20 @@ async def test_observations_made_ahead_are_shown_as_buffered_and_not_as_in_fligh
         await until(pilot, lambda: "1 chunk buffered" in text_of(pilot))
         assert "buffered up to #77" in text_of(pilot)
         assert "in flight" not in text_of(pilot)
+
+
+async def test_the_metrics_of_an_agent_tell_what_those_below_it_took(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        live(pilot).plan.select("agent:planner1")
+        await pilot.press("3", "right", "right", "right")
+        await until(pilot, lambda: "[Metrics]" in text_of(pilot) and "below" in text_of(pilot))
+        assert "512k tok  $0.44  of 4 agents" in text_of(pilot)
+
+
+async def test_the_help_breaks_long_lines_and_cuts_none(desk: Desk) -> None:
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "This pane: the plan" in text_of(pilot))
+        assert "…" not in "".join(line for line in text_of(pilot).splitlines() if "│   " in line)

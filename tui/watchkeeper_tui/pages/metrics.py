@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank
 from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 
 
@@ -48,6 +50,9 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             ],
         ),
     ]
+    below = _below(view.snapshot, agent)
+    if below:
+        rows.insert(3, ("below", _sums(below)))
     lines = [PageLine(f"row.{name}", ((f"{name:<9}", "muted"), *pieces)) for name, pieces in rows]
     lines.append(blank("gap"))
     cells = max(8, min(60, view.width - 26))
@@ -98,3 +103,31 @@ def _last(values: Sequence[float], unit: str) -> Piece:
     if unit == "s":
         return (f"  {figures.duration(last)} (max {figures.duration(most)})", "muted")
     return (f"  {figures.tokens(last)} (max {figures.tokens(most)})", "muted")
+
+
+def _below(snapshot: Snapshot, agent: AgentFacts) -> list[AgentFacts]:
+    """All that this agent started, and what those started."""
+    children: dict[str, list[AgentFacts]] = {}
+    for each in snapshot.agents:
+        if each.parent_agent_id is not None:
+            children.setdefault(each.parent_agent_id, []).append(each)
+    found: list[AgentFacts] = []
+    waiting, seen = [agent.id], {agent.id}
+    while waiting:
+        for each in children.get(waiting.pop(), ()):
+            if each.id not in seen:
+                seen.add(each.id)
+                found.append(each)
+                waiting.append(each.id)
+    return found
+
+
+def _sums(agents: Sequence[AgentFacts]) -> list[Piece]:
+    """What a subtree took."""
+    priced = [each.cost_usd for each in agents if each.cost_usd is not None]
+    cost = figures.cost(sum(priced) if priced else None, sum(each.unpriced_calls for each in agents))
+    return [
+        (figures.tokens(sum(each.total_tokens for each in agents)), "tokens"),
+        (f" tok  {cost}", "money"),
+        (f"  of {figures.plural(len(agents), 'agent')}", "muted"),
+    ]

@@ -10,9 +10,13 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen
 
 from watchkeeper_tui.pages.context import PageLine, blank
-from watchkeeper_tui.sanitize import fit
+from watchkeeper_tui.sanitize import fit, wrap
 from watchkeeper_tui.widgets.cells import Cell, Column, content
 from watchkeeper_tui.widgets.rows import RowView
+
+
+WIDTH = 92
+KEY_CELLS = 32
 
 
 class _Lines(RowView[PageLine]):
@@ -32,7 +36,7 @@ class HelpScreen(ModalScreen[None]):
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }
     HelpScreen _Lines {
-        width: 84; max-width: 96%; height: 32; max-height: 92%;
+        width: 92; max-width: 96%; height: 32; max-height: 92%;
         border: round $pane-focus; background: $surface; padding: 0 1;
     }
     """
@@ -50,10 +54,14 @@ class HelpScreen(ModalScreen[None]):
 
     def on_mount(self) -> None:
         lines: list[PageLine] = []
+        # The border, the padding, the scrollbar, and what stands before the words.
+        room = max(12, min(WIDTH, int(self.app.size.width * 0.96)) - KEY_CELLS - 8)
         for title, keys in self._groups:
             lines.append(PageLine(title, ((title, "strong"),)))
             for number, (key, words) in enumerate(keys):
-                lines.append(PageLine(f"{title}.{number}", (("  ", "text"), (fit(key, 26), "key"), (words, "text"))))
+                for row, part in enumerate(wrap(words, room)):
+                    shown = fit(key if row == 0 else "", KEY_CELLS)
+                    lines.append(PageLine(f"{title}.{number}.{row}", (("  ", "text"), (shown, "key"), (part, "text"))))
             lines.append(blank(f"{title}.end"))
         view = self.query_one(_Lines)
         view.set_rows(lines)

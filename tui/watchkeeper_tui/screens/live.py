@@ -113,7 +113,7 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0)
         self._arrange()
         if not remembered.hinted:
-            self.say(FIRST_HINT, "accent", seconds=30)
+            self.say(FIRST_HINT, "accent", seconds=15)
             self.watch_app.remember(hinted=True)
 
     # Parts.

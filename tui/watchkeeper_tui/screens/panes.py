@@ -31,6 +31,7 @@ LiveScreen.-low.-narrow #panes, LiveScreen.-tiny #panes, LiveScreen.-zoom #panes
 }
 LiveScreen .-away { display: none; }
 LiveScreen.-tiny #status { display: none; }
+LiveScreen.-tiny .pane, LiveScreen.-tiny .pane:focus, LiveScreen.-tiny .pane:focus-within { border: none; }
 """
 
 

@@ -23,6 +23,7 @@ SOON = 0.55
 class CompactionView(RowView[CompactionFacts | AgentFacts]):
     """One row a pass, in flight first; then the agents that come nearest to one."""
 
+    EMPTY = "no compaction yet; C compacts the agent by hand"
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 
     def __init__(self) -> None:

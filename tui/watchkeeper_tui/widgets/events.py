@@ -17,6 +17,7 @@ class EventsView(RowView[EventLine]):
     """The tail of the session's log."""
 
     FOLLOWS = True
+    EMPTY = "nothing here"
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("at", 8),
         Column("agent", 12),

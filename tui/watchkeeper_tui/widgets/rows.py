@@ -67,6 +67,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     """New rows come at the end, and the view keeps the end in sight."""
     IDLE_SELECTION: ClassVar[bool] = False
     """The selected row is marked also while another pane has the focus."""
+    EMPTY: ClassVar[str] = ""
+    """What is said where there are no rows."""
     CURSOR: ClassVar[bool] = True
     """A row is selected; otherwise the view only scrolls."""
 
@@ -341,6 +343,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             y -= 1
         look = self._painted[y + first] = self._look(self.scroll_offset.y + y)
         if look is None:
+            if self.EMPTY and y == 0 and not self.rows:
+                return row_strip([[(f" {self.EMPTY}", "faint")]], [Column("", width)], [width], palette)
             return Strip.blank(width)
         strip = row_strip(look.cells, self.columns(), self._widths, palette)
         if not self.CURSOR:
