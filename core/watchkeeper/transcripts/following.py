@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
@@ -23,6 +23,8 @@ from watchkeeper.transcripts.importer import Importer
 LOOK_SECONDS = 2.0
 """How often all files are looked at where no event came."""
 
+POLL_SECONDS = 0.15
+"""How often, where no events come at all."""
 DEBOUNCE_MILLISECONDS = 20
 STEP_MILLISECONDS = 5
 RECENT_SECONDS = 60.0
@@ -64,10 +66,26 @@ class Follower:
 
     def run(self, stop: threading.Event) -> None:
         """Follow until `stop` is set or `go_on` says no; then leave the sessions as finished ones."""
+        self._seen = self._left_alone()
+        look_at = 0.0
+        try:
+            for paths in self._changes(stop):
+                if not self._go_on():
+                    return
+                self._take(paths)
+                if time.monotonic() >= look_at:
+                    began = time.monotonic()
+                    self._look()
+                    # Ten thousand logs are looked at less often: a few in a hundred of the time, at most.
+                    look_at = time.monotonic() + max(LOOK_SECONDS, 30 * (time.monotonic() - began))
+                self.ready.set()
+        finally:
+            self.close()
+
+    def _changes(self, stop: threading.Event) -> Iterator[list[Path]]:
+        """Files that changed, and now and then nothing, until `stop` is set."""
         from watchfiles import watch
 
-        self._seen = self._left_alone()
-        looked = time.monotonic()
         try:
             for changes in watch(
                 *roots_of(self._places),
@@ -80,15 +98,11 @@ class Follower:
                 recursive=True,
                 raise_interrupt=False,
             ):
-                if not self._go_on():
-                    return
-                self._take([Path(name) for _, name in changes])
-                if time.monotonic() - looked > LOOK_SECONDS or not self.ready.is_set():
-                    self._look()
-                    looked = time.monotonic()
-                self.ready.set()
-        finally:
-            self.close()
+                yield [Path(name) for _, name in changes]
+        except (OSError, RuntimeError):
+            # No file events here (watches exhausted, a folder gone): look at the files themselves.
+            while not stop.wait(POLL_SECONDS):
+                yield [each.path for each in self._find() if self._seen.get(each.path) != (each.size, each.modified_at)]
 
     def _left_alone(self) -> dict[Path, tuple[int, float]]:
         """Files that hold nothing new: imported as they are, or old and never imported. What was written to the others
@@ -122,13 +136,22 @@ class Follower:
         self._take(changed)
 
     def _take(self, paths: list[Path]) -> None:
-        there = [path for path in dict.fromkeys(map(_log_of, paths)) if path.is_file()]
+        there: list[Path] = []
+        for path in dict.fromkeys(map(_log_of, paths)):
+            try:
+                found = path.stat()
+            except OSError:
+                continue  # gone again
+            self._seen[path] = (found.st_size, found.st_mtime)
+            there.append(path)
         if not there:
             return
-        for path in there:
-            found = path.stat()
-            self._seen[path] = (found.st_size, found.st_mtime)
-        report = self._importer.run(there)
+        try:
+            report = self._importer.run(there)
+        except StoreUnusable:
+            for path in there:
+                self._seen.pop(path, None)  # a lock or a full disk may pass: the next look tries again
+            return
         for session_id in report.sessions - self._grown:
             self._hold(session_id)
         self._grown |= report.sessions
@@ -136,6 +159,7 @@ class Follower:
             if session_id in self._leases:
                 self._leases.move_to_end(session_id)
         report.sessions.clear()
+        report.unknown.clear()
 
     def _hold(self, session_id: str) -> None:
         try:

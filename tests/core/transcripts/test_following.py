@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, text
 
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.lease import probe
 from watchkeeper.transcripts.following import Follower
 from watchkeeper.transcripts.importer import Importer
@@ -147,3 +148,41 @@ def test_a_writer_that_is_in_the_middle_of_a_line_is_waited_for(
         file.write(line[300:] + b"\n")
     following.until("SELECT count(*) FROM messages", 2)
     assert store.counts()["raw_records"] == 0
+
+
+def test_where_no_file_events_come_the_files_are_looked_at(
+    store: Store, logs: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*places: object, **options: object) -> Iterator[object]:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("watchfiles.watch", exhausted)
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path)
+    following = follow(logs)
+    _append(path, log.user("more"))
+    following.until("SELECT count(*) FROM messages", 2)
+
+
+def test_a_store_that_cannot_be_written_for_a_while_loses_nothing(
+    store: Store, logs: Path, follow: Callable[..., Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path)
+    run, refused = Importer.run, threading.Event()
+
+    def fail_once(importer: Importer, places: list[Path]) -> object:
+        if not refused.is_set():
+            refused.set()
+            raise StoreUnusable("locked")
+        return run(importer, places)
+
+    following = follow(logs)
+    monkeypatch.setattr(Importer, "run", fail_once)
+    _append(path, log.user("more"))
+    following.until("SELECT count(*) FROM messages", 2)
+    assert refused.is_set()
