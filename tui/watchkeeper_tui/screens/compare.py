@@ -222,7 +222,8 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
     glyph, _ = SESSION_BADGES[state]
     reason = f"  {_line(side.status_reason)}" if side.status_reason else ""
     duration = side.hosted_seconds or ((side.ended_at or side.last_active) - side.created_at)
-    came = sanitize(side.origin) + (f" of {sanitize(side.forked_from)} at #{side.forked_at_seq}" if side.forked_from else "")
+    at = f" at #{side.forked_at_seq}" if side.forked_at_seq is not None else ""
+    came = sanitize(side.origin) + (f" of {sanitize(side.forked_from)}{at}" if side.forked_from else "")
 
     def one(text: str, role: str = "text") -> tuple[Piece, ...]:
         return ((text, role),)
