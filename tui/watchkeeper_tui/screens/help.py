@@ -14,7 +14,6 @@ from watchkeeper_tui.sanitize import fit, wrap
 from watchkeeper_tui.widgets.cells import Cell, Column, content
 from watchkeeper_tui.widgets.rows import RowView
 
-
 WIDTH = 92
 KEY_CELLS = 32
 
