@@ -1,4 +1,7 @@
-"""Agents that a thread spawned, as its own log tells of them; each has a log of its own as well, where it is not lost."""
+"""What calls of Codex's own tools do: agents that a thread spawned, and its plan.
+
+A spawned agent has a log of its own as well, where it is not lost.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from typing import Any, Literal
 
 from watchkeeper.transcripts.codex.items import arguments_of
 from watchkeeper.transcripts.jsontext import text_of
-from watchkeeper.transcripts.records import Agent, Record
+from watchkeeper.transcripts.records import Agent, PlanItem, Record
 
 Ended = Literal["working", "done", "failed", "cancelled"]
 
 SPAWNING_TOOLS = ("spawn_agent",)
 CALLS_KEPT = 200
+_STEPS: dict[str, Any] = {"pending": "pending", "in_progress": "running", "completed": "done"}
 _STATUS: dict[str, Ended] = {
     "completed": "done",
     "shutdown": "done",
@@ -120,12 +124,23 @@ def _status(status: Any) -> Ended | None:
     return _STATUS.get(status) if isinstance(status, str) else None
 
 
-def plan_items(arguments: dict[str, Any]) -> list[Any] | None:
-    """The list in an `update_plan` call."""
-    plan = arguments.get("plan")
-    if isinstance(plan, str):
+def plan_items(arguments: dict[str, Any]) -> list[PlanItem] | None:
+    """The list in an `update_plan` call; an item is recognised by its text, and the second of one text by its place."""
+    steps = arguments.get("plan")
+    if isinstance(steps, str):
         try:
-            plan = json.loads(plan)
+            steps = json.loads(steps)
         except (ValueError, RecursionError):
             return None
-    return plan if isinstance(plan, list) else None
+    if not isinstance(steps, list):
+        return None
+    found: list[PlanItem] = []
+    seen: dict[str, int] = {}
+    for step in steps:
+        title = text_of(step.get("step")) if isinstance(step, dict) else None
+        if title is None:
+            continue
+        seen[title] = seen.get(title, 0) + 1
+        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
+        found.append(PlanItem(key, title, _STEPS.get(str(step.get("status")), "pending")))
+    return found

@@ -133,3 +133,24 @@ def _status(text: str) -> Status:
         return "error" if isinstance(code, int) and code != 0 else "done"
     match = _EXIT_CODE.search(head)
     return "error" if match is not None and int(match[1]) != 0 else "done"
+
+
+def stands_in(payload: dict[str, Any]) -> str:
+    """What stands for the dropped messages: those that were put in their place, and the summary among them."""
+    message = text_of(payload.get("message")) or ""
+    history = payload.get("replacement_history")
+    said: list[str] = []
+    for item in history if isinstance(history, list) else []:
+        if not isinstance(item, dict):
+            continue
+        if item.get("type") == "message":
+            texts = [block["text"] for block in blocks(item.get("content")) if block["type"] == "text"]
+            said.append(f"{item.get('role') or 'user'}: " + "\n".join(texts))
+        elif item.get("type") in ("compaction", "compaction_summary", "context_compaction"):
+            said.append("[a summary that only the model's host can read]")
+        else:
+            said.append(f"[{item.get('type')}]")
+    if not said:
+        return message
+    whole = "\n\n".join(said)
+    return whole if not message or message in whole else f"{whole}\n\n{message}"

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchkeeper.transcripts.codex import items
 from watchkeeper.transcripts.codex.agents import SpawnBook, plan_items
+from watchkeeper.transcripts.codex.events import OutcomeBook, words_of
 from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
 from watchkeeper.transcripts.codex.types import EVENTS, ITEMS, LINES, NOT_FOR_US, REPETITIONS, REPLAYED, SAID_AGAIN
 from watchkeeper.transcripts.codex.usage import UsageBook
@@ -25,7 +26,6 @@ from watchkeeper.transcripts.records import (
     Message,
     ModelCall,
     Plan,
-    PlanItem,
     Raw,
     Record,
     Session,
@@ -35,11 +35,9 @@ from watchkeeper.transcripts.records import (
     ToolResult,
 )
 
-OUTCOMES_KEPT = 200
 LINES_KEPT = 1_000
 _KEPT_OF_COPIES = (Session, Message, Plan, Compaction, Summary, Raw, Skipped)
 """What a thread that a person forked has of the other's history: its context, and none of its work."""
-_STEPS: dict[str, Any] = {"pending": "pending", "in_progress": "running", "completed": "done"}
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output"})
 _TURN_ENDS = frozenset({"task_complete", "turn_complete"})
 _TURN_STARTS = frozenset({"task_started", "turn_started"})
@@ -68,8 +66,7 @@ class CodexReader:
         """The last model call: key, model, its tokens, its time."""
         self._replay = Replay(None, None)
         self._spawns = SpawnBook(MAIN, self._key_of)
-        self._outcomes: dict[str, str] = {}
-        """Call → how it ended, as an event told before its output came."""
+        self._outcomes = OutcomeBook()
         self._turn = 0
         self._fresh = True
         """The next item that the model makes begins a reply."""
@@ -90,7 +87,7 @@ class CodexReader:
         reader._last = list(state["last"]) if state.get("last") else None
         reader._replay = Replay.restore(state.get("replay"))
         reader._spawns = SpawnBook(reader._owner, reader._key_of, state.get("spawns"))
-        reader._outcomes = dict(state.get("outcomes", {}))
+        reader._outcomes = OutcomeBook(state.get("failed"))
         reader._turn = int(state.get("turn", 0))
         reader._fresh = bool(state.get("fresh", True))
         reader._same = dict(state.get("same", {}))
@@ -109,7 +106,7 @@ class CodexReader:
             "last": self._last,
             "replay": self._replay.save(),
             "spawns": self._spawns.calls,
-            "outcomes": self._outcomes,
+            "failed": self._outcomes.failed,
             "turn": self._turn,
             "fresh": self._fresh,
             "same": self._same,
@@ -302,22 +299,9 @@ class CodexReader:
         found.append(ToolCall(self._owner, call_id, name, at))
         self._spawns.called(name, call_id, arguments)
         if name.rpartition(".")[2] == "update_plan":
-            self._plan(arguments, at, found)
-
-    def _plan(self, arguments: dict[str, Any], at: float | None, found: list[Record]) -> None:
-        steps = plan_items(arguments)
-        if steps is None:
-            return
-        listed: list[PlanItem] = []
-        seen: dict[str, int] = {}
-        for step in steps:
-            title = text_of(step.get("step")) if isinstance(step, dict) else None
-            if title is None:
-                continue
-            seen[title] = seen.get(title, 0) + 1
-            key = title if seen[title] == 1 else f"{title} ({seen[title]})"
-            listed.append(PlanItem(key, title, _STEPS.get(str(step.get("status")), "pending")))
-        found.append(Plan(self._owner, "update_plan", listed, whole=True, plan=self._owner, at=at))
+            steps = plan_items(arguments)
+            if steps is not None:
+                found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
 
     def _output(self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]) -> None:
         call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
@@ -325,7 +309,7 @@ class CodexReader:
             found.append(Raw(f"response_item/{item.get('type')}", "an output of no call"))
             return
         content, status = items.output_of(output)
-        status = self._outcomes.pop(call_id, status) if status == "done" else status  # type: ignore[assignment]
+        status = self._outcomes.of(call_id, status)
         block = {"type": "tool_result", "tool_use_id": call_id, "content": content}
         if status in ("error", "denied"):
             block["is_error"] = True
@@ -356,7 +340,7 @@ class CodexReader:
     def _compacted(self, payload: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         before = self._last[4] if self._last is not None else None
         found.append(Compaction(self._owner, uid, "auto", at, before))
-        found.append(Summary(self._owner, uid and f"{uid}:summary", _stands_in(payload), at))
+        found.append(Summary(self._owner, uid and f"{uid}:summary", items.stands_in(payload), at))
         self._fresh = True
         if self._last is not None:
             self._last[4] = None  # what the context held before is of no use for the next compaction
@@ -371,9 +355,9 @@ class CodexReader:
             reason = text_of(payload.get("reason")) or "interrupted"
             found.append(Failure(self._owner, "interrupted", f"turn aborted: {reason}", at, self._event_uid(data, at)))
         elif kind == "error":
-            found.append(Failure(self._owner, "error", _words(payload), at, self._event_uid(data, at)))
+            found.append(Failure(self._owner, "error", words_of(payload), at, self._event_uid(data, at)))
         elif kind == "stream_error":
-            found.append(Failure(self._owner, "retry", _words(payload), at, self._event_uid(data, at)))
+            found.append(Failure(self._owner, "retry", words_of(payload), at, self._event_uid(data, at)))
         elif kind in _TURN_ENDS:
             self._turn_ended(payload, at, data, found)
         elif kind in _TURN_STARTS:
@@ -382,7 +366,7 @@ class CodexReader:
         elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self._spawned:
             found.append(Session(self._session, title=text_of(payload.get("thread_name"))))
         else:
-            self._outcome(kind, payload)
+            self._outcomes.event(kind, payload)
             self._spawns.event(kind, payload, at, found)
             known = SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
             found.append(Raw(f"event_msg/{kind[:60]}", known))
@@ -414,55 +398,10 @@ class CodexReader:
     def _turn_ended(self, payload: dict[str, Any], at: float | None, data: bytes, found: list[Record]) -> None:
         error = payload.get("error")
         if isinstance(error, dict) and text_of(error.get("message")):
-            found.append(Failure(self._owner, "error", _words(error), at, self._event_uid(data, at)))
+            found.append(Failure(self._owner, "error", words_of(error), at, self._event_uid(data, at)))
         elif self._last is not None and self._last[0]:
             found.append(self._model_call("end_turn"))
         if self._spawned:
             found.append(Agent(self._owner, at=at, status="failed" if error else "done"))
         if not found:
             found.append(Raw(f"event_msg/{payload.get('type')}", NOT_FOR_US))
-
-    def _outcome(self, kind: str, payload: dict[str, Any]) -> None:
-        """How a call ended, where an event tells it before (and better than) the output."""
-        call_id = text_of(payload.get("call_id"))
-        if call_id is None:
-            return
-        result = payload.get("result")
-        failed = (
-            (kind == "exec_command_end" and payload.get("exit_code") not in (0, None))
-            or (kind in ("patch_apply_end", "dynamic_tool_call_response") and payload.get("success") is False)
-            or (
-                kind == "mcp_tool_call_end"
-                and isinstance(result, dict)
-                and ("Err" in result or (isinstance(result.get("Ok"), dict) and result["Ok"].get("isError") is True))
-            )
-        )
-        if failed:
-            self._outcomes[call_id] = "error"
-            if len(self._outcomes) > OUTCOMES_KEPT:
-                self._outcomes.pop(next(iter(self._outcomes)))
-
-
-def _words(payload: dict[str, Any]) -> str:
-    return text_of(payload.get("message")) or text_of(payload.get("codex_error_info")) or "an error"
-
-
-def _stands_in(payload: dict[str, Any]) -> str:
-    """What stands for the dropped messages: those that were put in their place, and the summary among them."""
-    message = text_of(payload.get("message")) or ""
-    history = payload.get("replacement_history")
-    said: list[str] = []
-    for item in history if isinstance(history, list) else []:
-        if not isinstance(item, dict):
-            continue
-        if item.get("type") == "message":
-            texts = [block["text"] for block in items.blocks(item.get("content")) if block["type"] == "text"]
-            said.append(f"{item.get('role') or 'user'}: " + "\n".join(texts))
-        elif item.get("type") in ("compaction", "compaction_summary", "context_compaction"):
-            said.append("[a summary that only the model's host can read]")
-        else:
-            said.append(f"[{item.get('type')}]")
-    if not said:
-        return message
-    whole = "\n\n".join(said)
-    return whole if not message or message in whole else f"{whole}\n\n{message}"

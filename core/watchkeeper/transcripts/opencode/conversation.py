@@ -10,59 +10,25 @@ A fork copies messages under new ids and changes nothing else, so that what was 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.opencode import parts as of
+from watchkeeper.transcripts.opencode.partreading import Here, Part, Stored, plan_of
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
     Compaction,
     Failure,
-    Message,
     ModelCall,
-    Plan,
-    PlanItem,
     Raw,
     Record,
     Session,
-    Skipped,
     Summary,
-    ToolCall,
-    ToolResult,
 )
 
 PRUNE_SECONDS = 10.0
 """Results that were emptied within this time were so by one pass."""
-_STATUS: dict[str, Any] = {
-    "pending": "pending",
-    "in_progress": "running",
-    "completed": "done",
-    "cancelled": "cancelled",
-}
-_CHILD_STATUS: dict[str, Any] = {"completed": "done", "error": "failed", "running": "working"}
-
-
-class Part(NamedTuple):
-    """One part as stored."""
-
-    id: str
-    data: bytes
-    value: dict[str, Any] | None
-    """None where it is broken."""
-    changed: bool = True
-    """It is new, or otherwise than when it was read before."""
-
-
-class Stored(NamedTuple):
-    """One message as stored."""
-
-    id: str
-    data: bytes
-    value: dict[str, Any] | None
-    parts: list[Part]
-    changed: bool = True
-    """As of a part, of its own record."""
 
 
 Group = tuple[bytes, list[Record]]
@@ -129,7 +95,7 @@ class Conversation:
 
     def todos(self, todos: list[dict[str, Any]], at: float | None) -> list[Record]:
         """The plan as it stands."""
-        return [_plan(self.key, "todo", todos, at)]
+        return [plan_of(self.key, "todo", todos, at)]
 
     # Messages.
 
@@ -171,7 +137,7 @@ class Conversation:
             steps += kind == "step-finish"
             if is_summary and kind == "text":
                 summary.append(text_of(value.get("text")) or "")
-            here = _Here(self, stored, info, place, step, tuple(said), settled, is_summary)
+            here = Here(self, stored, info, place, step, tuple(said), settled, is_summary)
             said.append(_said(value))
             if told is None and not part.changed:
                 continue
@@ -198,7 +164,7 @@ class Conversation:
         yield from self._emptied_before(None)
 
     def _agent(self, info: dict[str, Any]) -> Agent:
-        model = model_of(info)
+        model = of.model_of(info)
         return Agent(self.key, model=model if model != "unknown" else None, at=of.time_of(info.get("time"), "created"))
 
     def _own(self, stored: Stored, info: dict[str, Any], steps: int, said: list[Any], summary: list[str] | None) -> list[Record]:
@@ -214,7 +180,7 @@ class Conversation:
         if isinstance(error, dict):
             aborted = error.get("name") == "MessageAbortedError"
             uid = self.uid(info, -1, of.digest(error))
-            found.append(Failure(self.key, "interrupted" if aborted else "error", _words(error), at, uid))
+            found.append(Failure(self.key, "interrupted" if aborted else "error", of.words_of(error), at, uid))
         elif summary is not None:
             found += self._compaction(stored, info, summary, at)
         return found
@@ -223,7 +189,7 @@ class Conversation:
         self, info: dict[str, Any], usage: of.Tokens, told: dict[str, Any], said: Any, at: float | None, *, exact: bool = True
     ) -> ModelCall:
         """One step's usage; `told` is what logged it."""
-        model = model_of(info)
+        model = of.model_of(info)
         created = of.time_of(info.get("time"), "created")
         name = of.digest(created, model, usage, list(said), self.key)
         if info.get("summary") is not True:
@@ -253,7 +219,7 @@ class Conversation:
         took = at - began if at is not None and began is not None and at > began else None
         return [
             Compaction(
-                self.key, uid, trigger, at, self._context, keep_from=self._kept_from(part), seconds=took, model=model_of(info)
+                self.key, uid, trigger, at, self._context, keep_from=self._kept_from(part), seconds=took, model=of.model_of(info)
             ),
             Summary(self.key, f"{uid}:summary", "\n".join(summary), at),
         ]
@@ -271,7 +237,7 @@ class Conversation:
         if kept is None or kept.value is None:
             return None
         for place, each in enumerate(kept.parts):
-            uid = _Here(self, kept, kept.value, place, 0, (), True, False).first_uid(each.value or {})
+            uid = Here(self, kept, kept.value, place, 0, (), True, False).first_uid(each.value or {})
             if uid is not None:
                 return uid
         return None
@@ -298,173 +264,6 @@ class Conversation:
             yield b"", [Compaction(self.key, uid, "prune", batch[-1][0], self._context, elided=calls)]
 
 
-class _Here(NamedTuple):
-    """Where a part stands."""
-
-    conversation: Conversation
-    stored: Stored
-    info: dict[str, Any]
-    place: int
-    step: int
-    said: tuple[Any, ...]
-    settled: bool
-    in_summary: bool
-
-    def part(self, part: Part, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
-        """What a part says now, and what was told of it then: `done`, `call`, or `raw`."""
-        kind = text_of(value.get("type")) or "?"
-        agent, info = self.conversation.key, self.info
-        if kind in ("text", "reasoning"):
-            return self._text(kind, value, before)
-        if kind == "tool":
-            return self._tool(value, before)
-        if kind == "step-finish":
-            usage = of.tokens_of(value.get("tokens"))
-            if usage is None:
-                return [Raw("part/step-finish", of.NOT_FOR_US)], "done"
-            at = of.time_of(info.get("time"), "completed", "created")
-            return [self.conversation.model_call(info, usage, value, self.said, at)], "done"
-        if kind == "file":
-            return [self._say([of.file_block(value)], self._at(value))], "done"
-        if kind == "subtask":
-            told = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
-            return [self._say([{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {told}"}], self._at(value))], "done"
-        if kind == "retry":
-            error = value.get("error")
-            text = _words(error) if isinstance(error, dict) else "retried"
-            uid = self.conversation.uid(info, self.place, "retry")
-            return [Failure(agent, "retry", text, of.time_of(value.get("time"), "created"), uid)], "done"
-        if kind == "compaction":
-            if info.get("role") == "assistant":
-                return self.conversation.marked(info, self.place, value), "done"
-            return [Raw("part/compaction", "asks for a compaction; its summary tells of it")], "done"
-        if kind in of.HOUSEKEEPING:
-            return [Raw(f"part/{kind}", of.NOT_FOR_US)], "done"
-        return [Raw(f"part/{kind[:60]}", "unknown record type")], "done"
-
-    def first_uid(self, value: dict[str, Any]) -> str | None:
-        """The `uid` of the first message that a part became; None where it became none."""
-        if value.get("type") == "tool":
-            return self.conversation.uid(self.info, self.place, of.digest(f"{self._call_id(value)}:call"))
-        if value.get("type") not in ("text", "reasoning", "file", "subtask"):
-            return None
-        records, _ = self.part(Part("", b"", value), value, None)
-        return records[0].uid if isinstance(records[0], Message) else None
-
-    def _call_id(self, value: dict[str, Any]) -> str:
-        return text_of(value.get("callID")) or text_of(value.get("id")) or f"{self.stored.id}.{self.place}"
-
-    def _at(self, value: dict[str, Any]) -> float | None:
-        at = of.time_of(value.get("time"), "start", "created")
-        return at if at is not None else of.time_of(self.info.get("time"), "created")
-
-    def _say(
-        self, content: list[dict[str, Any]], at: float | None, *, role: Any = None, what: str = "", injected: bool = False
-    ) -> Message:
-        role = role or ("assistant" if self.info.get("role") == "assistant" else "user")
-        uid = self.conversation.uid(self.info, self.place, of.digest(what or content))
-        key = f"{self.stored.id}/{self.step}" if role == "assistant" else ""
-        return Message(self.conversation.key, uid, role, content, at, key, injected)
-
-    def _text(self, kind: str, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
-        text = value.get("text")
-        times = value.get("time")
-        going = isinstance(times, dict) and "end" not in times and self.info.get("role") == "assistant"
-        going = going and not self.settled
-        if going and (self.conversation.writes_ends or not text):
-            return ([] if before == "raw" else [Raw(f"part/{kind}", "still being written")]), "raw"
-        if not isinstance(text, str):
-            return [Raw(f"part/{kind}", "without a text")], "done"
-        # Nothing tells whether the text is whole: what comes to it later is told then.
-        told = int(before.removeprefix("text:")) if before is not None and before.startswith("text:") else 0
-        text, stage = text[told:], f"text:{len(text)}" if going else "done"
-        if not text:
-            return [] if told else [Skipped("an empty text")], stage
-        if self.in_summary and kind == "text":
-            return [Raw("part/text", "stands in its compaction's summary")], "done"
-        if kind == "text":
-            injected = value.get("synthetic") is True
-            return [self._say([{"type": "text", "text": text}], self._at(value), injected=injected)], stage
-        block = {"type": "thinking", "thinking": text}
-        signature = of.signature_of(value)
-        return [self._say([block | {"signature": signature} if signature else block], self._at(value))], stage
-
-    def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
-        state = value.get("state")
-        state = state if isinstance(state, dict) else {}
-        status = state.get("status")
-        ended = status in ("completed", "error")
-        if status == "pending" and not self.settled:
-            return ([] if before == "raw" else [Raw("part/tool", "still being written")]), "raw"
-        if before == "call" and not ended:
-            return [], "call"
-        agent = self.conversation.key
-        call_id = self._call_id(value)
-        name = text_of(value.get("tool")) or "?"
-        arguments = state.get("input")
-        arguments = arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments}
-        at = of.time_of(state.get("time"), "start") or self._at(value)
-        found: list[Record] = []
-        if before != "call":
-            block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-            found += [self._say([block], at, role="assistant", what=f"{call_id}:call"), ToolCall(agent, call_id, name, at)]
-            if name == "todowrite" and isinstance(arguments.get("todos"), list):
-                found.append(_plan(agent, name, arguments["todos"], at))
-        child = self._child(call_id, name, arguments, state, at)
-        if child is not None:
-            found.append(child)
-        if not ended:
-            return found, "call"
-        end = of.time_of(state.get("time"), "end") or at
-        result = {"type": "tool_result", "tool_use_id": call_id, "content": of.result_content(state)}
-        failed = status == "error"
-        if failed:
-            result["is_error"] = True
-        found.append(self._say([result], end, role="user", what=f"{call_id}:result"))
-        found.append(ToolResult(agent, call_id, _outcome(state, failed), end))
-        self.conversation.note_emptied(value)
-        return found, "done"
-
-    def _child(self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None) -> Agent | None:
-        """The sub-agent that a call started."""
-        metadata = state.get("metadata")
-        child = text_of(metadata.get("sessionId") or metadata.get("sessionID")) if isinstance(metadata, dict) else None
-        if name != "task" or child is None:
-            return None
-        return Agent(
-            child,
-            self.conversation.key,
-            call_id,
-            text_of(arguments.get("description")) or text_of(state.get("title")),
-            text_of(arguments.get("subagent_type")),
-            text_of(arguments.get("prompt")),
-            at=at,
-            status=_CHILD_STATUS.get(str(state.get("status"))),
-        )
-
-
-def model_of(info: dict[str, Any]) -> str:
-    """`provider/model` of a message."""
-    model = info.get("model")
-    about = model if isinstance(model, dict) else {}
-    name = text_of(info.get("modelID")) or text_of(about.get("modelID")) or text_of(about.get("id"))
-    provider = text_of(info.get("providerID")) or text_of(about.get("providerID"))
-    if name is None:
-        return "unknown"
-    return f"{provider}/{name}" if provider else name
-
-
-def _outcome(state: dict[str, Any], failed: bool) -> Any:
-    if not failed:
-        return "done"
-    error = str(state.get("error") or "")
-    metadata = state.get("metadata")
-    if "rejected permission" in error or "user rejected" in error.lower():
-        return "denied"
-    interrupted = isinstance(metadata, dict) and metadata.get("interrupted") is True
-    return "cancelled" if interrupted or error in ("Tool execution aborted", "Aborted") else "error"
-
-
 def _said(value: dict[str, Any]) -> Any:
     """What tells a part from others, without its ids and what may change later."""
     return [value.get("type"), text_of(value.get("callID")) or value.get("text")]
@@ -473,22 +272,3 @@ def _said(value: dict[str, Any]) -> Any:
 def _kind(part: Part) -> str:
     kind = part.value.get("type") if part.value is not None else None
     return f"part/{kind}"[:70] if isinstance(kind, str) else "part"
-
-
-def _words(error: dict[str, Any]) -> str:
-    data = error.get("data")
-    words = text_of(data.get("message")) if isinstance(data, dict) else None
-    return words or text_of(error.get("message")) or text_of(error.get("name")) or "an error"
-
-
-def _plan(agent: str, reason: str, todos: list[Any], at: float | None) -> Plan:
-    items: list[PlanItem] = []
-    seen: dict[str, int] = {}
-    for todo in todos:
-        title = text_of(todo.get("content")) if isinstance(todo, dict) else None
-        if title is None:
-            continue
-        seen[title] = seen.get(title, 0) + 1
-        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
-        items.append(PlanItem(key, title, _STATUS.get(str(todo.get("status")), "pending")))
-    return Plan(agent, reason, items, whole=True, plan=agent, at=at)

@@ -16,7 +16,8 @@ from urllib.parse import quote
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.transcripts.jsontext import parse
-from watchkeeper.transcripts.opencode.conversation import Conversation, Group, Part, Stored
+from watchkeeper.transcripts.opencode.conversation import Conversation, Group
+from watchkeeper.transcripts.opencode.partreading import Part, Stored
 from watchkeeper.transcripts.opencode.parts import digest
 from watchkeeper.transcripts.records import Raw, Record
 
@@ -180,7 +181,7 @@ class _Reading:
         return digest(repr(row))
 
     def sessions(self, after: list[Any] | None) -> Iterator[tuple[str, list[Any]]]:
-        """Sessions with something new, those that came first before those that they started."""
+        """Sessions with something new: tree by tree, the oldest first, each session before those that it started."""
         found: set[str] = set()
         for table, column in (
             ("session", "id"),
@@ -203,13 +204,14 @@ class _Reading:
         found |= set(list(self.recent)[-LATE:])
         created = "time_created" if "time_created" in self._columns["session"] else "0"
         times = dict(self._connection.execute(f"SELECT id, {created} FROM session").fetchall())  # noqa: S608
-        places: list[list[Any]] = sorted([self._depth(each), times.get(each) or 0, each] for each in found)
-        for place in places:
+        places: list[list[Any]] = []
+        for each in found:
+            above = self._above(each)
+            root = above[-1] if above else each
+            places.append([times.get(root) or 0, root, len(above), times.get(each) or 0, each])
+        for place in sorted(places):
             if after is None or place > after:
-                yield str(place[2]), place
-
-    def _depth(self, session_id: str) -> int:
-        return len(self._above(session_id))
+                yield str(place[-1]), place
 
     def _above(self, session_id: str) -> list[str]:
         """The sessions above one, the next first; a circle is cut where it closes."""

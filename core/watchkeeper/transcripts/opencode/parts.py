@@ -117,3 +117,21 @@ def title_parts(title: str | None) -> tuple[str | None, str | None]:
 def digest(*values: Any) -> str:
     """A name for what was said, the same wherever it is repeated under other ids."""
     return blake2b(write(values)[0].encode("utf-8", "replace"), digest_size=12).hexdigest()
+
+
+def model_of(info: dict[str, Any]) -> str:
+    """`provider/model` of a message."""
+    model = info.get("model")
+    about = model if isinstance(model, dict) else {}
+    name = text_of(info.get("modelID")) or text_of(about.get("modelID")) or text_of(about.get("id"))
+    provider = text_of(info.get("providerID")) or text_of(about.get("providerID"))
+    if name is None:
+        return "unknown"
+    return f"{provider}/{name}" if provider else name
+
+
+def words_of(error: dict[str, Any]) -> str:
+    """What an error says."""
+    data = error.get("data")
+    words = text_of(data.get("message")) if isinstance(data, dict) else None
+    return words or text_of(error.get("message")) or text_of(error.get("name")) or "an error"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.jsontext import parse, text_of
-from watchkeeper.transcripts.opencode.conversation import Conversation, Group, Part, Stored
+from watchkeeper.transcripts.opencode.conversation import Conversation, Group
+from watchkeeper.transcripts.opencode.partreading import Part, Stored
 from watchkeeper.transcripts.opencode.parts import digest, time_of
 from watchkeeper.transcripts.records import Raw, Record
 
