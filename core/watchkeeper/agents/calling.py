@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.control import AgentControl, Interrupted
 from watchkeeper.agents.environment import Environment, LiveBoard
@@ -134,12 +135,21 @@ async def call_model(
         nonlocal waited, retries
         live.show(agent_id, "slot", "waiting for a slot")
         control.waits(True)
-        async with environment.gate(model_ref).slot(request.purpose, agent_id):
+        gate = environment.gate(model_ref)
+        async with AsyncExitStack() as held:
+            await held.enter_async_context(gate.slot(request.purpose, agent_id))
             waited = clock.monotonic() - began
+
+            async def pause(seconds: float) -> None:
+                # Nobody waits for a slot because of a call that only waits to be made again.
+                await held.aclose()
+                await clock.sleep(seconds)
+                await held.enter_async_context(gate.slot(request.purpose, agent_id))
+
             control.waits(False)
             live.show(agent_id, "working", "calling the model")
             reply: Reply | None = None
-            async for event in model.stream(request):
+            async for event in model.stream(replace(request, pause=pause)):
                 control.waits(isinstance(event, Retrying))
                 if isinstance(event, Delta):
                     live.stream(agent_id, event.text)
@@ -147,7 +157,7 @@ async def call_model(
                     retries = event.attempt
                     activity = "rate_limited" if event.rate_limited else "retrying"
                     if event.rate_limited:
-                        environment.gate(model_ref).rate_limit(clock.now() + event.wait_seconds, event.reason)
+                        gate.rate_limit(clock.now() + event.wait_seconds, event.reason)
                     live.show(agent_id, activity, event.reason, until=clock.now() + event.wait_seconds)
                 else:
                     reply = event

@@ -142,7 +142,7 @@ class AnthropicModel:
                 attempt=retry,
                 rate_limited=verdict.rate_limited,
             )
-            await self._clock.sleep(wait)
+            await (request.pause or self._clock.sleep)(wait)
         yield reply
 
     async def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Protocol
@@ -42,6 +42,8 @@ class ModelRequest:
     """For records and pacing only; a model's answer never depends on it."""
     stable_prefix: int = 0
     """How many leading messages will be byte-identical next turn: where a prompt-cache breakpoint pays."""
+    pause: Callable[[float], Awaitable[None]] | None = field(default=None, compare=False, repr=False)
+    """How the seconds before a retry are spent; None: asleep. A caller gives its slot to others meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

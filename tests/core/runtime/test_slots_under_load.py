@@ -7,14 +7,17 @@ import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.scripted import ScriptedModel, call, role_of, said
 
+from watchkeeper.agents.calling import Called, call_model
+from watchkeeper.agents.control import AgentControl
 from watchkeeper.models.slots import FOREGROUND, Gate
 from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import ModelEvent, ModelRequest, Purpose
+from watchkeeper.records.model import Cost, ModelEvent, ModelRequest, PriceStatus, Purpose, Reply, Retrying, Usage
 from watchkeeper.runtime.assembling import shared_gate
 from watchkeeper.runtime.starting import NewSession, create_session
 from watchkeeper.store.session_store import SessionStore
@@ -230,3 +233,52 @@ async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_m
     finally:
         for host in hosts:
             host.close()
+
+
+async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
+    """With one slot: an observer's retry is due in a minute; a turn that comes meanwhile is served at once."""
+    due = asyncio.Event()
+
+    class Waiting(ManualClock):
+        async def sleep(self, seconds: float) -> None:
+            await due.wait()
+
+    clock = Waiting(0.0)
+    gate = Gate(1, clock=clock)
+    order: list[str] = []
+    retrying = asyncio.Event()
+
+    class Failing:
+        ref, context_window = "test/failing", 1_000
+
+        async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+            if request.purpose is Purpose.OBSERVER:
+                yield Retrying("overloaded", wait_seconds=60.0, attempt=1)
+                retrying.set()
+                assert request.pause is not None
+                await request.pause(60.0)
+            order.append(request.purpose)
+            yield Reply(content=[{"type": "text", "text": "ok"}], usage=Usage(), stop_reason="end_turn")
+
+    environment = SimpleNamespace(
+        clock=clock,
+        live=None,
+        model=lambda ref: Failing(),
+        gate=lambda ref: gate,
+        price=lambda *about: Cost(None, PriceStatus.UNPRICED),
+    )
+
+    def ask(purpose: Purpose) -> asyncio.Task[Called]:
+        request = ModelRequest("", [], purpose=purpose, agent_id=purpose)
+        calling = call_model(environment, AgentControl(), "test/failing", request, estimated_prompt_tokens=1, shown=False)  # type: ignore[arg-type]
+        return asyncio.create_task(calling)
+
+    observer = ask(Purpose.OBSERVER)
+    await retrying.wait()
+    turn = await ask(Purpose.TURN)
+    assert turn.reply is not None
+    assert order == [Purpose.TURN]
+    due.set()
+    await observer
+    assert order == [Purpose.TURN, Purpose.OBSERVER]
+    assert gate.running == 0
