@@ -29,6 +29,8 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.library.naming import rename
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.writer import Writer
+from watchkeeper.transcripts.importer import Importer
 
 PASSWORD = 'pass"wörd\\with 7 odd, signs'
 KEYS = {
@@ -339,6 +341,38 @@ def _private(folder: Path) -> None:
         connection.execute("UPDATE sessions SET title = 'x'")
         sides = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
         assert [oct(side.stat().st_mode & 0o777) for side in sides] == ["0o600", "0o600"]
+
+
+CLAUDE = {"sessionId": "11111111-1111-4111-8111-111111111111", "version": "2.0.0", "cwd": "/work", "isSidechain": False,
+          "userType": "external", "gitBranch": ""}  # fmt: skip
+
+
+def test_imported_logs_leave_their_keys_behind(folder: Path) -> None:
+    """In what a person said, in a tool's result, in a line that nobody understands, and in one that is no JSON."""
+    path, log = folder / "watchkeeper.db", folder / "workspace" / "11111111-1111-4111-8111-111111111111.jsonl"
+    at = "2026-01-01T00:00:00.000Z"
+    asked = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": ALL, ALL: 1}}
+    answer = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ALL}
+    model = {"id": "m1", "model": "claude-x", "role": "assistant", "content": [asked], "usage": {"input_tokens": 1}}
+    records = [
+        {"type": "user", "uuid": "u1", "parentUuid": None, "message": {"role": "user", "content": f"use {ALL}"}},
+        {"type": "assistant", "uuid": "u2", "parentUuid": "u1", "message": model},
+        {"type": "user", "uuid": "u3", "parentUuid": "u2", "message": {"role": "user", "content": [answer]}},
+        {"type": "never-heard-of", "uuid": "u4", "secret": {ALL: ALL}},
+        {"type": "summary", "summary": ALL, "leafUuid": "u3"},
+    ]
+    lines = [json.dumps(record | CLAUDE | {"timestamp": at}) for record in records]
+    log.write_text("\n".join([*lines, f"no json: {KEYS['anthropic']} {KEYS['aws']}", lines[0].replace("u1", "u5")]) + "\n")
+    writer = Writer(path)
+    importer = Importer(writer)
+    report = importer.run([log])
+    importer.close()
+    writer.close()
+    assert report.raw.total() >= 2
+    assert _query(path, "SELECT count(*) FROM messages")[0][0] >= 3
+    assert not where(path)
+    assert not planted(folder)
+    assert "[redacted:PLANTED_PASSWORD]" in str(_query(path, "SELECT content FROM messages"))
 
 
 def _query(path: Path, sql: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -42,6 +43,12 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
     ("jwt", "eyJ", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
 )  # fmt: skip
 
+_TELLING_BYTES = (
+    b"PRIVATE KEY", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"AKIA", b"ASIA", b"xox",
+    b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ",
+)  # fmt: skip
+"""Of what has one of `SHAPES`, one of these is a part."""
+
 _LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
 """Fields that a provider checks byte for byte."""
 
@@ -70,6 +77,7 @@ class Redactor:
         self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}
         longest_first = sorted(self._values, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        self._hints = [*(form.encode("utf-8", "replace") for form in self._values), *_TELLING_BYTES]
         self._shapes = [(name, hint, re.compile(shape, re.DOTALL)) for name, hint, shape in SHAPES]
 
     def text(self, text: str) -> str:
@@ -113,8 +121,28 @@ class Redactor:
             items = [self(item) for item in value]
             if all(new is old for new, old in zip(items, value, strict=True)):
                 return value
-            return items if isinstance(value, list) else tuple(items)
+            if isinstance(value, list):
+                return items
+            return value._make(items) if hasattr(value, "_make") else tuple(items)
         return value
+
+    def suspects(self, data: bytes) -> bool:
+        """Whether these bytes may hold a secret: quick, and wrong only in saying yes."""
+        return any(hint in data for hint in self._hints)
+
+    def line(self, data: bytes) -> bytes:
+        """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
+        if not self.suspects(data):
+            return data
+        text = data.decode("utf-8", "replace")
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError):
+            clean = self.text(text)
+        else:
+            found = self(value)
+            clean = text if found is value else json.dumps(found, ensure_ascii=False)
+        return data if clean is text else clean.encode("utf-8", "replace")
 
     def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
         opaque = _LEFT_ALONE | {"data"} if value.get("type") in ("base64", "redacted_thinking") else _LEFT_ALONE
@@ -149,8 +177,6 @@ def _is_secret(value: str) -> bool:
 
 def _forms(value: str) -> list[str]:
     """A value as it stands, as it stands inside a JSON string, and each long line of one that has several."""
-    import json
-
     forms = {value, json.dumps(value)[1:-1]}
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}

@@ -8,6 +8,7 @@ does not begin where the file's row says is given up and read again.
 from __future__ import annotations
 
 import gc
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.model import Cost, PriceStatus
+from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
@@ -80,6 +82,8 @@ class Importer:
         live: the logs are followed as they grow (see `Batch.live`).
         progress: called now and then.
         only: the one program whose logs are taken; None: any.
+        redactor: takes secrets out of what is read: by default, the values of this process's secret variables and whatever
+            has a key's shape.
     """
 
     def __init__(
@@ -92,8 +96,10 @@ class Importer:
         progress: Callable[[Progress], None] | None = None,
         only: Program | None = None,
         now: Callable[[], float] = time.time,
+        redactor: Redactor | None = None,
     ) -> None:
         self._writer = writer
+        self._redactor = redactor or Redactor(os.environ)
         self._pricing = pricing
         self._user_id = user_id
         self._live = live
@@ -102,6 +108,8 @@ class Importer:
         self._now = now
         self._reading: Connection | None = None
         self._prepared = False
+        self._waiting: Any = None
+        """The batch that is being written, while the next one is read."""
         self._totals = (0, 0)
         self._done = [0, 0]
         self._began = time.monotonic()
@@ -139,19 +147,19 @@ class Importer:
                 fresh.append((each, known[2] if known else 0))
         self._totals = (len(fresh), sum(max(0, each.size - done) for each, done in fresh))
         pending = _Pending()
-        waiting: Any = None
         for each, _ in fresh:
             for chunk in self._chunks(each):
                 pending.chunks.append(chunk)
                 pending.size += chunk.bytes
                 if pending.size >= BATCH_BYTES or len(pending.chunks) >= BATCH_FILES:
-                    self._settle(waiting)
-                    waiting = self._submit(pending)
+                    self.settle()
+                    self._waiting = self._submit(pending)
                     pending = _Pending()
             self._done[0] += 1
             self._tell()
-        self._settle(waiting)
-        self._settle(self._submit(pending))
+        self.settle()
+        self._waiting = self._submit(pending)
+        self.settle()
         report.seconds += time.monotonic() - began
         self._tell()
         return report
@@ -184,6 +192,11 @@ class Importer:
         if self._reading is None:
             self._reading = database.open_readonly(self._writer.path)
         return self._reading
+
+    def settle(self) -> None:
+        """Wait for the batch that is being written, and count it: also after an interruption."""
+        waiting, self._waiting = self._waiting, None
+        self._settle(waiting)
 
     # Writing.
 
@@ -264,7 +277,7 @@ class Importer:
     def _read(self, found: finding.Found) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)
         row = rows.load_file(self._connection(), path)
-        log = open_log(found, row, self._only)
+        log = open_log(found, row, self._only, self._redactor)
         if log is not None and log.of_one_session and row is not None and rows.is_deleted(self._connection(), row.session_id):
             self.report.deleted += 1  # read no further, so that nothing is missing once it is restored
         elif log is None:

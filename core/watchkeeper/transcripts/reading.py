@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from watchkeeper.records.redact import Redactor
 from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts import finding, lines
 from watchkeeper.transcripts.applying import Chunk
@@ -17,8 +18,10 @@ NOTHING_GIVEN = Raw("?", "the reader gave nothing for it")
 TOO_LONG = Raw("?", "longer than 64 MiB: its beginning is kept")
 
 
-def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | None) -> OpenLog | None:
+def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | None, redactor: Redactor) -> OpenLog | None:
     """The log with its program and what goes with it; None where it is no log of a program that is asked for (or empty).
+
+    `redactor` takes secrets out of each line before its reader sees it.
 
     Raises:
         OSError: it cannot be read.
@@ -28,7 +31,8 @@ def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | Non
     program = known or program_of(source)
     if program is None or (only is not None and program is not only):
         return None
-    return OpenLog(found, row, program, Source(source.path, source.head, _companions(program, found.path)))
+    companions = {name: redactor.line(data) for name, data in _companions(program, found.path).items()}
+    return OpenLog(found, row, program, Source(source.path, source.head, companions), redactor)
 
 
 class OpenLog:
@@ -38,8 +42,11 @@ class OpenLog:
         row: how far it was read before.
     """
 
-    def __init__(self, found: finding.Found, row: rows.FileRow | None, program: Program, source: Source) -> None:
+    def __init__(
+        self, found: finding.Found, row: rows.FileRow | None, program: Program, source: Source, redactor: Redactor
+    ) -> None:
         self._found = found
+        self._redactor = redactor
         self._row = row
         self._program = program
         self._source = source
@@ -90,7 +97,8 @@ class OpenLog:
             open_end = not line.ended
             chunk.line += 1
             place = line.end
-            chunk.groups.append((chunk.line, line.data, _feed(reader, chunk.line, line)))
+            clean = line._replace(data=self._redactor.line(line.data))
+            chunk.groups.append((chunk.line, clean.data, _feed(reader, chunk.line, clean)))
             chunk.bytes += line.size + 1
             if chunk.bytes >= size:
                 # Before its end, a file's row must not look like the whole file's.
@@ -111,6 +119,8 @@ class OpenLog:
             return chunk
 
         for line, data, records in reader.pull():
+            if self._redactor.suspects(data):
+                data, records = self._redactor.line(data), self._redactor(records)
             chunk.line = line
             chunk.groups.append((line, data, records or [NOTHING_GIVEN]))
             chunk.bytes += len(data)
