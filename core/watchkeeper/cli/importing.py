@@ -59,6 +59,7 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
         if follow:
             _follow(writer, places, only)
     except KeyboardInterrupt:
+        importer.settle()
         _clear(as_json)
         if not as_json:
             say(f"interrupted; what was read is kept, and the same command carries on: {importer.report.line()}")
