@@ -381,6 +381,37 @@ def test_a_log_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(store: S
         assert store.all(sql) == whole.all(sql)
 
 
+def test_a_log_that_was_archived_as_well_is_one(store: Store, logs: Path) -> None:
+    log = Rollout().user("go").says("a").tokens(10, 0, 5)
+    log.write(logs / "sessions")
+    log.write(logs / "archived_sessions", "")
+    store.run(logs)
+    assert tuple(store.one("SELECT count(*), sum(model_calls), sum(output_tokens) FROM sessions")) == (1, 1, 5)
+    assert store.counts()["messages"] == 2
+
+
+def test_a_log_that_was_rewritten_or_cut_loses_nothing_and_doubles_nothing(store: Store, logs: Path) -> None:
+    log = Rollout().user("go").call("c1").output("c1").says("a").tokens(10, 0, 5)
+    path = log.write(logs)
+    store.run(path)
+    counts = store.counts()
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    store.run(path)
+    path.write_bytes(whole)
+    store.run(path)
+    after = store.counts()
+    assert {name: after[name] for name in ("messages", "tool_calls", "model_calls")} == {
+        name: counts[name] for name in ("messages", "tool_calls", "model_calls")
+    }
+
+
+def test_a_header_longer_than_what_is_looked_at_first_is_read(store: Store, logs: Path) -> None:
+    log = Rollout(CHILD, **_spawned(ROOT), base_instructions={"text": "x" * 100_000})
+    store.run(log.user("go").says("a").write(logs))
+    assert store.one("SELECT source FROM sessions") == f"codex:{ROOT}"
+
+
 def test_records_that_nobody_knows_are_kept_raw_and_counted(store: Store, logs: Path) -> None:
     log = Rollout().add("world_state", {"full": True}).add("news", {"x": 1}).item("telepathy", x=1).event("sneeze")
     path = log.write(logs)

@@ -672,8 +672,26 @@ def test_messages_of_a_session_whose_file_is_lost_are_read(store: Store, logs: P
 def test_the_usual_place_follows_the_environment(tmp_path: Path) -> None:
     from watchkeeper.transcripts.opencode import PROGRAM
 
-    assert PROGRAM.places({}, tmp_path) == [tmp_path / ".local" / "share" / "opencode"]
-    assert PROGRAM.places({"XDG_DATA_HOME": str(tmp_path)}, Path("/home/a")) == [tmp_path / "opencode"]
+    share = tmp_path / ".local" / "share" / "opencode"
+    assert PROGRAM.places({}, tmp_path) == [share / "opencode.db", share / "storage", share / "project"]
+    (tmp_path / "opencode").mkdir()
+    (tmp_path / "opencode" / "opencode-beta.db").touch()
+    found = PROGRAM.places({"XDG_DATA_HOME": str(tmp_path)}, Path("/home/a"))
+    assert found[:2] == [tmp_path / "opencode" / "opencode.db", tmp_path / "opencode" / "opencode-beta.db"]
+
+
+def test_the_older_tree_has_sessions_messages_and_parts_below_one_folder(store: Store, logs: Path) -> None:
+    book, session, _ = _family()
+    book.tree(logs)
+    storage, older = logs / "storage", logs / "project" / "p" / "storage" / "session"
+    older.mkdir(parents=True)
+    (storage / "session" / "p").rename(older / "info")
+    for name in ("message", "part"):
+        (storage / name).rename(older / name)
+    report = store.run(logs)
+    assert store.all("SELECT source, output_tokens FROM sessions") == [(f"opencode:{session}", 7)]
+    assert report.lines == book.records
+    assert (report.unknown, report.left) == ([], {})
 
 
 def test_a_reading_that_was_interrupted_goes_on_where_it_was(logs: Path) -> None:

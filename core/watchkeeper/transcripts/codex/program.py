@@ -14,6 +14,7 @@ from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.records import Source
 
 _FILE = re.compile(r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.IGNORECASE)
+_HEADER = re.compile(rb'"type"\s*:\s*"session_meta"')
 FIRST_LINE_BYTES = 16 << 20
 GENERATIONS = 20
 """Spawned threads above one another, at most."""
@@ -52,7 +53,7 @@ class Codex:
             if kind is None and text_of(record.get("id")) and text_of(record.get("timestamp")) and "instructions" in record:
                 return True
         # The first line may be longer than the head: a thread's instructions and tools stand in it.
-        return source.head.lstrip().startswith(b"{") and b'"type":"session_meta"' in source.head[:400]
+        return source.head.lstrip().startswith(b"{") and _HEADER.search(source.head[:400]) is not None
 
     def companions(self, path: Path) -> list[Path]:
         return []

@@ -240,7 +240,7 @@ class CodexReader:
         if kind == "message":
             self._message(item, at, uid, found)
         elif kind == "reasoning":
-            self._say(items.thinking(item) or [{"type": "text", "text": ""}], at, uid, found)
+            self._say(items.thinking(item), at, uid, found)
         elif kind in ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call"):
             self._call(kind, item, at, uid, found)
         elif kind in _OUTPUTS:

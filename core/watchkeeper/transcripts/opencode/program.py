@@ -24,12 +24,16 @@ class OpenCode:
     label = "OpenCode"
 
     def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
-        """The data folder: `OPENCODE_DATA_DIR`, else `opencode` in `XDG_DATA_HOME` or `~/.local/share`."""
-        chosen = environ.get("OPENCODE_DATA_DIR", "").strip()
-        if chosen:
-            return [Path(chosen).expanduser()]
-        data = environ.get("XDG_DATA_HOME", "").strip()
-        return [(Path(data).expanduser() if data else home / ".local" / "share") / "opencode"]
+        """In the data folder (`OPENCODE_DATA_DIR`, else `opencode` in `XDG_DATA_HOME` or `~/.local/share`): databases and trees.
+
+        Not the folder itself: snapshots of workspaces lie there as well, many thousand files.
+        """
+        chosen, data = environ.get("OPENCODE_DATA_DIR", "").strip(), environ.get("XDG_DATA_HOME", "").strip()
+        folder = Path(chosen).expanduser() if chosen else None
+        if folder is None:
+            folder = (Path(data).expanduser() if data else home / ".local" / "share") / "opencode"
+        channels = sorted(folder.glob("opencode-*.db"))
+        return [folder / "opencode.db", *channels, folder / "storage", folder / "project"]
 
     def may_be_log(self, path: Path) -> bool:
         """A database by its name; of the tree, a session's file, or the first message of one whose file is lost."""
@@ -91,17 +95,17 @@ def _leads(path: Path) -> bool:
 
 @lru_cache(maxsize=4_096)
 def _lead(folder: Path, _: int) -> Path | None:
-    storage = folder.parents[1]
-    known = _sessions(storage, _stamp(storage / "session"))
+    base = folder.parents[1]
+    known = _sessions(base, _stamp(base / "session") + _stamp(base / "info"))
     if folder.name in known or any(name.endswith(f"_{folder.name}") for name in known):
         return None
     return next(iter(files_in(folder)), None)
 
 
 @lru_cache(maxsize=16)
-def _sessions(storage: Path, _: int) -> frozenset[str]:
-    """Names of all sessions' files."""
-    return frozenset(path.stem for path in (storage / "session").glob("*/*.json"))
+def _sessions(base: Path, _: int) -> frozenset[str]:
+    """Names of all sessions' files, in either layout of the tree."""
+    return frozenset(path.stem for pattern in ("session/*/*.json", "info/*.json") for path in base.glob(pattern))
 
 
 def _stamp(folder: Path) -> int:
