@@ -59,7 +59,7 @@ def _look(read: Read, log: Path) -> Outcome:
         outputs=read("SELECT name, digest FROM outputs WHERE kind != 'tool_output' ORDER BY name, digest"),
         facts=read("SELECT text, scope, kind FROM facts ORDER BY text"),
         commands=read(
-            "SELECT kind, CASE WHEN kind = 'compact' AND status != 'queued' THEN 'settled' ELSE status END FROM commands ORDER BY kind"
+            "SELECT dedupe_key, iif(dedupe_key = 'compactearly' AND status != 'queued', 'settled', status) FROM commands ORDER BY 1"
         ),
         inbox=Counter(f"{kind} {json.loads(payload).get('task')}" for kind, payload in read("SELECT kind, payload FROM inbox")),
         transcripts={f"{name}/{attempt}": _transcript(read, agent) for agent, name, attempt in agents},
@@ -124,6 +124,9 @@ def _problems(read: Read) -> Any:
         yield "a compaction is still running"
     if read("SELECT 1 FROM compactions WHERE status = 'prepared' AND trigger != 'observer'"):
         yield "a compaction was never landed"
+    passes = read("SELECT count(*) FROM compactions WHERE trigger = 'manual' AND status = 'applied'")[0][0]
+    if passes > read("SELECT count(*) FROM commands WHERE kind = 'compact' AND status = 'applied'")[0][0]:
+        yield "a compaction by command was applied twice"
     if read("SELECT 1 FROM inbox WHERE delivered_seq IS NULL AND kind != 'nudge'"):
         yield "news was never delivered"
     if read("SELECT 1 FROM tool_calls WHERE status IN ('pending', 'running')"):

@@ -8,6 +8,7 @@ nothing: the next host publishes it. Where a pass is late, the context's own dig
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -115,14 +116,21 @@ class Compaction:
         self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), task)
         return run
 
-    async def run(self, *, trigger: str, up_to: int | None = None, instructions: str | None = None) -> Outcome | Rejection:
-        """A whole pass, waited for: where no loop runs."""
+    async def run(
+        self,
+        *,
+        trigger: str,
+        up_to: int | None = None,
+        instructions: str | None = None,
+        also: Callable[[Transaction, Outcome], None] | None = None,
+    ) -> Outcome | Rejection:
+        """A whole pass, waited for: where no loop runs. `also` writes more in the transaction in which the pass ends."""
         begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions)
         if isinstance(begun, Rejection):
             return begun
         assert self._flight is not None
         await self._flight.task
-        return await self._land(self._flight)
+        return await self._land(self._flight, also)
 
     async def abandon(self, reason: str) -> None:
         """Give up what is in flight; nothing of it stays but the record that it was."""
@@ -189,7 +197,7 @@ class Compaction:
             raise called.error or RuntimeError("the call was abandoned")
         return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")
 
-    async def _land(self, flight: _Flight) -> Outcome:
+    async def _land(self, flight: _Flight, also: Callable[[Transaction, Outcome], None] | None = None) -> Outcome:
         self._flight = None
         state = self._memory.state
         error = None if flight.task.cancelled() else flight.task.exception()
@@ -208,6 +216,8 @@ class Compaction:
                 recorded.write(tx, compaction_id=flight.compaction_id)
             status = "applied" if outcome.applied else "rejected"
             self._write_end(tx, flight, status=status, reason=outcome.reason, outcome=outcome)
+            if also is not None:
+                also(tx, outcome)
 
         await self._environment.store.commit(write)
         return outcome

@@ -15,6 +15,7 @@ from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection
+from watchkeeper.memory.compactor import Outcome
 from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -200,7 +201,7 @@ class CommandQueue:
         if status in SESSION_ENDED or self._host.driving_once:
             self._host.restrict_to(touched)
 
-    async def _compact(self, command: Command) -> str:
+    async def _compact(self, command: Command) -> str | None:
         agent = self._agent(command)
         up_to = command.payload.get("up_to")
         instructions = command.payload.get("instructions") or None
@@ -214,11 +215,19 @@ class CommandQueue:
             return f"{agent.name} is compacted up to message {begun.high_water} while it works"
         compaction = Compaction(self._host.environment, agent, self._memory(agent))
         await compaction.take_over()
-        outcome = await compaction.run(trigger="manual", up_to=up_to, instructions=instructions)
+
+        def settle(tx: Transaction, outcome: Outcome) -> None:
+            if not outcome.applied:
+                return
+            said = f"{agent.name}: {outcome.tokens_before} → {outcome.tokens_after} tokens, up to message {outcome.high_water}"
+            said += "" if outcome.reason == "summary" else f" ({outcome.reason})"
+            about = {"agent_id": command.agent_id, "task_id": command.task_id}
+            commands.settle(tx, command.id, command.kind, CommandStatus.APPLIED, said, **about)
+
+        outcome = await compaction.run(trigger="manual", up_to=up_to, instructions=instructions, also=settle)
         if isinstance(outcome, Rejection) or not outcome.applied:
             raise ValueError(outcome.reason)
-        said = f"{agent.name}: {outcome.tokens_before} → {outcome.tokens_after} tokens, up to message {outcome.high_water}"
-        return said if outcome.reason == "summary" else f"{said} ({outcome.reason})"
+        return None
 
     async def _undo(self, command: Command) -> None:
         agent = self._agent(command)
