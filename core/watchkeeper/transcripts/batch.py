@@ -53,6 +53,8 @@ class Batch:
     """Agents that were asked after, or are not written yet, and their sessions."""
     records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     """Digests of records that were looked up: the messages that they became, or None."""
+    texts: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Messages that are not written yet, by agent and `seq`."""
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
 

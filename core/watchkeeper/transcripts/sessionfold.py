@@ -119,7 +119,7 @@ class SessionFold:
             self.batch.remember(digest, agent.id, seq)
             return False
         if self._is_mine(found[0]):
-            return self._says_the_same(record, *found)
+            return self._says_the_same(record, *found) or self._was_changed(record, agent, seq)
         kind = f"{self.program}/{type(record).__name__}/{self.key}"
         mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
         if self.batch.record(mine) is not None:
@@ -139,10 +139,19 @@ class SessionFold:
         """Two records may have one number, and a rewritten one its old uuid: what they say decides."""
         if type(record) is not Message:
             return True
-        stored = next((row[3] for row in self.into["messages"] if row[0] == agent_id and row[1] == seq), None)
+        stored = self.batch.texts.get((agent_id, seq))
         if stored is None:
             stored = rows.message_content(self._cursor, agent_id, seq)
         return stored == write(record.content)[0]
+
+    def _was_changed(self, record: Message, agent: AgentFold, seq: int) -> bool:
+        """Whether the record is here already as it is now, besides what it said before."""
+        kind = f"{self.program}/changed/{self.key}"
+        digest = record_digest(record.at, kind, f"{record.uid}/{stable_id(write(record.content)[0], length=12)}")
+        if self.batch.record(digest) is not None:
+            return True
+        self.batch.remember(digest, agent.id, seq)
+        return False
 
     def _time(self, at: float | None) -> float:
         if at is None:
@@ -263,6 +272,7 @@ class SessionFold:
         tokens = message_tokens(content, text, size)
         row["last_seq"] += 1
         row["message_tokens"] += tokens
+        self.batch.texts[row["id"], row["last_seq"]] = text
         self.into["messages"].append((row["id"], row["last_seq"], role, text, tokens, row["message_tokens"], at))
 
     def _tool_call(self, record: ToolCall) -> None:

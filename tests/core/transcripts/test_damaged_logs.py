@@ -67,7 +67,7 @@ def _damage(rng: random.Random, lines: list[bytes]) -> bytes:
     return b"\n".join(lines) + rng.choice([b"\n", b""])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_a_damaged_log_loses_no_line_and_stops_nothing(seed: int) -> None:
     rng = random.Random(seed)
@@ -120,7 +120,7 @@ def _twist(rng: random.Random, value: Any) -> Any:
     return rng.choice(ODD)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32))
 def test_records_of_odd_shapes_are_read_or_kept_and_stop_nothing(seed: int) -> None:
     rng = random.Random(seed)

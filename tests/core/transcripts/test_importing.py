@@ -147,6 +147,12 @@ def test_a_message_that_was_changed_under_its_id_is_kept_as_well(store: Store, l
     said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages WHERE role = 'user'")]
     assert "Mend the cache" in said
     assert "Mend the other cache, please" in said
+    messages = store.counts()["messages"]
+    for title in ("One", "Two"):
+        log.records = [{"type": "summary", "summary": title}, *log.records]
+        log.write(logs)
+        store.run(path)
+    assert store.counts()["messages"] == messages
 
 
 def test_an_import_killed_between_two_transactions_carries_on(
