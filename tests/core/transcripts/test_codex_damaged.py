@@ -150,7 +150,7 @@ def test_damaged_sessions_of_opencode_lose_no_record_and_stop_nothing(layout: st
                         parent = rng.choice([row_id, "lost", None])
                         connection.execute(
                             "UPDATE session SET parent_id = ?, time_created = ? WHERE id = ?",
-                            (parent, rng.choice([None, -1]), row_id),
+                            (parent, rng.choice([None, -1, "x", 1e300, b"x"]), row_id),
                         )
                 connection.commit()
                 connection.close()

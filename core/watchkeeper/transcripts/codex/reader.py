@@ -154,7 +154,7 @@ class CodexReader:
             return "session_meta", record
         if kind is None and isinstance(record.get("record_type"), str):
             return f"record/{record['record_type']}"[:80], {}
-        return (None if kind in LINES else kind), {}
+        return (f"{kind} without a payload" if kind in LINES else kind), {}
 
     def _of_copy(self, found: list[Record]) -> list[Record]:
         if not self._spawned:

@@ -217,9 +217,10 @@ class Conversation:
         began = of.time_of(info.get("time"), "created")
         uid = self.uid(info, -2, "compaction")
         took = at - began if at is not None and began is not None and at > began else None
+        before, self._context = self._context, None
         return [
             Compaction(
-                self.key, uid, trigger, at, self._context, keep_from=self._kept_from(part), seconds=took, model=of.model_of(info)
+                self.key, uid, trigger, at, before, keep_from=self._kept_from(part), seconds=took, model=of.model_of(info)
             ),
             Summary(self.key, f"{uid}:summary", "\n".join(summary), at),
         ]
@@ -229,7 +230,8 @@ class Conversation:
         at = of.time_of(info.get("time"), "created")
         uid = self.uid(info, place, "compaction")
         trigger = "manual" if part.get("auto") is False else "auto"
-        return [Compaction(self.key, uid, trigger, at, self._context, keep_from=self._kept_from(part))]
+        before, self._context = self._context, None
+        return [Compaction(self.key, uid, trigger, at, before, keep_from=self._kept_from(part))]
 
     def _kept_from(self, part: dict[str, Any]) -> str | None:
         """`uid` of the first message that stayed."""

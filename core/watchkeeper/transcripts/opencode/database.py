@@ -121,7 +121,8 @@ class _Reading:
         self.recent: dict[str, Any] = dict(state["recent"])
         self._parents: dict[str, str | None] = {}
         if "parent_id" in self._columns["session"]:
-            self._parents = dict(connection.execute("SELECT id, parent_id FROM session").fetchall())
+            rows = connection.execute("SELECT id, parent_id FROM session")
+            self._parents = {str(row[0]): None if row[1] is None else str(row[1]) for row in rows}
 
     # What is new.
 
@@ -203,12 +204,13 @@ class _Reading:
         found |= {session_id for session_id, memory in self.recent.items() if memory.get("open")}
         found |= set(list(self.recent)[-LATE:])
         created = "time_created" if "time_created" in self._columns["session"] else "0"
-        times = dict(self._connection.execute(f"SELECT id, {created} FROM session").fetchall())  # noqa: S608
+        rows = self._connection.execute(f"SELECT id, {created} FROM session")  # noqa: S608
+        times = {str(row[0]): row[1] for row in rows if isinstance(row[1], int | float)}
         places: list[list[Any]] = []
         for each in found:
             above = self._above(each)
             root = above[-1] if above else each
-            places.append([times.get(root) or 0, root, len(above), times.get(each) or 0, each])
+            places.append([times.get(root, 0), root, len(above), times.get(each, 0), each])
         for place in sorted(places):
             if after is None or place > after:
                 yield str(place[-1]), place

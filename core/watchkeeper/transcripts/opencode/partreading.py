@@ -78,7 +78,10 @@ class Here(NamedTuple):
             if usage is None:
                 return [Raw("part/step-finish", of.NOT_FOR_US)], "done"
             at = of.time_of(info.get("time"), "completed", "created")
-            return [self.conversation.model_call(info, usage, value, self.said, at)], "done"
+            steps = sum((each.value or {}).get("type") == "step-finish" for each in self.stored.parts)
+            # A message's own cost is that of all its steps together.
+            logged = value if of.cost_of(value.get("cost")) is not None or steps > 1 else value | {"cost": info.get("cost")}
+            return [self.conversation.model_call(info, usage, logged, self.said, at)], "done"
         if kind == "file":
             return [self._say([of.file_block(value)], self._at(value))], "done"
         if kind == "subtask":
