@@ -207,20 +207,20 @@ async def test_a_message_that_was_found_is_opened_in_its_transcript(desk: Desk) 
 
 async def test_messages_far_from_the_end_are_reached_and_paged(desk: Desk) -> None:
     session = add_session(desk, "older234", "nightly audit")
-    for number in range(1, 1_001):
+    for number in range(1, 401):
         session.message(
-            "older234-p", "user" if number % 2 else "assistant", f"line {number}" + (" needle" if number in (300, 700) else "")
+            "older234-p", "user" if number % 2 else "assistant", f"line {number}" + (" needle" if number in (150, 300) else "")
         )
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("slash", *"needle", "enter")
-        await until(pilot, lambda: "found in planner #700" in text_of(pilot))
+        await until(pilot, lambda: "found in planner #300" in text_of(pilot))
         await pilot.press("m")
-        await until(pilot, lambda: "line 700 needle" in text_of(pilot) and "line 699" in text_of(pilot))
+        await until(pilot, lambda: "line 300 needle" in text_of(pilot) and "line 299" in text_of(pilot))
         await pilot.press("n")
-        await until(pilot, lambda: "line 300 needle" in text_of(pilot))
+        await until(pilot, lambda: "line 150 needle" in text_of(pilot))
         await pilot.press("left_square_bracket")
-        await until(pilot, lambda: "#239 of 1000" in text_of(pilot) and "line 239" in text_of(pilot))
+        await until(pilot, lambda: "#89 of 400" in text_of(pilot) and "line 89" in text_of(pilot))
 
 
 async def test_read_only_refuses_every_action(desk: Desk) -> None:

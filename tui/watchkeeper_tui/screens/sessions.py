@@ -181,9 +181,9 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             KeyHint("x", "Export…", "export", none),
             KeyHint("#", "Tags…", "tags", live),
             KeyHint("o", "Sort", "sort"),
+            KeyHint("esc", "Back", "back"),
             KeyHint("v", "Read-only", "view", none),
             KeyHint("y", "Copy id", "copy", none),
-            KeyHint("esc", "Back", "back"),
             KeyHint(":", "Command", "command_bar"),
             KeyHint("?", "Help", "help"),
         ]
