@@ -157,6 +157,9 @@ def _until(store: Store, sql: str, wanted: Any) -> None:
 def test_a_log_is_followed_until_the_command_is_interrupted(store: Store, logs: Path, command: str) -> None:
     log = _log()
     path = log.write(logs)
+    log.boundary()  # whose size afterwards nobody knows yet
+    log.summary("All of it.")
+    path.write_bytes(log.bytes)
     process = _start(command, path, *(["--follow"] if command == "import" else []), "--db", store.path)
     try:
         _until(store, "SELECT count(*) FROM messages", 4)
