@@ -56,6 +56,15 @@ while True:
 """
 """Writes a hundred commits a second; with each, a fiftieth of the agents have another turn."""
 
+HOLD = """
+import sys, time, pathlib
+from watchkeeper.store.lease import Lease
+lease = Lease.acquire(pathlib.Path(sys.argv[1]), 'abcd2345')
+print('held', flush=True)
+time.sleep(3600)
+"""
+"""Makes the session live: a host holds it, and does nothing."""
+
 VIEWER = ["-c", "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"]
 WATCH = ["-m", "watchkeeper", "watch", "--db"]
 
@@ -64,7 +73,7 @@ def keys(screen: Screen, samples: int, *, bare: bool) -> tuple[list[float], list
     """Seconds from `j`, and from `f`, to what they paint."""
     moves, flips = [], []
     for number in range(samples):
-        words = b"row %04d" % (number + 1) if bare else b"part %d of" % (number + 1)
+        words = b"row %04d" % (number + 1) if bare else b"part %d of" % (number + 2)
         moves.append(screen.press(b"j", words))
         screen.drain(0.11)
     for number in range(samples):
@@ -74,7 +83,7 @@ def keys(screen: Screen, samples: int, *, bare: bool) -> tuple[list[float], list
     return moves, flips
 
 
-def busy(path: Path, agents: int, rate: int, samples: int) -> None:
+def busy(path: Path, rate: int, samples: int) -> None:
     """The dashboard on one session of many agents, idle and beside a writer."""
     with Screen([*VIEWER, str(path)]) as screen:
         screen.until(b"part 2 ")
@@ -154,7 +163,8 @@ def make_large(path: Path, sessions: int = 1000, messages: int = 1_000_000) -> N
             "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, 'user', ?, 90, ?, ?)",
             ((f"p{number:04d}", seq, text, seq * 90, now) for seq in range(1, each + 1)),
         )
-    large_session(connection, 100, now=now + 1, hostile=False)
+    large_session(connection, 100, now=now - 300, hostile=False)
+    connection.execute("UPDATE sessions SET created_at = ?1, last_active = ?1 WHERE id = 'abcd2345'", (now + 1,))
     connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
@@ -175,10 +185,16 @@ def main() -> None:
     path = Path(tempfile.mkdtemp()) / "bench.db"
     connection = create(path)
     connection.execute("BEGIN")
-    large_session(connection, options.agents, now=time.time(), hostile=False)
+    large_session(connection, options.agents, now=time.time() - 300, hostile=False)
     connection.execute("COMMIT")
     print(f"the dashboard, {options.agents} agents, {options.rate} events/s when busy:")
-    busy(path, options.agents, options.rate, options.samples)
+    with subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True) as host:
+        assert host.stdout is not None
+        host.stdout.readline()
+        try:
+            busy(path, options.rate, options.samples)
+        finally:
+            host.kill()
     if options.large is not None:
         if not options.large.exists():
             make_large(options.large)

@@ -95,7 +95,7 @@ def _working(agent: AgentFacts, now: float) -> Condition:
 def _at_work(silence: float | None) -> Condition:
     if silence is None:
         return Condition("●", "working", "working")
-    return Condition("!", "silent", "silent", f"silent {figures.duration(silence)}")
+    return Condition("!", "silent", "silent", f"silent {figures.age(silence)}")
 
 
 _TASKS = {

@@ -47,6 +47,13 @@ def rate(usd_per_minute: float) -> str:
     return text[1:] if text.startswith("0") else text
 
 
+def age(seconds: float) -> str:
+    """How long something has lasted, no finer than anybody needs: `92s`, from five minutes on `5m`, then `3h`."""
+    if seconds < 300:
+        return f"{int(max(0.0, seconds))}s"
+    return f"{int(seconds // 60)}m" if seconds < 7200 else f"{int(seconds // 3600)}h"
+
+
 def duration(seconds: float) -> str:
     """`0.3s`, `42s`, `12:44`, `1:20:02`, `3d 04h`."""
     seconds = max(0.0, seconds)
