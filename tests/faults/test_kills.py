@@ -9,10 +9,7 @@ from tests.faults.kill_trials import Outcome, killed_at, undisturbed
 
 SAMPLE = [
     ("writer.before_commit", 2),
-    ("writer.after_commit", 13),
     ("writer.after_commit", 28),
-    ("model.replied", 6),
-    ("tool.before_run", 2),
     ("tool.after_run", 3),
 ]
 

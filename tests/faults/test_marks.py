@@ -1,0 +1,57 @@
+"""What a crash leaves unknown is said, whichever way it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults import oracle, scenario
+
+from watchkeeper.store import database
+
+
+@pytest.mark.parametrize(("tool", "label", "again"), [("effect_again", "gamma-2", True), ("effect", "gamma-1", False)])
+async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_was_declared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, label: str, again: bool
+) -> None:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    path, workspace = tmp_path / "run.db", tmp_path / "workspace"
+    workspace.mkdir()
+    reached, gate = asyncio.Event(), asyncio.Event()
+    real = scenario.tools
+
+    def held(path: Path, log: Path) -> dict[str, scenario.Outside]:
+        own = real(path, log)
+        work = own[tool].work
+
+        async def slow(arguments: dict[str, Any], context: Any) -> str:
+            text: str = await work(arguments, context)
+            if arguments["label"] == label:
+                reached.set()
+                await gate.wait()
+            return text
+
+        return own | {tool: replace(own[tool], work=slow)}
+
+    monkeypatch.setattr(scenario, "tools", held)
+    crashed = asyncio.ensure_future(scenario.run(path, workspace))
+    await asyncio.wait_for(reached.wait(), 30)
+    crashed.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await crashed
+    gate.set()
+    assert await asyncio.wait_for(scenario.run(path, workspace), 60) == 0
+
+    connection = database.open_readonly(path)
+    marks = [json.loads(row[0]) for row in connection.execute("SELECT data FROM events WHERE kind = 'tool.unknown'")]
+    assert {"tool": tool, "again": again}.items() <= {key: marks[0][key] for key in ("tool", "again")}.items()
+    status, runs = connection.execute("SELECT status, runs FROM tool_calls WHERE id = ?", (marks[0]["call"],)).fetchone()
+    connection.close()
+    ended = oracle.look(path)
+    assert (status, runs, ended.effects[label]) == (("done", 2, 2) if again else ("unknown", 1, 1))
+    assert not ended.problems
