@@ -428,6 +428,17 @@ def test_records_that_nobody_knows_are_kept_raw_and_counted(store: Store, logs: 
     assert store.counts()["raw_records"] == report.raw.total()
 
 
+def test_a_log_whose_first_line_is_broken_is_known_by_its_name(store: Store, logs: Path) -> None:
+    log = Rollout().user("go").says("a").tokens(10, 0, 5)
+    log.add("session_meta", log.lines[0]["payload"])
+    path = log.write(logs)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0][:50] + b"\n" + b"".join(lines[1:]))
+    store.run(path)
+    expected = (f"codex:{ROOT}", "/home/somebody/project", 5)
+    assert tuple(store.one("SELECT source, workspace, output_tokens FROM sessions")) == expected
+
+
 def test_a_clock_that_jumps_changes_no_order(store: Store, logs: Path) -> None:
     log = Rollout().user("one").says("two").user("three")
     log.lines[3]["timestamp"] = "2019-01-01T00:00:00.000Z"

@@ -117,7 +117,9 @@ class CodexReader:
             return [Skipped("empty line")]
         record = parse(data)
         if record is None:
-            return [Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")]
+            broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
+            # Of a log that begins so, its name (or a later line) tells the session.
+            return [broken] if self._opened else [Session(self._session), broken]
         at = seconds(record.get("timestamp"))
         kind, payload = text_of(record.get("type")), record.get("payload")
         if not isinstance(payload, dict):
@@ -203,7 +205,7 @@ class CodexReader:
             return
         thread = thread_of(payload)
         if thread is not None and thread.id == self._thread:
-            found.append(Session(self._session, version=text_of(payload.get("cli_version"))))
+            found.append(Session(self._session, text_of(payload.get("cwd")), version=text_of(payload.get("cli_version"))))
             return
         if self._replay.going:
             self._replay.certain = True
