@@ -14,6 +14,9 @@ from watchkeeper.records.errors import BadInput, DrivenElsewhere
 from watchkeeper.runtime.control import refuse_agents
 from watchkeeper.store import library
 
+MOST_LINES = 100
+"""Sessions that a prune lists one by one."""
+
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 7 * 86_400.0, "y": 365 * 86_400.0}
 _BYTES = {
     "": 1,
@@ -262,11 +265,13 @@ def _count(count: int, noun: str) -> str:
 
 
 def _say_plan(plan: library.PrunePlan, dry_run: bool) -> None:
-    for one in plan.doomed:
+    for one in plan.doomed[:MOST_LINES]:
         facts = f", with {_count(one.workspace_facts, 'fact')} of its workspace" if one.workspace_facts else ""
         click.echo(
             f"{one.id}  {one.status:<9} {_day(one.last_active)} {size(one.bytes):>9}  {clean(one.name, 60)}  ({one.why}{facts})"
         )
+    if len(plan.doomed) > MOST_LINES:
+        click.echo(f"… and {_count(len(plan.doomed) - MOST_LINES, 'session')} more; --json lists all of them")
     if not plan.doomed:
         click.echo(f"nothing to prune; the file has {size(plan.file_bytes)}, and {_count(plan.kept, 'session')} to stay")
         return

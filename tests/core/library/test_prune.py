@@ -169,6 +169,7 @@ def test_a_prune_that_was_stopped_is_finished_by_the_next(connection: Any, path:
     with pytest.raises(NotFound, match="purged"):
         restore(path, "abcd2345")
     assert ids(plan_prune(path)) == ["abcd2345"]
+    assert plan_prune(path).doomed[0].why == "left over where a prune or a fork was stopped"
     prune(path, plan_prune(path))
     assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
     assert connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)

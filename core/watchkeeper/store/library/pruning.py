@@ -15,7 +15,7 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.store.lease import probe
 from watchkeeper.store.library import references
 from watchkeeper.store.library.changing import driven_by_nobody, in_short_transactions, opened
-from watchkeeper.store.library.deletion import UNDO_DAYS
+from watchkeeper.store.library.deletion import BEING_PURGED, UNDO_DAYS
 from watchkeeper.store.library.purging import forget_files, forget_places, purge_all_but_its_row, purge_artifacts
 from watchkeeper.store.message_index import index_until
 
@@ -266,9 +266,11 @@ def _finished(connection: Connection, older_than_seconds: float | None, keep: in
 
 def _window_over(connection: Connection, at: float) -> dict[str, str]:
     rows = connection.execute(
-        "SELECT id FROM sessions WHERE deleted_at IS NOT NULL AND deleted_at <= ? ORDER BY deleted_at", (at - UNDO_DAYS * 86_400,)
+        "SELECT id, deleted_at FROM sessions WHERE deleted_at IS NOT NULL AND deleted_at <= ? ORDER BY deleted_at",
+        (at - UNDO_DAYS * 86_400,),
     )
-    return {row[0]: f"deleted more than {UNDO_DAYS:g} days ago" for row in rows}
+    left = "left over where a prune or a fork was stopped"
+    return {row[0]: f"deleted more than {UNDO_DAYS:g} days ago" if row[1] != BEING_PURGED else left for row in rows}
 
 
 def _described(connection: Connection, wanted: dict[str, str], sizes: dict[str, int]) -> tuple[Doomed, ...]:
