@@ -12,7 +12,7 @@ import pytest
 
 from watchkeeper.store import database
 
-ATTEMPTS = 3
+ATTEMPTS = 2
 """How often a run is tried on the failing disk, before the disk is well again."""
 
 FAULTS = {
