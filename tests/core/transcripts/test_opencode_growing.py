@@ -1,0 +1,65 @@
+"""However a session of OpenCode grows between imports, it ends as if it had been read at once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.core.transcripts.conftest import Store
+from tests.core.transcripts.test_opencode_sessions import Book
+
+
+def _grow(book: Book, rng: random.Random, step: int, unfinished: list[str]) -> None:
+    """One thing that happens: a session, a question, a reply, a call, its end, a text, the reply's end."""
+    kind = rng.randrange(7)
+    if kind == 0 or not book.sessions:
+        book.session(parent=rng.choice([None, *book.sessions]) if book.sessions else None)
+    session = rng.choice(list(book.sessions))
+    message = next((each for each in unfinished if book.messages[each]["sessionID"] == session), None)
+    if message is None:
+        if kind == 1:
+            book.user(session, f"say {step}")
+        elif kind == 2:
+            unfinished.append(book.assistant(session, completed=False))
+        return
+    if kind == 3:
+        book.tool(message, f"c{step}", status=rng.choice(["running", "completed", "pending"]))
+    elif kind == 4:
+        for part in book.parts.values():
+            if part["messageID"] == message and part["type"] == "tool" and part["state"]["status"] != "completed":
+                part["state"] |= {"status": "completed", "output": "fine"}
+                part["state"]["time"]["end"] = book.now
+                book.touch(part["id"])
+    elif kind == 5:
+        book.part(message, "text", text=f"text {step}")
+    elif kind == 6:
+        book.step(message, 10 + step, step)
+        book.messages[message]["time"]["completed"] = book.now
+        book.touch(message)
+        unfinished.remove(message)
+
+
+@pytest.mark.parametrize("write", [Book.database, Book.tree])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_imports_between_any_two_changes_end_as_one_import_after_all(
+    store: Store, logs: Path, tmp_path: Path, open_store: Callable[[str], Store], write: Callable[[Book, Path], Path], seed: int
+) -> None:
+    rng, book = random.Random(seed), Book()
+    unfinished: list[str] = []
+    for step in range(40):
+        _grow(book, rng, step, unfinished)
+        write(book, logs)
+        report = store.run(logs)
+        assert (report.left, report.unknown) == ({}, [])
+    (tmp_path / "other").mkdir()
+    whole = open_store("whole")
+    whole.run(write(book, tmp_path / "other"))
+    for sql in (
+        "SELECT agent_id, role, content FROM messages ORDER BY agent_id, content, seq",
+        "SELECT tool_use_id, status FROM tool_calls ORDER BY tool_use_id",
+        "SELECT source, input_tokens, output_tokens, model_calls FROM sessions ORDER BY source",
+        "SELECT id, parent_agent_id, last_seq FROM agents ORDER BY id",
+    ):
+        assert store.all(sql) == whole.all(sql)
