@@ -136,7 +136,20 @@ async def test_the_list_is_sorted_by_one_key(desk: Desk) -> None:
         await until(pilot, lambda: text_of(pilot).index("nightly audit") < text_of(pilot).index("migrate billing"))
 
 
-async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_selects_the_first_that_it_finds(desk: Desk) -> None:
+    for number in range(6):
+        add_session(desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number)
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "audit 5" in text_of(pilot))
+        await pilot.press("G")
+        await until(pilot, lambda: "│▌✓ many0005" in text_of(pilot))
+        await pilot.press("slash", *"audit", "enter")
+        await until(pilot, lambda: "│▌✓ many0000" in text_of(pilot))
+
+
+async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("watchkeeper_tui.screens.sessions.SESSIONS_AT_ONCE", 150)
     for number in range(400):
         add_session(desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number)

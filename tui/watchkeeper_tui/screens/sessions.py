@@ -65,6 +65,8 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         self._hits: dict[str, MessageHit] = {}
         self._agents: dict[str, str] = {}
         self._most = SESSIONS_AT_ONCE
+        self._to_top = False
+        """What comes next is another search's: its first row is selected, not the one in the old one's place."""
 
     def compose(self) -> ComposeResult:
         yield SessionsView()
@@ -88,6 +90,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
     def reload(self, words: str | None = None) -> None:
         """Read the list again."""
         if words is not None:
+            self._to_top = bool(words) and words != self.search_text
             self.search_text, self._most = words, SESSIONS_AT_ONCE
         self._asked += 1
         self._last_asked = self.watch_app.now()
@@ -121,6 +124,9 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         view.now = self.watch_app.now()
         view.hosts = self._hosts(rows)
         view.set_rows(rows)
+        if self._to_top and rows:
+            view.select(rows[0].id, tell=False)
+        self._to_top = False
         view.refresh()  # ages and hosts change without a row changing
         self._title(len(rows), whole)
         self._describe()
