@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.driver import Connection
@@ -32,18 +32,17 @@ class Contexts:
             found = self._messages[agent_id, seq] = (int(row[0]), float(row[1])) if row is not None else (0, 0.0)
         return found
 
-    def sized(self, connection: Connection, agent: AgentFacts, view: ViewRow, last: int) -> AgentFacts:
-        """The agent with the size and make-up of its context under `view`, with messages through `last`."""
-        used_now = agent.context_tokens
+    def sizes(self, connection: Connection, agent: AgentFacts, view: ViewRow, last: int) -> dict[str, Any]:
+        """The size and make-up of the agent's context under `view`, with messages through `last`, by the names of the facts."""
         begun = min(last, self._last_before(connection, agent, view))
         since = self.message(connection, agent.id, last)[0] - self.message(connection, agent.id, begun)[0]
         used = view.tokens + max(0, since)
         made = dict(agent.composition)
-        room = used_now + made.get("headroom", 0)
+        room = agent.context_tokens + made.get("headroom", 0)
         made |= {
             "observations": view.observed, "messages": max(0, used - view.observed), "elided": 0, "headroom": max(0, room - used),
         }  # fmt: skip
-        return replace(agent, context_tokens=used, composition=tuple(made.items()))
+        return {"context_tokens": used, "composition": tuple(made.items())}
 
     def _last_before(self, connection: Connection, agent: AgentFacts, view: ViewRow) -> int:
         """The last message that was there when the view was made. Times of messages never go back in an agent."""

@@ -51,8 +51,9 @@ class Heard:
         """From which position on each was reached."""
         self.replies: dict[str, tuple[list[int], list[int]]] = {}
         """Each agent's turns, and the positions at which their replies came."""
-        self.passed: dict[str, list[float]] = {}
-        """When passes over each agent's context told of themselves."""
+        self.passed: dict[str, list[tuple[float, float, int]]] = {}
+        """When each pass over an agent's context began, when it first told what came of it, and at which position."""
+        self._begun: dict[object, float] = {}
         self.turns: list[int] = []
         self.marks: list[Mark] = []
         self._moment = Moment(0, 0.0)
@@ -76,8 +77,7 @@ class Heard:
         elif subject == "compaction":
             if told.get("compaction") in moment.passes:
                 _timeline(self.passes, told["compaction"]).add(position, moment.passes[told["compaction"]])
-            if verb in ("prepared", "applied", "rejected", "abandoned"):
-                self.passed.setdefault(agent_id or "", []).append(at)
+            self._passed(position, verb, at, agent_id, told.get("compaction"))
         elif subject == "approval" and told.get("approval") in moment.approvals:
             _timeline(self.approvals, told["approval"]).add(position, moment.approvals[told["approval"]])
         elif kind == "plan.revised":
@@ -97,6 +97,12 @@ class Heard:
             self.marks.append(Mark(position, "compaction"))
         elif kind == "task.done":
             self.marks.append(Mark(position, "task"))
+
+    def _passed(self, position: int, verb: str, at: float, agent_id: str | None, compaction: object) -> None:
+        if verb == "started":
+            self._begun[compaction] = at
+        elif verb in ("prepared", "applied", "rejected", "abandoned") and compaction in self._begun:
+            self.passed.setdefault(agent_id or "", []).append((self._begun.pop(compaction), at, position))
 
     def _replied(self, position: int, agent_id: str | None) -> None:
         self.turns.append(position)

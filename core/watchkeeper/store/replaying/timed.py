@@ -156,7 +156,7 @@ class TimedRecording:
                 **(totals.at(end) if totals is not None else NONE),
             )  # fmt: skip
             if view is not None and (last, agent.view_version) != (row.last_seq, row.view_version):
-                agent = self._contexts.sized(connection, agent, view, last)
+                agent = replace(agent, **self._contexts.sizes(connection, row, view, last))
             yield agent
 
     def _views(self, agent_id: str, at: float) -> Iterator[ViewRow]:

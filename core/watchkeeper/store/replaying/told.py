@@ -45,6 +45,8 @@ class ToldRecording:
         self._totals = Totals(written)
         self._by_agent = totals_by_agent(written)
         self._contexts = Contexts()
+        self._made: dict[str, tuple[tuple[object, ...], AgentFacts]] = {}
+        """Each agent as it was told last, and what that depended on."""
         self._graphs = Graphs(connection, self.session_id, rows.session.planner_agent_id)
 
     # How it stood.
@@ -124,27 +126,36 @@ class ToldRecording:
             host_pid=None, **self._totals.at(end),
         )  # fmt: skip
 
-    def _agents(self, connection: Connection, end: int, at: float) -> list[AgentFacts]:
-        found: list[AgentFacts] = []
+    def _agents(self, connection: Connection, end: int, at: float) -> Iterator[AgentFacts]:
         for row in self._rows.agents:
             moment = self._moment(row.id, end)
             if moment is None:
                 continue
             last = self._place(row.id, moment, end).seq
             view = self._view(connection, row.id, moment, end, at, last)
-            version = view.version if view is not None else (moment.moved_to[0] if moment.moved_to is not None else 0)
-            tokens = self._contexts.message(connection, row.id, last)[0]
             totals = self._by_agent.get(row.id)
-            agent = replace(
-                row, status=moment.status, status_reason=moment.reason, turn=moment.turn, view_version=version, last_seq=last,
-                message_tokens=tokens, started_at=row.started_at if (row.started_at or 0.0) <= at else None,
-                ended_at=moment.ended_at, last_active=moment.last_active, compactions=moment.compactions, live=None,
-                active_seconds=self._places.seconds(row.id, moment.turn, last), **(totals.at(end) if totals is not None else NONE),
-            )  # fmt: skip
-            if view is not None and (last, version) != (row.last_seq, row.view_version):
-                agent = self._contexts.sized(connection, agent, view, last)
-            found.append(agent)
-        return found
+            begun = row.started_at is not None and row.started_at <= at
+            # What depends on nothing else is made once: from one step to the next, most agents stand as they stood.
+            told = (id(moment), last, view, totals.place(end) if totals is not None else 0, begun)
+            known = self._made.get(row.id)
+            if known is None or known[0] != told:
+                known = self._made[row.id] = (told, self._agent(connection, row, moment, end, last, view, begun))
+            yield known[1]
+
+    def _agent(
+        self, connection: Connection, row: AgentFacts, moment: AgentMoment, end: int, last: int, view: ViewRow | None, begun: bool
+    ) -> AgentFacts:
+        version = view.version if view is not None else (moment.moved_to[0] if moment.moved_to is not None else 0)
+        totals = self._by_agent.get(row.id)
+        changes = totals.at(end) if totals is not None else NONE
+        if view is not None and (last, version) != (row.last_seq, row.view_version):
+            changes = changes | self._contexts.sizes(connection, row, view, last)
+        return replace(
+            row, status=moment.status, status_reason=moment.reason, turn=moment.turn, view_version=version, last_seq=last,
+            message_tokens=self._contexts.message(connection, row.id, last)[0], started_at=row.started_at if begun else None,
+            ended_at=moment.ended_at, last_active=moment.last_active, compactions=moment.compactions, live=None,
+            active_seconds=self._places.seconds(row.id, moment.turn, last), **changes,
+        )  # fmt: skip
 
     def _view(self, connection: Connection, agent_id: str, moment: AgentMoment, end: int, at: float, last: int) -> ViewRow | None:
         """The version of the context that the agent had."""

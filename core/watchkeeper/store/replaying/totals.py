@@ -34,14 +34,18 @@ class Totals:
             self.turns.append(turn)
             self._sums.append(sums)
 
+    def place(self, position: int) -> int:
+        """How many calls were written by then."""
+        return bisect_right(self.positions, position)
+
     def at(self, position: int) -> dict[str, Any]:
         """The sums at that position, by the names of the facts."""
-        place = bisect_right(self.positions, position)
+        place = self.place(position)
         return dict(zip(NONE, self._sums[place - 1], strict=True)) if place else NONE
 
     def turn_at(self, position: int) -> int:
         """The highest turn that was replied to by then."""
-        place = bisect_right(self.positions, position)
+        place = self.place(position)
         return self.turns[place - 1] if place else 0
 
     def is_whole(self, position: int) -> bool:
@@ -50,7 +54,7 @@ class Totals:
 
     def newest(self, position: int, limit: int) -> list[int]:
         """Ids of the last calls that were written by then."""
-        place = bisect_right(self.positions, position)
+        place = self.place(position)
         return self.ids[max(0, place - limit) : place]
 
 

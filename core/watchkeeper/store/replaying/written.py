@@ -1,4 +1,4 @@
-"""From which position on each model call was written; by the same reasoning as `library.calls_then`, for all positions at once."""
+"""From which position on each model call was written: what `library.calls_then` asks for one moment, for all positions at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEVER = 1 << 62
 
 
 def written_at(calls: list[CallRow], heard: Heard) -> list[tuple[int, CallRow]]:
-    """The calls with their positions; those that no event accounts for are left out.
+    """The calls with their positions.
 
     A reply's call is written with the event that tells of it. One that failed, and those of passes over a context, have
     no event of their own: their ids lie between those of replies, and a pass writes its calls when it tells of itself.
@@ -29,11 +29,11 @@ def written_at(calls: list[CallRow], heard: Heard) -> list[tuple[int, CallRow]]:
     for place, call in enumerate(calls):
         position = replies[place]
         if position is None:
-            position = min(after[place], max(latest, _position_of(_told_at(call, heard), heard)))
+            position = min(after[place], max(latest, _own_position(call, heard)))
         else:
             latest = max(latest, position)
-        if position < NEVER:
-            written.append((position, call))
+        # What nothing later tells of came after the last event: it belongs to the end.
+        written.append((min(position, len(heard.times)), call))
     return written
 
 
@@ -43,14 +43,11 @@ def _reply_position(call: CallRow, heard: Heard) -> int:
     return positions[place] if place < len(turns) else NEVER
 
 
-def _told_at(call: CallRow, heard: Heard) -> float:
-    if call.purpose in ("turn", "planner"):
-        return call.ended_at
-    ends = heard.passed.get(call.agent_id, [])
-    place = bisect_left(ends, call.ended_at)
-    return ends[place] if place < len(ends) else call.ended_at
-
-
-def _position_of(at: float, heard: Heard) -> int:
-    place = bisect_left(heard.times, at)
+def _own_position(call: CallRow, heard: Heard) -> int:
+    """Of a call that is no reply: where the pass that it was made for told what came of it, else when it ended."""
+    if call.purpose not in ("turn", "planner"):
+        around = [told for begun, at, told in heard.passed.get(call.agent_id, []) if begun <= call.ended_at <= at]
+        if around:
+            return min(around)
+    place = bisect_left(heard.times, call.ended_at)
     return place + 1 if place < len(heard.times) else NEVER
