@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from textual import events
 from textual.pilot import Pilot
 
 from watchkeeper.store.dashboard_agent import CallFacts
@@ -245,3 +246,20 @@ async def test_the_help_breaks_long_lines_and_cuts_none(desk: Desk) -> None:
         await pilot.press("question_mark")
         await until(pilot, lambda: "This pane: the plan" in text_of(pilot))
         assert "…" not in "".join(line for line in text_of(pilot).splitlines() if "│   " in line)
+
+
+async def test_keys_typed_faster_than_the_screen_is_drawn_go_to_the_line_that_was_opened(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot)
+        screen = live(pilot)
+        for character in ":resume x/Cy":
+            key = {":": "colon", "/": "slash", " ": "space"}.get(character, character)
+            pilot.app.post_message(events.Key(key, character))
+        await until(pilot, lambda: "/resume x/Cy" in text_of(pilot))
+        await pilot.press("escape", "slash")
+        assert screen.prompt.is_asking
+        await pilot.press("escape")
+        for character in "Cnp":
+            pilot.app.post_message(events.Key(character, character))
+        await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
+        assert desk.control.started == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from textual import events
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
@@ -20,6 +20,7 @@ from textual.theme import Theme
 
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
+from watchkeeper_tui.key_order import KeyOrder
 from watchkeeper_tui.keymap import shown_key, usable_keys
 from watchkeeper_tui.layout import layout_file, load_layout, save_layout
 from watchkeeper_tui.line_filter import HostileTextFilter
@@ -41,7 +42,7 @@ class SnapshotReady(Message):
     """A newer snapshot waits in the app. At most one of these is under way at a time."""
 
 
-class WatchkeeperApp(App[int]):
+class WatchkeeperApp(KeyOrder):
     """A viewer: it reads the store and writes commands, and may be killed at any moment."""
 
     TITLE = "watchkeeper"

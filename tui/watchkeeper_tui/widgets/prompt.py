@@ -101,7 +101,7 @@ class Prompt(Vertical, can_focus=True):
         with line.prevent(Input.Changed):
             line.value = value
         line.cursor_position = len(value)
-        line.focus()
+        self._take_focus(line)
 
     def ask_key(
         self,
@@ -118,7 +118,11 @@ class Prompt(Vertical, can_focus=True):
         self._put("answers", question[-1:])
         self._keys, self._typed, self._changed, self._gave_up = dict(keys), None, None, gave_up
         self.remove_class("-typing")
-        self.focus()
+        self._take_focus(self)
+
+    def _take_focus(self, widget: Widget) -> None:
+        """At once, not after the keys that wait already: typed fast, `:resume` would press `r`."""
+        self.screen.set_focus(widget)
 
     def reword(self, question: Sequence[Sequence[Piece]]) -> None:
         """Say something else above the line that is being typed."""

@@ -1,0 +1,57 @@
+"""Keys one after the other: none is passed on before the one before it has done what it does.
+
+The toolkit passes a key to the focused widget and hears of it again when it has bubbled up; only then does a binding act. Of
+keys that come in one burst (typed under load, pasted, sent by tmux) all would go to the widget that was focused before the
+first acted: `:resume` would open the command bar and then press `r`, `e`, `s`, …
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from textual import events
+from textual.app import App
+from textual.message import Message
+
+LONGEST_WAIT = 0.5
+"""Seconds after which a key counts as done whatever became of it: its widget may have gone."""
+
+
+class KeyPassed(Message):
+    """Follows a key on its way up; when it arrives, the key has arrived before it, or was consumed."""
+
+
+class KeyOrder(App[int]):
+    """An application that takes its keys in order."""
+
+    def __init__(self, *, ansi_color: bool | None = None) -> None:
+        super().__init__(ansi_color=ansi_color)
+        self._waiting: deque[events.Key] = deque()
+
+    _passed_at: float | None = None
+    """When the key was passed on that is still under way."""
+
+    async def on_event(self, event: events.Event) -> None:
+        if not isinstance(event, events.Key) or event.is_forwarded:
+            await super().on_event(event)
+            return
+        if self._passed_at is not None and time.monotonic() - self._passed_at < LONGEST_WAIT:
+            self._waiting.append(event)
+            return
+        self._waiting.append(event)
+        await self._pass_next()
+
+    async def on_key_passed(self) -> None:
+        self._passed_at = None
+        await self._pass_next()
+
+    async def _pass_next(self) -> None:
+        if not self._waiting:
+            return
+        key, target = self._waiting.popleft(), self.focused or self.screen
+        self._passed_at = time.monotonic()
+        await super().on_event(key)
+        if not target.post_message(KeyPassed()):
+            self._passed_at = None
+            await self._pass_next()
