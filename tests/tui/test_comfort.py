@@ -263,3 +263,12 @@ async def test_keys_typed_faster_than_the_screen_is_drawn_go_to_the_line_that_wa
             pilot.app.post_message(events.Key(character, character))
         await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
         assert desk.control.started == []
+
+
+async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: Desk) -> None:
+    for turn in range(5):
+        desk.session.call("explorer1", turn=20 + turn, input_tokens=20_000 + turn * 900, started_at=desk.time - 50 + turn * 10)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "at this pace" in text_of(pilot))
+        desk.host_pid = None
+        await until(pilot, lambda: "DEAD" in text_of(pilot) and "at this pace" not in text_of(pilot))

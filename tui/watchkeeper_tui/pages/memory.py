@@ -10,6 +10,7 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
+from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.cells import Piece
 
 ROOM = frozenset({"limit", "total", "headroom", "free", "threshold"})
@@ -105,9 +106,10 @@ def _context(view: PageContext) -> list[PageLine]:
     if limit:
         note.append((f"  compaction near {figures.tokens(mark)}", "muted"))
         note.append((f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high"))
-        seconds = seconds_to_compaction(view.detail.calls, left) if agent.ended_at is None else None
+        at_work = agent.ended_at is None and view.snapshot.state is SessionState.LIVE
+        seconds = seconds_to_compaction(view.detail.calls, left) if at_work else None
         if seconds is not None:
-            note.append((f", in about {figures.duration(seconds)} at this pace", "muted"))
+            note.append((f"  in about {figures.duration(seconds)} at this pace", "muted"))
     lines += [*_wrapped("context.note", note, view.width), blank("context.end")]
     return lines
 
