@@ -145,7 +145,7 @@ class SessionHost:
         """
         background: list[asyncio.Task[None]] = []
         feed = ChangeFeed(self.store.path)
-        indexing = Indexing(self.store.path)
+        indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
         try:
             if self._once is None:
                 await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, asked_at=self._made_at))

@@ -29,8 +29,10 @@ LAST_SECONDS = 1.0
 class Indexing:
     """The indexer of one host. An index that cannot be written stops nothing: searches read what it does not hold."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, still_ours: Callable[[Connection], bool] | None = None) -> None:
+        """`still_ours`: whether the host drives its session still; once it does not, it writes nothing more."""
         self._path = path
+        self._still_ours = still_ours
         self._executor = ThreadPoolExecutor(1, "watchkeeper-index")
         self._connection: Connection | None = None
         self._failed = False
@@ -63,6 +65,10 @@ class Indexing:
                 self._connection = database.open_writable(self._path, check_same_thread=False)
                 # A power failure may take the newest of the index, never one message: it is made again.
                 self._connection.execute("PRAGMA synchronous=NORMAL")
+            if self._still_ours is not None and not self._still_ours(self._connection):
+                self._failed = True
+                self._connection.close()
+                return
             work(self._connection)
         except (sqlite3.DatabaseError, StoreUnusable) as error:
             if not database.is_busy(error):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from watchkeeper.records.clock import Clock
 from watchkeeper.records.errors import LeaseLost, NotFound, StoreUnusable
 from watchkeeper.store import database
-from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.lease import Lease
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group, Writer
@@ -73,6 +73,11 @@ class SessionStore:
         except LeaseLost as lost:
             self.lost = lost
             raise
+
+    def is_ours(self, connection: Connection) -> bool:
+        """Whether no other host has claimed the session since, as `connection` sees it."""
+        row = connection.execute("SELECT lease_epoch FROM sessions WHERE id = ?", (self.session_id,)).fetchone()
+        return row is not None and row[0] == self.epoch
 
     def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first row (by name or index), or None."""
