@@ -126,6 +126,11 @@ class Redactor:
             return value._make(items) if hasattr(value, "_make") else tuple(items)
         return value
 
+    @property
+    def hints(self) -> tuple[bytes, ...]:
+        """Bytes one of which is in whatever holds a secret."""
+        return tuple(self._hints)
+
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes may hold a secret: quick, and wrong only in saying yes."""
         return any(hint in data for hint in self._hints)

@@ -13,6 +13,7 @@ from watchkeeper.transcripts.applying import Chunk
 from watchkeeper.transcripts.jsontext import parse
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Source
 from watchkeeper.transcripts.registry import program_of, programs
+from watchkeeper.transcripts.suspicion import suspicion
 
 NOTHING_GIVEN = Raw("?", "the reader gave nothing for it")
 TOO_LONG = Raw("?", "longer than 64 MiB: its beginning is kept")
@@ -47,6 +48,7 @@ class OpenLog:
     ) -> None:
         self._found = found
         self._redactor = redactor
+        self._suspects = suspicion(redactor)
         self._row = row
         self._program = program
         self._source = source
@@ -97,7 +99,7 @@ class OpenLog:
             open_end = not line.ended
             chunk.line += 1
             place = line.end
-            clean = line._replace(data=self._redactor.line(line.data))
+            clean = line._replace(data=self._redactor.line(line.data)) if self._suspects(line.data) else line
             chunk.groups.append((chunk.line, clean.data, _feed(reader, chunk.line, clean)))
             chunk.bytes += line.size + 1
             if chunk.bytes >= size:
@@ -119,7 +121,7 @@ class OpenLog:
             return chunk
 
         for line, data, records in reader.pull():
-            if self._redactor.suspects(data):
+            if self._suspects(data):
                 data, records = self._redactor.line(data), self._redactor(records)
             chunk.line = line
             chunk.groups.append((line, data, records or [NOTHING_GIVEN]))
