@@ -6,7 +6,9 @@ Only what is plainly safe is answered here (a relative path to a regular, small 
 
 from __future__ import annotations
 
+import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,24 @@ def read_plainly(workspace: Path, arguments: dict[str, Any]) -> str | None:
         target = (root / name).resolve(strict=True)
         if not target.is_relative_to(root) or target.suffix.lower() in MEDIA:
             return None
-        status = target.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        data = _read(target)
+        if data is None:
             return None
-        text = target.read_bytes().decode("utf-8")
+        text = data.decode("utf-8")
     except (OSError, ValueError, RuntimeError):
         return None
     if lines is None:
         return text
     return "\n".join(text.split("\n")[lines[0] - 1 : lines[1]])
+
+
+def _read(target: Path) -> bytes | None:
+    """A small regular file's bytes; None for any other, and where another file was put in its place since it was checked."""
+    descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+            return None
+        if sys.platform == "linux" and os.readlink(f"/proc/self/fd/{descriptor}") != str(target):
+            return None  # a folder on the way was swapped for a link
+        return file.read(MOST_BYTES + 1)

@@ -58,6 +58,8 @@ class WorkerPool:
         self._free = asyncio.Semaphore(max(1, size))
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
+        self._place: dict[Child, object] = {}
+        """Of each file worker, the folder that it may write to: that of the workspace's name as it was started."""
         self._shells: OrderedDict[str, _Shell] = OrderedDict()
         self._closed = False
 
@@ -79,6 +81,8 @@ class WorkerPool:
                 self._busy.discard(child)
                 if child.alive and not self._closed:
                     self._idle.append(child)
+                else:
+                    self._place.pop(child, None)
             return result
 
     async def run_shell(self, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float) -> ToolResult:
@@ -148,10 +152,14 @@ class WorkerPool:
     async def _file_worker(self) -> Child:
         while self._idle:
             child = self._idle.pop()
-            if child.alive:
+            if child.alive and self._place.get(child) == _identity(self._workspace):
                 return child
+            self._place.pop(child, None)
             await child.kill()
-        return await self._start("files", "")
+        place = _identity(self._workspace)
+        child = await self._start("files", "")
+        self._place[child] = place
+        return child
 
     async def _start(self, mode: str, agent_id: str) -> Child:
         if self._closed:
@@ -181,6 +189,14 @@ def result_of(answer: Mapping[str, Any]) -> ToolResult:
     shown = shorten_content(content, RESULT_CHARACTERS)
     effects = {"whole_output": content} if isinstance(content, str) and shown != content else {}
     return ToolResult(shown, is_error=bool(answer.get("is_error")), effects=effects)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _failed(name: str, why: ChildFailed | str) -> ToolResult:
