@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.faults import oracle, scenario
 
+from watchkeeper.agents.compacting import Compaction
 from watchkeeper.store import database
 
 
@@ -55,3 +56,35 @@ async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_
     ended = oracle.look(path)
     assert (status, runs, ended.effects[label]) == (("done", 2, 2) if again else ("unknown", 1, 1))
     assert not ended.problems
+
+
+async def test_a_compaction_that_a_command_asked_for_is_not_made_again_by_the_host_that_lands_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    path, workspace = tmp_path / "run.db", tmp_path / "workspace"
+    workspace.mkdir()
+    landing, real = asyncio.Event(), Compaction._land
+
+    async def land(self: Compaction, flight: Any, also: Any = None) -> Any:
+        if also is None or landing.is_set():
+            return await real(self, flight, also)
+        landing.set()
+        return await asyncio.Event().wait()  # prepared and stored; its host dies before it is published
+
+    monkeypatch.setattr(Compaction, "_land", land)
+    crashed = asyncio.ensure_future(scenario.run(path, workspace))
+    await asyncio.wait_for(landing.wait(), 60)
+    crashed.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await crashed
+    assert await asyncio.wait_for(scenario.run(path, workspace), 60) == 0
+
+    connection = database.open_readonly(path)
+    passes = connection.execute("SELECT status FROM compactions WHERE trigger = 'manual' ORDER BY id").fetchall()
+    settled = connection.execute("SELECT status FROM commands WHERE kind = 'compact' ORDER BY id").fetchall()
+    connection.close()
+    assert passes[-1:] == [("applied",)]
+    assert len(passes) <= len(settled) == 2
+    assert settled[-1] == ("applied",)
+    assert not oracle.look(path).problems

@@ -215,12 +215,14 @@ class CommandQueue:
             return f"{agent.name} is compacted up to message {begun.high_water} while it works"
         compaction = Compaction(self._host.environment, agent, self._memory(agent))
         await compaction.take_over()
+        made = commands.compaction_made(self._store, command.id, agent.id, instructions)
+        if made is not None:
+            return _compacted(agent, *made)
 
         def settle(tx: Transaction, outcome: Outcome) -> None:
             if not outcome.applied:
                 return
-            said = f"{agent.name}: {outcome.tokens_before} → {outcome.tokens_after} tokens, up to message {outcome.high_water}"
-            said += "" if outcome.reason == "summary" else f" ({outcome.reason})"
+            said = _compacted(agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason)
             about = {"agent_id": command.agent_id, "task_id": command.task_id}
             commands.settle(tx, command.id, command.kind, CommandStatus.APPLIED, said, **about)
 
@@ -342,6 +344,11 @@ class CommandQueue:
 
     def _task_of(self, agent: Agent) -> Task | None:
         return plans.load_task(self._store, agent.task_id) if agent.task_id else None
+
+
+def _compacted(agent: Agent, before: int | None, after: int | None, high_water: int | None, reason: str) -> str:
+    said = f"{agent.name}: {before} → {after} tokens, up to message {high_water}"
+    return said if reason == "summary" else f"{said} ({reason})"
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:

@@ -62,6 +62,20 @@ def settle(tx: Transaction, command_id: int, kind: str, status: CommandStatus, r
     )
 
 
+def compaction_made(reads: Any, command_id: int, agent_id: str, instructions: str | None) -> Any:
+    """The pass that a host made for this command before it died, and had not told of yet; or None.
+
+    `tokens_before, tokens_after, high_water, reason`. A pass that another command has told of is not meant.
+    """
+    return reads.one(
+        "SELECT p.tokens_before, p.tokens_after, p.high_water, p.reason FROM compactions p JOIN commands c ON c.id = ?1"
+        " WHERE p.agent_id = ?2 AND p.trigger = 'manual' AND p.status = 'applied' AND p.requested_at >= c.created_at"
+        " AND p.instructions IS ?3 AND NOT EXISTS (SELECT 1 FROM commands o WHERE o.agent_id = ?2 AND o.kind = 'compact'"
+        " AND o.status = 'applied' AND o.applied_at >= p.requested_at) ORDER BY p.id DESC LIMIT 1",
+        (command_id, agent_id, instructions),
+    )
+
+
 def decide_approval(tx: Transaction, approval_id: str, status: ApprovalStatus, by: str, reason: str | None) -> bool:
     """Answer a question that waits; False if it was answered before."""
     changed = tx.execute(
