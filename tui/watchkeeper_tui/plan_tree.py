@@ -7,12 +7,13 @@ its figures is made only when somebody looks at it. So a thousand agents cost no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar, overload
 
 from watchkeeper.store.dashboard import AgentFacts, TaskFacts
 from watchkeeper_tui.conditions import Condition, agent_condition, task_condition
+from watchkeeper_tui.plan_nodes import Node, below, plan_nodes
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import Snapshot
 
@@ -42,15 +43,6 @@ class PlanRow:
     """Rows that are folded away below this one."""
 
 
-@dataclass(slots=True)
-class _Node:
-    id: str
-    task_id: str | None
-    agent_id: str | None
-    children: list[_Node] = field(default_factory=list)
-    above: _Node | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A row without its figures."""
@@ -61,7 +53,7 @@ class _Place:
     agent_id: str | None
     expandable: bool
     expanded: bool
-    below: tuple[_Node, ...] = ()
+    below: tuple[Node, ...] = ()
     """All that is folded away below."""
 
 
@@ -166,7 +158,7 @@ class PlanShaper:
         before, self._snapshot = self._snapshot, snapshot
         if before is None or wanted != self._for or not _same_shape(before, snapshot, exact=bool(words)):
             self._for = wanted
-            nodes = _nodes(snapshot)
+            nodes = plan_nodes(snapshot)
             places = (
                 _sorted_places(nodes, snapshot, now, words, order) if flat else _places(nodes, snapshot, now, collapsed, words)
             )
@@ -206,7 +198,7 @@ def _agent_shape(agent: AgentFacts) -> object:
     return agent.id, agent.parent_agent_id, agent.task_id
 
 
-def _places(roots: list[_Node], snapshot: Snapshot, now: float, collapsed: frozenset[str], words: str) -> Iterator[_Place]:
+def _places(roots: list[Node], snapshot: Snapshot, now: float, collapsed: frozenset[str], words: str) -> Iterator[_Place]:
     kept = _kept(roots, words.casefold().split(), snapshot, now)
     waiting = [(root, "", True, 0) for root in reversed(roots) if kept is None or root.id in kept]
     while waiting:
@@ -222,7 +214,7 @@ def _places(roots: list[_Node], snapshot: Snapshot, now: float, collapsed: froze
             agent_id=node.agent_id,
             expandable=bool(children),
             expanded=expanded,
-            below=() if expanded else tuple(_below(node)),
+            below=() if expanded else tuple(below(node)),
         )
         if expanded:
             inner = lines + ("" if depth == 0 else " " if last else "│")
@@ -230,10 +222,10 @@ def _places(roots: list[_Node], snapshot: Snapshot, now: float, collapsed: froze
                 waiting.append((children[index], inner, index == len(children) - 1, depth + 1))
 
 
-def _sorted_places(roots: list[_Node], snapshot: Snapshot, now: float, words: str, order: str) -> Iterator[_Place]:
+def _sorted_places(roots: list[Node], snapshot: Snapshot, now: float, words: str, order: str) -> Iterator[_Place]:
     """Every agent and task on a row of its own, without the tree."""
     wanted = words.casefold().split()
-    nodes = [each for root in roots for each in (root, *_below(root)) if not wanted or _matches(each, wanted, snapshot, now)]
+    nodes = [each for root in roots for each in (root, *below(root)) if not wanted or _matches(each, wanted, snapshot, now)]
     key = _KEYS[order]
     nodes.sort(key=lambda node: key(snapshot.task(node.task_id), snapshot.agent(node.agent_id), snapshot, now), reverse=True)
     for node in nodes:
@@ -279,81 +271,19 @@ _KEYS: dict[str, Callable[[TaskFacts | None, AgentFacts | None, Snapshot, float]
 }
 
 
-def _kept(roots: list[_Node], wanted: list[str], snapshot: Snapshot, now: float) -> set[str] | None:
+def _kept(roots: list[Node], wanted: list[str], snapshot: Snapshot, now: float) -> set[str] | None:
     """The ids of the nodes that match, and of those above them; None where nothing is searched for."""
     if not wanted:
         return None
     kept: set[str] = set()
     for root in roots:
-        for node in (root, *_below(root)):
+        for node in (root, *below(root)):
             if _matches(node, wanted, snapshot, now):
-                each: _Node | None = node
+                each: Node | None = node
                 while each is not None and each.id not in kept:
                     kept.add(each.id)
                     each = each.above
     return kept
-
-
-def _nodes(snapshot: Snapshot) -> list[_Node]:
-    agents = snapshot.agents_by_id
-    by_task: dict[str, list[AgentFacts]] = {}
-    for agent in snapshot.agents:
-        if agent.task_id is not None:
-            by_task.setdefault(agent.task_id, []).append(agent)
-    planner_id = snapshot.session.planner_agent_id if snapshot.session else None
-    nodes: dict[str, _Node] = {}  # by agent id: where a row for that agent stands
-    roots: list[_Node] = []
-    placed: list[tuple[_Node, str | None]] = []
-
-    for task in snapshot.tasks:
-        doers = by_task.pop(task.id, [])
-        current = agents.get(task.assigned_agent or "") or (doers[-1] if doers else None)
-        node = _Node(f"task:{task.id}", task.id, current.id if current else None)
-        if current is not None:
-            nodes.setdefault(current.id, node)
-        for earlier in doers:
-            if earlier is not current:
-                child = _Node(f"agent:{earlier.id}", None, earlier.id, above=node)
-                node.children.append(child)
-                nodes.setdefault(earlier.id, child)
-        # A plan of its own has its agent's id (sub-agents of other programs keep lists): its tasks stand below that agent.
-        keeper = task.plan_id if task.plan_id in agents else planner_id
-        placed.append((node, current.parent_agent_id if current else keeper))
-    for agent in snapshot.agents:
-        if agent.id not in nodes:
-            node = _Node(f"agent:{agent.id}", None, agent.id)
-            nodes[agent.id] = node
-            parent = agent.parent_agent_id
-            if agent.id == planner_id or parent not in agents:
-                roots.insert(0, node) if agent.id == planner_id else roots.append(node)
-            else:
-                placed.append((node, parent))
-    planner = nodes.get(planner_id or "")
-    for node, parent in placed:
-        above = nodes.get(parent or "") or planner
-        if above is None or _is_below(above, node):
-            above = planner if planner is not None and not _is_below(planner, node) else None
-        node.above = above
-        (above.children if above is not None else roots).append(node)
-    return roots
-
-
-def _is_below(node: _Node, other: _Node) -> bool:
-    """`node` is `other`, or stands somewhere below it."""
-    each: _Node | None = node
-    while each is not None:
-        if each is other:
-            return True
-        each = each.above
-    return False
-
-
-def _below(node: _Node) -> Iterator[_Node]:
-    waiting = list(reversed(node.children))
-    while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += reversed(each.children)
 
 
 def _sum(agents: Iterable[AgentFacts | None]) -> tuple[int, float | None, int]:
@@ -394,7 +324,7 @@ def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(unmet)
 
 
-def _matches(node: _Node, wanted: list[str], snapshot: Snapshot, now: float) -> bool:
+def _matches(node: Node, wanted: list[str], snapshot: Snapshot, now: float) -> bool:
     agent, task = snapshot.agent(node.agent_id), snapshot.task(node.task_id)
     hay = [_name(task, agent)]
     if agent is not None:

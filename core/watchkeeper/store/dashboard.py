@@ -223,7 +223,9 @@ class Rates:
 
 def newest_session(connection: Connection) -> str | None:
     """The id of the session that was active last, or None where there is none."""
-    row = connection.execute("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT 1").fetchone()
+    row = connection.execute(
+        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT 1"
+    ).fetchone()
     return str(row[0]) if row else None
 
 
