@@ -80,6 +80,8 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
         """The last event of what is shown."""
         self.shown_position = 0
         """Of the snapshot; the playback may be ahead of it for a moment."""
+        self.frame_seconds = FRAME_SECONDS
+        """How often it moves while it plays."""
         self._clock = clock
         self._ticked = 0.0
         self._marks: Sequence[Mark] = ()
@@ -91,6 +93,8 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
         self._roster = Roster()
         self._shaper = PlanShaper()
         self._agent_id: str | None = None
+        self._chosen: str | None = None
+        """The row of the plan that was chosen; it is chosen again as soon as it is there again."""
         self._newest = 0
         """The last event that the session is known to have."""
 
@@ -112,7 +116,8 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
         self._arrange()
         self._projector = Projector(self.watch_app.database_path, self.session_id, self._receive)
         self._projector.start()
-        self.set_interval(STILL_FRAME_SECONDS if self.watch_app.settings.reduced_motion else FRAME_SECONDS, self._go_on)
+        self.frame_seconds = STILL_FRAME_SECONDS if self.watch_app.settings.reduced_motion else FRAME_SECONDS
+        self.set_interval(self.frame_seconds, self._go_on)
         self.say("reading the recording …", "muted", seconds=600)
         self._draw_edges()
 
@@ -173,7 +178,10 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
             return
         self.snapshot, self.seq, self.shown_position = frame.snapshot, frame.seq, frame.position
         self._draw()
-        if self._agent_id is None and self._choose():
+        if self._chosen is None:
+            self._choose()
+        detail = self.snapshot.detail
+        if self._agent_id is not None and (detail is None or detail.agent_id != self._agent_id):
             self._ask()
 
     def show(self, snapshot: Snapshot, now: float) -> None:
@@ -191,7 +199,12 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
         snapshot, now = self.snapshot, self.snapshot.read_at
         self._roster.update(snapshot, now)
         self._rows = self._shaper.rows(snapshot, now, collapsed=self._collapsed)
-        self.plan.show_then(self._rows)
+        plan = self.plan
+        plan.show_then(self._rows)
+        if self._chosen is not None and plan.selected_id != self._chosen:
+            plan.select(self._chosen, tell=False)
+        row = plan.selected
+        self._agent_id = row.agent.id if row is not None and row.agent is not None else None
         events = self.query_one(ReplayEvents)
         events.following = True
         events.show(snapshot.events, self._roster.names)
@@ -333,18 +346,19 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
 
     # Which agent.
 
-    def _choose(self) -> bool:
+    def _choose(self) -> None:
         """Until the user chooses: the agent of the newest event, or the first one there is."""
         told = next((event.agent_id for event in reversed(self.snapshot.events) if event.agent_id), None)
         wanted = told if self._rows.place_of_agent(told) is not None else next(iter(self._rows.agent_ids()), None)
-        return wanted is not None and self._look_at(wanted)
+        if wanted is not None:
+            self._look_at(wanted)
 
     def _look_at(self, agent_id: str) -> bool:
         place = self._rows.place_of_agent(agent_id)
         if place is None:
             return False
-        self._agent_id = agent_id
-        self.plan.select(self._rows[place].id, tell=False)
+        self._chosen = self._rows[place].id
+        self._draw()
         return True
 
     def action_agent(self) -> None:
@@ -352,15 +366,13 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
         told = self.snapshot.events[-1].agent_id if self.snapshot.events else None
         if told is None or not self._look_at(told):
             self.say("this step was of no agent", "muted", seconds=3)
-            return
-        self.agent_pane.show(self.snapshot, self._agent_id, self.snapshot.read_at)
-        self._ask()
+        else:
+            self._ask()
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
-        row = self.plan.selected
-        if event.view is self.plan and row is not None:
-            self._agent_id = row.agent.id if row.agent is not None else self._agent_id
-            self.agent_pane.show(self.snapshot, row.agent.id if row.agent is not None else None, self.snapshot.read_at)
+        if event.view is self.plan:
+            self._chosen = event.row_id
+            self._draw()
             self._ask()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:

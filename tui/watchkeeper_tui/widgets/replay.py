@@ -97,6 +97,8 @@ class ReplayEvents(EventsView):
 class ReplayCompactions(CompactionView):
     """The passes that there had been."""
 
+    EMPTY = "no compaction so far"
+
     def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
         super().show(snapshot, roster, now)
         _without_number(self)

@@ -1,0 +1,447 @@
+"""A replay from the keyboard and by mouse: every key of it, what it shows, and that it changes nothing but by F."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import HOSTILE, FakeSession, insert
+from tests.tui.test_golden_screens import settled
+from textual.pilot import Pilot
+
+from watchkeeper_tui.playback import IDLE_SECONDS, SPEEDS, Playback
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.screens.replay import ReplayScreen
+from watchkeeper_tui.settings import Settings
+from watchkeeper_tui.widgets.scrubber import Scrubber
+
+GOLDEN = Path(__file__).parent / "golden"
+WIDE = (120, 40)
+
+
+def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSession:
+    """A finished session whose events tell everything: a planner, one task that failed, was done again and compacted."""
+    started = desk.time - 1_000
+    session = FakeSession(
+        desk.session.connection, "told2345", now=started, goal=f"audit the ledgers {words if words == HOSTILE else ''}",
+        status="done", planner_agent_id="plan-a", current_plan_id="plan-told", host_pid=None, created_at=started,
+        last_active=started + 300, ended_at=started + 300, input_tokens=0, output_tokens=0, cache_read_tokens=0, cost_usd=None,
+        model_calls=0,
+    )  # fmt: skip
+    graph = [{"id": "task-a", "title": "Read the ledger", "depends_on": []}]
+    insert(session.connection, "plans", id="plan-told", session_id=session.id, goal="g", created_at=started, updated_at=started)
+    insert(
+        session.connection, "plan_revisions", plan_id="plan-told", revision=1, at=started, reason="first", goal="g", task_queue="[]",
+        step_cursor=0, plan_graph_snapshot=json.dumps(graph),
+    )  # fmt: skip
+    for agent_id, name, parent in (("plan-a", "planner", None), ("expl-a", words[:20], "plan-a")):
+        session.agent(
+            agent_id, name, parent_agent_id=parent, status="done", created_at=started, started_at=started, ended_at=started + 290,
+            last_active=started + 290, turn=3, input_tokens=0, output_tokens=0, cost_usd=None, model_calls=0, composition="{}",
+        )  # fmt: skip
+    session.task(
+        "task-a", "Read the ledger", agent="expl-a", parent_plan_id="plan-told", status="done", result="blue", position=0,
+        created_at=started, ended_at=started + 290,
+    )  # fmt: skip
+    clock = [started]
+
+    def event(kind: str, of: str | None = None, of_task: str | None = None, /, after: float = 1.0, **data: Any) -> int:
+        clock[0] += after
+        return session.event(kind, of, of_task, at=clock[0], **data)
+
+    event("session.running")
+    event("agent.created", "plan-a", name="planner", role="planner", model="m")
+    event("plan.revised", "plan-a", plan="plan-told", revision=1, reason="first plan", tasks=1)
+    event("agent.created", "expl-a", "task-a", name="explorer-1", role="explorer", model="m")
+    event("task.running", None, "task-a", agent="expl-a", title="Read the ledger")
+    session.set_agent("plan-a", turn=0)
+    for turn in (1, 2, 3):
+        said = [{"type": "text", "text": f"turn {turn}: {words}"}]
+        insert(
+            session.connection, "messages", agent_id="expl-a", seq=turn, role="assistant", content=json.dumps(said), tokens=100,
+            total_tokens=100 * turn, created_at=clock[0] + 1,
+        )  # fmt: skip
+        session.call("expl-a", turn=turn, input_tokens=1_000 * turn, output_tokens=10, started_at=clock[0], latency_seconds=1)
+        insert(
+            session.connection, "steps", agent_id="expl-a", turn=turn, reply_seq=turn, started_at=clock[0], ended_at=clock[0] + 1
+        )
+        event("model.replied", "expl-a", turn=turn, tools=[], preview=words)
+        if turn == 1:
+            event("task.failed", None, "task-a", after=100, agent="expl-a", title="Read the ledger", reason=words)
+            event("task.running", None, "task-a", agent="expl-a", title="Read the ledger")
+        elif turn == 2:
+            session.compaction("expl-a", id=77, requested_at=clock[0], ended_at=clock[0] + 2, reason=words)
+            event("compaction.started", "expl-a", compaction=77)
+            event("compaction.applied", "expl-a", compaction=77, tokens_before=24_000, tokens_after=6_100)
+    event("task.done", None, "task-a", after=100, agent="expl-a", title="Read the ledger")
+    event("session.done", reason="all is well")
+    session.set_agent("expl-a", last_seq=3, message_tokens=300)
+    return session
+
+
+STEPS = 14
+"""Events of that session: 5, a turn, a failure and a new start, a turn and a compaction of two, a turn, two ends."""
+
+
+def replay(pilot: Pilot[int]) -> ReplayScreen:
+    screen = pilot.app.screen
+    assert isinstance(screen, ReplayScreen)
+    return screen
+
+
+async def opened(pilot: Pilot[int], desk: Desk, session_id: str = "told2345") -> ReplayScreen:
+    await until(pilot, lambda: desk.session.id in text_of(pilot))
+    pilot.app.open_replay(session_id)  # type: ignore[attr-defined]
+    await until(pilot, lambda: isinstance(pilot.app.screen, ReplayScreen) and pilot.app.screen.shown_position == 1)
+    return replay(pilot)
+
+
+async def at(pilot: Pilot[int], position: int) -> None:
+    await until(pilot, lambda: replay(pilot).shown_position == position == replay(pilot).playback.position)
+
+
+def contents(desk: Desk) -> str:
+    """Everything in the file, as one digest."""
+    names = [row[0] for row in desk.session.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1")]
+    rows = [desk.session.connection.execute(f"SELECT * FROM {name}").fetchall() for name in names if "fts" not in name]
+    return hashlib.sha256(repr(rows).encode("utf-8", "replace")).hexdigest()
+
+
+async def test_p_in_the_list_replays_the_selected_session_and_esc_leads_back(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "audit the ledgers" in text_of(pilot))
+        await pilot.press("j", "p")
+        await until(pilot, lambda: "» REPLAY" in text_of(pilot) and "1/14" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "REPLAY" not in text_of(pilot) and "Sessions" in text_of(pilot))
+
+
+async def test_the_open_session_is_replayed_by_slash_and_from_the_palette(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+        await pilot.press("colon", *"replay", "enter")
+        await until(pilot, lambda: "» REPLAY" in text_of(pilot) and f"  {desk.session.id}" in text_of(pilot))
+        await pilot.press("escape")
+        commands = {command.title: command for command in pilot.app.get_system_commands(pilot.app.screen)}
+        commands["Replay"].callback()
+        await until(pilot, lambda: "» REPLAY" in text_of(pilot))
+
+
+async def test_arrows_step_by_events_and_brackets_by_turns(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("right")
+        await at(pilot, 2)
+        await pilot.press("left", "left")
+        await at(pilot, 1)
+        for key, position in (
+            ("right_square_bracket", 6), ("shift+right", 9), ("right_square_bracket", 12), ("left_square_bracket", 9),
+            ("shift+left", 6),
+        ):  # fmt: skip
+            await pilot.press(key)
+            await at(pilot, position)
+        await pilot.press("left_square_bracket")
+        await until(pilot, lambda: "no earlier turn" in text_of(pilot))
+
+
+async def test_home_end_and_digits_go_to_edges_and_tenths(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot, desk)
+        for key, position in (("end", STEPS), ("home", 1), ("5", 7), ("9", 12), ("0", 1)):
+            await pilot.press(key)
+            await at(pilot, position)
+
+
+async def test_n_goes_through_failures_compactions_and_ended_tasks(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        assert [(mark.position, mark.kind) for mark in screen._marks] == [(7, "failure"), (11, "compaction"), (13, "task")]
+        line = text_of(pilot).splitlines()[37]
+        assert [glyph for glyph in line if glyph in "✗◆✓"] == ["✗", "◆", "✓"]
+        for key, position in (("n", 7), ("n", 11), ("n", 13), ("N", 11)):
+            await pilot.press(key)
+            await at(pilot, position)
+
+
+async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        assert (screen.snapshot.agents, screen.snapshot.tasks) == ((), ())
+        await pilot.press("n")
+        await at(pilot, 7)
+        (task,) = screen.snapshot.tasks
+        assert (task.status, task.error) == ("failed", "The ledger is blue.")
+        explorer = screen.snapshot.agent("expl-a")
+        assert explorer is not None
+        assert (explorer.turn, explorer.total_tokens, explorer.last_seq) == (1, 1_010, 1)
+        assert "✗ └╴Read the ledger" in text_of(pilot)
+        await pilot.press("a", "right", "right")
+        await at(pilot, 9)
+        await pilot.press("a")
+        await until(pilot, lambda: "turn 2: The ledger is blue." in text_of(pilot) and "turn 3:" not in text_of(pilot))
+        await pilot.press("right")
+        await at(pilot, 10)
+        assert [each.status for each in screen.snapshot.compactions] == ["running"]
+        await pilot.press("right")
+        await at(pilot, 11)
+        assert [each.status for each in screen.snapshot.compactions] == ["applied"]
+        assert "24k → 6.1k" in text_of(pilot)
+        await pilot.press("left", "left", "left")
+        await at(pilot, 8)
+        assert screen.snapshot.compactions == ()
+        await until(pilot, lambda: "turn 1: The ledger is blue." in text_of(pilot) and "turn 2:" not in text_of(pilot))
+
+
+async def test_the_newest_event_is_marked_and_enter_on_an_earlier_one_goes_there(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("7")
+        await at(pilot, 10)
+        assert any("║▌" in line and "compact started" in line for line in text_of(pilot).splitlines())
+        await pilot.press("tab", "tab", "k", "k", "k", "enter")
+        await at(pilot, 7)
+
+
+async def test_an_agent_that_was_chosen_is_shown_again_where_it_is_there_again(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("end")
+        await at(pilot, STEPS)
+        await pilot.press("j")
+        await until(pilot, lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot))
+        await pilot.press("home", "right")
+        await at(pilot, 2)
+        await until(pilot, lambda: "═ planner  ● working" in text_of(pilot) and "no messages yet" in text_of(pilot))
+        await pilot.press("end")
+        await until(pilot, lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot))
+
+
+async def test_enter_on_a_compaction_goes_to_where_it_was_applied(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("end")
+        await at(pilot, STEPS)
+        await pilot.press("shift+tab", "enter")
+        await at(pilot, 11)
+
+
+async def test_space_plays_at_the_pace_of_the_session_and_stops_at_its_end(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        clock = [0.0]
+        screen._clock = lambda: clock[0]
+        await pilot.press("space")
+        assert screen.playback.playing
+        assert "▶ 1×" in text_of(pilot)
+        clock[0] = 3.2
+        await at(pilot, 4)
+        await pilot.press("space")
+        assert not screen.playback.playing
+        clock[0] = 500.0
+        await pilot.pause(0.25)
+        assert screen.playback.position == 4
+        await pilot.press("space")
+        clock[0] = 1_000.0
+        await at(pilot, STEPS)
+        assert not screen.playback.playing
+        await pilot.press("space")
+        await until(pilot, lambda: screen.playback.playing and screen.playback.position == 1)
+
+
+async def test_speed_and_idle_time_are_changed_by_keys_and_said(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        for key, speed in (("plus", 2), ("equals_sign", 4), ("greater_than_sign", 8), ("minus", 4), ("less_than_sign", 2)):
+            await pilot.press(key)
+            assert screen.playback.speed == speed
+        await until(pilot, lambda: "2×" in text_of(pilot).splitlines()[37])
+        await pilot.press("i")
+        await until(pilot, lambda: "idle time is played" in text_of(pilot))
+        assert not screen.playback.skips_idle
+
+
+async def test_the_scrubber_takes_clicks_and_drags(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        left, cells = 7, screen.scrubber._cells()
+        await pilot.click(Scrubber, offset=(left + cells - 1, 0))
+        await at(pilot, STEPS)
+        await pilot.mouse_down(Scrubber, offset=(left + cells - 1, 0))
+        await pilot.hover(Scrubber, offset=(left, 0))
+        await at(pilot, 1)
+        await pilot.mouse_up(Scrubber, offset=(left, 0))
+        await pilot.hover(Scrubber, offset=(left + cells // 2, 0))
+        await pilot.pause(0.05)
+        assert screen.playback.position == 1
+
+
+async def test_a_fork_asks_and_begins_at_the_step_shown(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("F")
+        await until(pilot, lambda: "Fork: there was no agent yet" in text_of(pilot))
+        await pilot.press("n")
+        await at(pilot, 7)
+        await pilot.press("F")
+        await until(pilot, lambda: "after event #7?" in text_of(pilot))
+        await pilot.press("enter", "right", "n")
+        query = "SELECT id, forked_at_seq FROM sessions WHERE forked_from = 'told2345'"
+        assert desk.session.connection.execute(query).fetchall() == []
+        assert replay(pilot).playback.position == 7
+        await pilot.press("F", "y")
+        await until(pilot, lambda: "✓ forked after event #7 as" in text_of(pilot))
+        ((_, seq),) = desk.session.connection.execute(query).fetchall()
+        assert seq == 7
+
+
+async def test_nothing_else_changes_anything(desk: Desk) -> None:
+    told_session(desk)
+    before = contents(desk)
+    keys = [
+        "end", "home", "5", "space", "space", "right", "left", "right_square_bracket", "n", "N", "plus", "minus", "i", "a", "r", "z",
+        "z", "tab", "tab", "tab", "shift+tab", "comma", "full_stop", "c", "p", "R", "C", "D", "u", "U", "x", "X", "y", "asterisk",
+        "e", "f", "s", "m", "M", "enter", "delete",
+    ]  # fmt: skip
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        for key in keys:
+            await pilot.press(key)
+            assert pilot.app.screen is screen
+        for words in ("pause", "compact", "undo", "cancel", "resume"):
+            await pilot.press("colon", *words, "enter")
+            assert pilot.app.screen is screen
+        await until(pilot, lambda: not screen.prompt.is_asking)
+    assert contents(desk) == before
+    assert desk.control.submitted == 0
+
+
+async def test_a_pass_in_the_agents_tab_is_not_opened_where_it_could_be_undone(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        await pilot.press("end", "N")
+        await at(pilot, 13)
+        screen._look_at("expl-a")
+        screen.agent_pane.open_tab(4)
+        screen._ask()
+        screen._draw()
+        await until(pilot, lambda: "Compactions  1 pass" in text_of(pilot))
+        await pilot.press("tab", "down", "enter")
+        await pilot.pause(0.1)
+        assert pilot.app.screen is screen
+
+
+async def test_hostile_text_of_a_session_reaches_no_pane_of_its_replay(desk: Desk) -> None:
+    told_session(desk, words=HOSTILE)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        for key in ("n", "a", "n", "n", "end", "F"):
+            await pilot.press(key)
+            await until(pilot, lambda: screen.shown_position == screen.playback.position)
+            shown = text_of(pilot)
+            assert not [
+                char for char in shown if char != "\n" and (ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u202e\u2066")
+            ]
+        assert sanitize(HOSTILE)[:5] in shown
+
+
+async def test_a_session_that_goes_on_is_read_on_by_r(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk, desk.session.id)
+        count = len(screen.playback.times)
+        assert "r reads on" not in text_of(pilot)
+        desk.session.event("tool.done", "explorer1", "t-core", tool="read", at=desk.time + 1)
+        desk.session.agent("explorer9", "late")
+        desk.feed.wake()
+        if screen._recording is not None and screen._recording.by_event:
+            await until(pilot, lambda: "r reads on" in text_of(pilot))
+        await pilot.press("r")
+        await until(pilot, lambda: len(screen.playback.times) == count + 1)
+
+
+async def test_a_session_that_is_gone_is_said(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+        pilot.app.open_replay("nothing2")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "session nothing2 is no longer in the database" in text_of(pilot))
+        await pilot.press("space", "right", "5", "F", "n", "right_square_bracket")
+        assert isinstance(pilot.app.screen, ReplayScreen)
+
+
+async def test_with_reduced_motion_a_replay_moves_once_a_second(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app(settings=Settings(reduced_motion=True)).run_test(size=WIDE) as pilot:
+        screen = await opened(pilot, desk)
+        assert screen.frame_seconds == 1.0
+    async with desk.app(settings=Settings()).run_test(size=WIDE) as pilot:
+        assert (await opened(pilot, desk)).frame_seconds < 0.2
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
+async def test_the_replay_looks_as_it_was_agreed(desk: Desk, size: tuple[int, int]) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=size) as pilot:
+        screen = await opened(pilot, desk)
+        await pilot.press("n", "n")
+        await at(pilot, 11)
+        await pilot.press("a")
+        await until(pilot, lambda: "turn 2" in text_of(pilot))
+        screen._notice_until = 0.0
+        screen._describe()
+        path = GOLDEN / f"replay-{size[0]}x{size[1]}.txt"
+        if os.environ.get("WATCHKEEPER_GOLDEN"):
+            await pilot.pause(0.5)
+            path.write_text(text_of(pilot) + "\n", encoding="utf-8")
+        agreed = path.read_text(encoding="utf-8")
+        shown = await settled(pilot, agreed)
+    assert shown == agreed
+
+
+# Going by itself, without a screen.
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(0, 50), min_size=1, max_size=60), st.floats(0.01, 30), st.integers(0, 6), st.booleans())
+def test_playing_comes_to_the_end_and_never_goes_back(gaps: list[float], tick: float, faster: int, skips: bool) -> None:
+    times = [sum(gaps[: place + 1]) for place in range(len(gaps))]
+    playback = Playback(times)
+    playback.change_speed(faster)
+    playback.skips_idle = skips
+    playback.play()
+    seen = [playback.position]
+    whole = sum(min(gap, IDLE_SECONDS) if skips else gap for gap in gaps[1:])
+    for _ in range(int(whole / SPEEDS[faster] / tick) + 3):
+        playback.advance(tick)
+        seen.append(playback.position)
+    assert seen == sorted(seen)
+    assert playback.at_end
+    assert not playback.playing
+
+
+def test_at_the_sessions_pace_a_step_comes_when_its_time_comes() -> None:
+    playback = Playback([10.0, 11.0, 61.0, 62.0])
+    playback.play()
+    playback.skips_idle = False
+    assert [playback.advance(seconds) and playback.position for seconds in (0.9, 0.2, 49.8, 0.2)] == [False, 2, False, 3]
+    playback.go(2)
+    playback.playing = playback.skips_idle = True
+    assert playback.advance(IDLE_SECONDS + 0.1)
