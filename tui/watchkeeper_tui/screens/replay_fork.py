@@ -34,8 +34,8 @@ class ForkingFromStep(_Base):
             return "a fork is being made"
         if self.snapshot.session is None:
             return "the recording is being read"
-        if self._recording is not None and not self._recording.by_event and not self.playback.at_end:
-            return "its events tell no turns, so it is forked whole: from its end"
+        if self._recording is not None and not self._recording.by_event:
+            return f"another program ran this session; `wk run --from {self.session_id}` carries it on"
         return "" if self.snapshot.agents else "there was no agent yet, so there is nothing to carry on from"
 
     def action_fork(self) -> None:
@@ -48,20 +48,16 @@ class ForkingFromStep(_Base):
         if self.shown_position != self.playback.position:
             self.say("one moment: the step is being read", "muted", seconds=3)
             return
-        session = self.snapshot.session
+        session, seq = self.snapshot.session, self.seq
         assert session is not None
-        assert self._recording is not None
-        whole = not self._recording.by_event
         name = clip(" ".join(sanitize(session.title or session.goal).split()), 60)
-        seq = None if whole else self.seq
-        where = "as it stands" if whole else f"after event #{seq:,}"
         lines = [
-            f"Fork {name} {where}?",
+            f"Fork {name} after event #{seq:,}?",
             "a new session, paused there; this one stays as it is. No tokens are spent until it is resumed",
         ]
         self.confirm(lines, lambda: self._fork(seq))
 
-    def _fork(self, seq: int | None) -> None:
+    def _fork(self, seq: int) -> None:
         path, session_id = self.watch_app.database_path, self.session_id
         self._forking = True
         self.say("forking …", "muted", seconds=600)
