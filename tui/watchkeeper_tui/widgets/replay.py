@@ -137,7 +137,7 @@ class ReplayAgentPane(AgentPane, inherit_bindings=False):
 
 def _without_number(widget: Widget) -> None:
     """Take the pane's number out of its title: digits are places in the session here. Nor is anything ago."""
-    pieces, palette = getattr(widget, "_title_pieces", ((), None))
-    if len(pieces) > 1 and palette is not None and pieces[0][1] == "key":
+    pieces: tuple[Piece, ...] = getattr(widget, "_title_pieces", ((),))[0]
+    if len(pieces) > 1 and pieces[0][1] == "key":
         rest = [(pieces[1][0].lstrip(), pieces[1][1]), *(piece for piece in pieces[2:] if not piece[0].startswith("  last sign"))]
         set_title(widget, rest, cast("WatchkeeperApp", widget.app).palette)
