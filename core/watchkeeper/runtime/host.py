@@ -28,7 +28,7 @@ from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.scheduling import ready, settled_stale, unfinished
 from watchkeeper.runtime.starting import SessionSettings
-from watchkeeper.store import agents, plans
+from watchkeeper.store import agents, database, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.transaction import Transaction
@@ -39,6 +39,9 @@ MOST_NUDGES = 3
 """How often an idle planner is told that nothing runs any more before the session pauses."""
 
 HEARTBEAT_SECONDS = 2.0
+
+WAL_WARNING_BYTES = 128 << 20
+"""A write-ahead log beyond this is told of: some program reads without ever ending its transaction, and holds it back."""
 
 PAUSED_EXIT, INTERRUPTED_EXIT = 5, 130
 
@@ -90,6 +93,7 @@ class SessionHost:
         self.warnings: list[str] = []
         """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as events."""
         self._nudges = 0
+        self._wal_told = WAL_WARNING_BYTES
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
         self.started_at = environment.clock.monotonic()
@@ -148,7 +152,9 @@ class SessionHost:
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
         try:
             if self._once is None:
-                await self.store.commit(lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, asked_at=self._made_at))
+                await self.store.commit(
+                    lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, asked_at=self._made_at)
+                )
                 await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
             background = [
                 asyncio.create_task(self._watch(feed)),
@@ -229,7 +235,9 @@ class SessionHost:
             self._error = self._error or error
             return
         ending = task.result()
-        if ending.outcome is Outcome.BLOCKED or (ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None):
+        if ending.outcome is Outcome.BLOCKED or (
+            ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None
+        ):
             self.pause_all(ending.reason)
 
     async def _dispatch_ready(self, everyone: list[Agent]) -> None:
@@ -346,6 +354,7 @@ class SessionHost:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             await self._note_hosted()
+            await self._note_wal()
 
     async def _note_hosted(self) -> None:
         """Add the time hosted since the last note; a budget of time counts it."""
@@ -356,6 +365,18 @@ class SessionHost:
                 "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?", (seconds, tx.session_id)
             )
         )
+
+    async def _note_wal(self) -> None:
+        """Say once, and again at each doubling, that the write-ahead log grows."""
+        size = database.wal_bytes(self.store.path)
+        if size < self._wal_told:
+            return
+        self._wal_told = size * 2
+        text = (
+            f"the database's write-ahead log has grown to {size >> 20} MiB: a program keeps a read open and so holds it back;"
+            " close viewers and scripts that read the file, and it shrinks by itself"
+        )
+        await self.store.commit(lambda tx: tx.event("host.warning", text=text))
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:

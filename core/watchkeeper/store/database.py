@@ -78,6 +78,14 @@ def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
         return connection
 
 
+def wal_bytes(path: Path) -> int:
+    """How large the write-ahead log beside the file is; 0 where there is none. Opens nothing."""
+    try:
+        return os.stat(f"{path}-wal").st_size
+    except OSError:
+        return 0
+
+
 def _configure(connection: Connection, path: Path) -> None:
     if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
         raise StoreUnusable(f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db")

@@ -1,0 +1,237 @@
+"""Many agents in one host, and one very long session: does anything grow that should not?
+
+    python tests/benchmarks/load.py [--agents 1000] [--turns 100]         every agent a task, all at once, a viewer attached
+    python tests/benchmarks/load.py --messages 1000000                    opened by `wk show`, by a viewer, and resumed
+
+Prints ratios and bounds: the time of a step in the last tenth of the turns against that in the first; memory for each
+agent; the largest write-ahead log while a viewer reads. `--hold` keeps one read open all along, as a hung viewer would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
+
+from watchkeeper.records.memory import Message
+from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.store import database, memory
+
+VIEWER = """
+import sys, time
+from pathlib import Path
+from watchkeeper.store.database import open_readonly
+from watchkeeper.store.dashboard_fold import SessionFold
+connection, fold, reads = open_readonly(Path(sys.argv[1])), SessionFold(sys.argv[2]), []
+while True:
+    began = time.monotonic()
+    connection.execute("BEGIN")
+    reading = fold.read(connection, time.time())
+    if sys.argv[3] != "hold":
+        connection.execute("COMMIT")
+    reads.append(time.monotonic() - began)
+    if sys.argv[3] == "once":
+        print(reads[0])
+        break
+    while sys.argv[3] == "hold":
+        time.sleep(60)
+    time.sleep(max(0.1, reads[-1]))
+"""
+
+
+def rss_kib() -> int:
+    with open("/proc/self/status", encoding="ascii") as status:
+        return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
+
+
+class Gauge(threading.Thread):
+    """Looks at this process's memory and at the write-ahead log, ten times a second."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path = path
+        self.memory: list[int] = []
+        self.largest_wal = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(0.1):
+            self.memory.append(rss_kib())
+            self.largest_wal = max(self.largest_wal, database.wal_bytes(self.path))
+
+
+def many_agents(folder: Path, count: int, most_turns: int, hold: bool) -> dict[str, Any]:
+    """`count` agents of `most_turns` turns each, in one host; every turn is a reply, a stored tool call and its result."""
+
+    def work(name: str, request: ModelRequest) -> Any:
+        turn = turns(request)
+        if turn < most_turns:
+            words = f"Turn {turn} of {name}. " + "It goes on. " * 20
+            return [said(words), call("read_back", {"ref": f"message://{name}/{turn}"}, f"toolu_{turn}")]
+        return [said("done")]
+
+    planned = PlannedRun([task(f"t{number}") for number in range(count)], work)
+
+    def script(request: ModelRequest) -> Any:
+        return planned(request) if request.tools else [said("a summary")]
+
+    model = ScriptedModel(script, context_window=200_000)
+    model.requests = _Nothing()  # or this program itself would grow
+    warm = Runtime(folder / "warm.db", model=ScriptedModel(PlannedRun([task("one")])))
+    settings = SessionSettings(approval_timeout_seconds=0.0)
+    asyncio.run(warm.run(warm.start("warm", workspace=folder, settings=settings)))
+    path = folder / "load.db"
+    runtime = Runtime(path, model=model)
+    session = runtime.start("load", workspace=folder, settings=SessionSettings(approval_timeout_seconds=0.0, max_parallel=count))
+    viewer = subprocess.Popen([sys.executable, "-c", VIEWER, str(path), session, "hold" if hold else "read"])
+    gauge, began = Gauge(path), time.monotonic()
+    before = rss_kib()
+    gauge.start()
+    result = asyncio.run(runtime.run(session))
+    seconds = time.monotonic() - began
+    gauge.over.set()
+    gauge.join()
+    viewer.kill()
+    viewer.wait()
+    connection = database.open_readonly(path)
+    rows = connection.execute(
+        "SELECT agent_id, turn, started_at FROM model_calls WHERE purpose = 'turn' ORDER BY agent_id, turn"
+    ).fetchall()
+    warnings = connection.execute("SELECT count(*) FROM events WHERE kind = 'host.warning'").fetchone()[0]
+    connection.close()
+    steps: dict[int, list[float]] = {}
+    for (agent, turn, at), (other, _, then) in itertools.pairwise(rows):
+        if agent == other:
+            steps.setdefault(turn, []).append(then - at)
+    tenth = max(1, most_turns // 10)
+    first = statistics.median([one for turn in range(1, 1 + tenth) for one in steps.get(turn, [])])
+    last = statistics.median([one for turn in range(most_turns - tenth, most_turns) for one in steps.get(turn, [])])
+    half = gauge.memory[len(gauge.memory) // 2]
+    return {
+        "agents": count, "turns": most_turns, "exit_code": result.exit_code, "steps": len(rows), "seconds": round(seconds, 1),
+        "steps_per_second": round(len(rows) / seconds, 1), "step_last_to_first_tenth": round(last / first, 2),
+        "kib_per_agent": round((max(gauge.memory) - before) / count, 1), "memory_end_to_half": round(gauge.memory[-1] / half, 2),
+        "largest_wal_mib": round(gauge.largest_wal / (1 << 20), 1), "warnings": warnings, "viewer": "holds" if hold else "reads",
+    }  # fmt: skip
+
+
+class _Nothing(list[Any]):
+    """A list that keeps nothing."""
+
+    def append(self, item: Any) -> None:
+        pass
+
+
+def long_session(folder: Path, count: int) -> dict[str, Any]:
+    """One planner with `count` messages, the last of which are verbatim; opened from outside, and resumed."""
+    path = folder / "long.db"
+    answers: list[Any] = [ModelError("no credit", kind=ErrorKind.PAUSE), [call("finish_session", {"summary": "over"})]]
+    model = ScriptedModel(lambda request: answers[0])
+    runtime = Runtime(path, model=model)
+    session = runtime.start("long", workspace=folder, settings=SessionSettings(approval_timeout_seconds=0.0))
+    asyncio.run(runtime.run(session))
+    fill(path, session, count)
+    size = path.stat().st_size >> 20
+    shown = timed([sys.executable, "-m", "watchkeeper", "show", session, "--json", "--db", str(path)])
+    began = time.monotonic()
+    read = subprocess.run([sys.executable, "-c", VIEWER, str(path), session, "once"], capture_output=True, text=True, check=True)
+    viewer = time.monotonic() - began
+    answers.pop(0)
+    began, before = time.monotonic(), rss_kib()
+    result = asyncio.run(runtime.run(session))
+    return {
+        "messages": count, "file_mib": size, "wk_show_seconds": round(shown, 2), "viewer_first_read_seconds": round(float(read.stdout), 3),
+        "viewer_with_start_seconds": round(viewer, 2), "resume_to_end_seconds": round(time.monotonic() - began, 2),
+        "resume_memory_mib": (rss_kib() - before) >> 10, "exit_code": result.exit_code,
+    }  # fmt: skip
+
+
+def timed(command: list[str]) -> float:
+    began = time.monotonic()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.monotonic() - began
+
+
+def fill(path: Path, session: str, count: int) -> None:
+    """Give the planner that many messages, all but the last few covered by one observation."""
+    connection = database.open_writable(path)
+    agent, last, tokens = connection.execute(
+        "SELECT id, last_seq, message_tokens FROM agents WHERE session_id = ?", (session,)
+    ).fetchone()
+    at, turn, each = time.time(), "It goes on, and on. " * 5, 25
+    database.begin_immediate(connection)
+    writing = _Writing(connection)
+    batch: list[Message] = []
+    for seq in range(last + 1, count + 1):
+        role = "assistant" if seq % 2 == 0 else "user"
+        tokens += each
+        batch.append(Message(seq, role, turn, each, tokens, at))
+        if len(batch) == 10_000 or seq == count:
+            memory.add_messages(writing, agent, batch)  # type: ignore[arg-type]
+            batch = []
+    connection.execute(
+        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
+        " provisional, status, created_at) VALUES (?, 1, 'summary', 0, 'Much was said.', 4, 1, ?, '[]', '[]', 0, 'applied', ?)",
+        (agent, count - 21, at),
+    )
+    connection.execute(
+        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, created_at)"
+        " SELECT ?, max(version) + 1, max(version), '[1]', ?, '[]', 'summary', 529, ? FROM views WHERE agent_id = ?",
+        (agent, count - 20, at, agent),
+    )
+    connection.execute(
+        "UPDATE agents SET last_seq = ?, message_tokens = ?, context_tokens = 529,"
+        " view_version = (SELECT max(version) FROM views WHERE agent_id = agents.id) WHERE id = ?",
+        (count, tokens, agent),
+    )
+    connection.execute("COMMIT")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+class _Writing:
+    """As much of a transaction as adding messages needs."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.now = time.time()
+
+    def execute(self, sql: str, parameters: Any = ()) -> int:
+        return int(self._connection.execute(sql, parameters).rowcount)
+
+    def executemany(self, sql: str, rows: Any) -> None:
+        self._connection.executemany(sql, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--agents", type=int, default=1000)
+    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--messages", type=int, help="instead of agents: a session of that many messages")
+    parser.add_argument("--hold", action="store_true", help="the viewer never ends its read")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["WATCHKEEPER_CONFIG_DIR"] = name
+        if options.messages:
+            figures = long_session(Path(name), options.messages)
+        else:
+            figures = many_agents(Path(name), options.agents, options.turns, options.hold)
+    print(json.dumps(figures | {"load": [round(one, 1) for one in os.getloadavg()]}))
+
+
+if __name__ == "__main__":
+    main()
