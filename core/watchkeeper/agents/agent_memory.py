@@ -140,7 +140,8 @@ class AgentMemory:
     def record(self, change: Change) -> Recorded:
         """A change of the state, with what is true right after it."""
         state = self.state
-        return Recorded(self.agent_id, change, state.last_seq, state.total_tokens, state.composition())
+        composition = {**state.composition(), "threshold": state.threshold}
+        return Recorded(self.agent_id, change, state.last_seq, state.total_tokens, composition)
 
     def start(self, tx: Transaction) -> None:
         """Write the first, empty view."""

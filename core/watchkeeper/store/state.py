@@ -209,6 +209,8 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict
 
 
 def _agent(row: Any) -> dict[str, Any]:
+    composition = decode(row["composition"])
+    threshold = composition.pop("threshold", None)  # where compaction starts; not what the window is spent on
     return {
         "id": row["id"],
         "name": row["name"],
@@ -234,7 +236,12 @@ def _agent(row: Any) -> dict[str, Any]:
         "elapsed_seconds": row["active_seconds"],
         "created_at": row["created_at"],
         "ended_at": row["ended_at"],
-        "context": {"used": row["context_tokens"], "limit": row["context_limit"], "composition": decode(row["composition"])},
+        "context": {
+            "used": row["context_tokens"],
+            "limit": row["context_limit"],
+            "threshold": threshold,
+            "composition": composition,
+        },
     }
 
 
