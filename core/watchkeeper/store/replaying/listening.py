@@ -37,8 +37,6 @@ class Heard:
         self.seqs = array("q")
         self.times = array("d")
         """As stored, made never to go back."""
-        self.ends = array("q")
-        """For each position the last one that was committed with it."""
         self.agents: dict[str, Timeline[AgentMoment]] = {}
         self.tasks: dict[str, Timeline[TaskMoment]] = {}
         self.calls: dict[int, Timeline[CallMoment]] = {}
@@ -57,10 +55,13 @@ class Heard:
         self.turns: list[int] = []
         self.marks: list[Mark] = []
         self._moment = Moment(0, 0.0)
+        stored = array("d")
         for seq, at, kind, agent_id, task_id, data in each(connection.execute(_EVENTS, (session_id,)), cancelled):
             self.seqs.append(seq)
+            stored.append(at)
             self._hear(len(self.seqs), kind, at, agent_id, task_id, decode(data))
-        self._close(connection, session_id)
+        self.ends = _ends(stored)
+        """For each position the last one that was committed with it."""
 
     def _hear(self, position: int, kind: str, at: float, agent_id: str | None, task_id: str | None, data: object) -> None:
         moment, told = self._moment, data if isinstance(data, dict) else {}
@@ -113,16 +114,16 @@ class Heard:
                 turns.append(turn)
                 positions.append(position)
 
-    def _close(self, connection: Connection, session_id: str) -> None:
-        """Which events were committed together: those that follow each other with the very same time."""
-        at = [row[0] for row in connection.execute("SELECT at FROM events WHERE session_id = ? ORDER BY seq", (session_id,))]
-        end = len(at)
-        ends = array("q", bytes(8 * len(at)))
-        for place in range(len(at) - 1, -1, -1):
-            if place + 1 < len(at) and at[place] != at[place + 1]:
-                end = place + 1
-            ends[place] = end
-        self.ends = ends
+
+def _ends(at: array[float]) -> array[int]:
+    """For each position the last of its commit: events of one follow each other with the very same time."""
+    ends = array("q", bytes(8 * len(at)))
+    end = len(at)
+    for place in range(len(at) - 1, -1, -1):
+        if place + 1 < len(at) and at[place] != at[place + 1]:
+            end = place + 1
+        ends[place] = end
+    return ends
 
 
 def _timeline(timelines: dict[K, Timeline[T]], key: K) -> Timeline[T]:
