@@ -39,8 +39,8 @@ from watchkeeper.store.dashboard_fold import SessionFold
 
 GIVE_UP_SECONDS = 180.0
 WARM_ROUNDS = 3
-ODD_CODES = (0, 1, 3, 4, 5, 130)
-"""How a command may end that came at a bad moment; 2 is a usage error, and anything else a crash."""
+ODD_CODES = (0, 1, 2, 3, 4, 5, 130)
+"""How a command may end that came at a bad moment: refused with a reason, say. Anything else is a crash."""
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Soak:
             return ""
         said = errors.decode("utf-8", "replace")
         allowed = ODD_CODES if may_fail else (0,)
-        if process.returncode not in allowed or "Traceback" in said:
+        if process.returncode not in allowed or "Traceback" in said or "Usage:" in said:
             self.problems.append(f"wk {' '.join(arguments)} ended with {process.returncode}: {said[-300:]}")
         return said
 
