@@ -344,6 +344,24 @@ def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(impo
     assert [recording.times[position - 1] for position in recording.turns] == [110, 130]
 
 
+def test_tasks_of_an_imported_session_stand_as_their_events_tell(imported: Any) -> None:
+    for seq, at, kind in (
+        (2, 121.0, "task.running"),
+        (3, 131.0, "task.pending"),
+        (4, 140.0, "task.running"),
+        (5, 141.0, "task.done"),
+    ):
+        put(imported, "events", session_id="imported", seq=seq, at=at, kind=kind, task_id="t", agent_id="main")
+    recording = open_recording(imported, "imported")
+    assert recording is not None
+    stood: list[tuple[float, str]] = []
+    for position, at in enumerate(recording.times, 1):
+        for one in recording.at(imported, position).tasks:
+            if not stood or stood[-1][1] != one.status:
+                stood.append((at, one.status))
+    assert stood == [(110, "pending"), (121, "running"), (131, "pending"), (140, "running"), (141, "done")]
+
+
 def test_what_an_imported_session_said_stands_among_its_events(imported: Any) -> None:
     recording = open_recording(imported, "imported")
     assert recording is not None

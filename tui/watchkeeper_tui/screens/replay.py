@@ -162,15 +162,15 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
         if isinstance(news, Problem):
             self.say(f"! {clip(sanitize(news.text), 300)}", "failed", seconds=600)
             return
-        again = self._recording is not None
+        again, self._notice_until = self._recording is not None, 0.0
         self._recording, self._marks = news.recording, news.recording.marks
         self.playback.continued(news.recording.times)
         kind = "" if news.recording.by_event else "; its events tell little, so a step is a message or a call, by its time"
+        self._moved()
         if again:
             self.say(f"read on: {len(self.playback.times):,} steps now", "done", seconds=4)
         else:
             self.say(f"space plays, ← → steps, [ ] turns{kind}", "accent", seconds=8)
-        self._moved()
 
     def _draw_newest(self) -> None:
         frame, self._frame = self._frame, None
@@ -278,6 +278,7 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
             self._draw_edges()
 
     def _moved(self) -> None:
+        self._notice_until = 0.0  # what was said was about another step
         self._draw_edges()
         self._ask()
 

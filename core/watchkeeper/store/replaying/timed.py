@@ -15,7 +15,7 @@ from watchkeeper.store.dashboard import AgentFacts, CompactionFacts, EventFacts,
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.replaying import details, sayings
 from watchkeeper.store.replaying.contexts import Contexts
-from watchkeeper.store.replaying.listening import FAILURES
+from watchkeeper.store.replaying.listening import FAILURES, Heard
 from watchkeeper.store.replaying.recording import AgentThen, Mark, Then, group_end, not_yet, started_by
 from watchkeeper.store.replaying.rows import Cancelled, SessionRows, ViewRow, each
 from watchkeeper.store.replaying.totals import NONE, Totals, totals_by_agent
@@ -59,6 +59,7 @@ class TimedRecording:
             points.append((self._event_times[-1], sayings.EVENT, "", seq))
             if kind in FAILURES:
                 failures.append(self._event_times[-1])
+        self._heard = Heard(connection, self.session_id, cancelled)
         points.sort()
         self._points = points
         self.times = array("d", (point[0] for point in points))
@@ -91,7 +92,7 @@ class TimedRecording:
             at=at,
             seq=seq,
             session=self._session(end, at, seq),
-            tasks=tuple(self._tasks(at)),
+            tasks=tuple(self._tasks(told, at)),
             agents=tuple(self._agents(connection, end, at)),
             compactions=tuple(self._compactions(at)),
             approvals=(),
@@ -163,19 +164,28 @@ class TimedRecording:
         """The versions that there were, the newest first."""
         return (view for view in reversed(self._rows.views.get(agent_id, [])) if view.created_at <= at)
 
-    def _tasks(self, at: float) -> Iterator[TaskFacts]:
+    def _tasks(self, told: int, at: float) -> Iterator[TaskFacts]:
+        """By their events, as far as they have any; else by their times. `told`: how many events there were."""
         for row in self._rows.tasks:
-            if row.created_at > at:
-                continue
-            ended = row.ended_at is not None and row.ended_at <= at
-            # One that has no times of its own is what it is now as soon as the session is at its end.
-            if ended or (row.ended_at is None and row.started_at is None and self.times and at >= self.times[-1]):
-                yield row
+            heard = self._heard.tasks.get(row.id)
+            state = heard.at(told) if heard is not None else None
+            if state is None and row.created_at > at:
                 continue
             started = started_by(row, at)
+            if state is not None:
+                status, ended_at = state.status, state.ended_at
+            elif heard is not None:
+                status, ended_at = "pending", None
+            elif row.ended_at is not None and row.ended_at <= at:
+                status, ended_at = row.status, row.ended_at
+            elif row.ended_at is None and row.started_at is None and self.times and at >= self.times[-1]:
+                status, ended_at = row.status, None  # it has no times of its own: it is what it is at the end
+            else:
+                status, ended_at = "running" if started is not None else "pending", None
+            same = status == row.status
             yield replace(
-                row, status="running" if started is not None else "pending", status_reason=None, started_at=started, ended_at=None,
-                result=None, error=None,
+                row, status=status, status_reason=row.status_reason if same else None, started_at=started, ended_at=ended_at,
+                result=row.result if same else None, error=row.error if same else None,
             )  # fmt: skip
 
     def _compactions(self, at: float) -> list[CompactionFacts]:
