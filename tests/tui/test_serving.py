@@ -176,7 +176,7 @@ async def browser(tmp_path: Path) -> AsyncIterator[Browser]:
 
     assert CHROMIUM is not None
     profile = tmp_path / "profile"
-    process = subprocess.Popen(
+    process = subprocess.Popen(  # noqa: ASYNC220 - it only starts
         [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
          "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0", "--window-size=1200,800",
          f"--user-data-dir={profile}", "about:blank"],
