@@ -8,6 +8,8 @@ WORKER_CHARACTERS = 1 << 20
 """What a worker hands to the host at most, of text."""
 RESULT_CHARACTERS = 100_000
 """What a model is shown at most, of one result's text."""
+LONGEST_WORD = 512
+"""Characters by which a cut moves so as not to go through a word."""
 MOST_BLOCKS = 100
 IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 MOST_IMAGE_BASE64 = 5 * 1024 * 1024
@@ -18,10 +20,25 @@ def shorten(text: str, limit: int) -> str:
     """`text` itself, or its head and tail with a notice between, together not much longer than `limit` characters."""
     if len(text) <= limit:
         return text
-    head = limit * 2 // 3
-    tail = limit - head
-    missing = len(text) - head - tail
-    return f"{text[:head]}\n[… {missing:,} of {len(text):,} characters left out here …]\n{text[-tail:]}"
+    head = _before_word(text, limit * 2 // 3)
+    tail = _after_word(text, len(text) - (limit - limit * 2 // 3))
+    return f"{text[:head]}\n[… {tail - head:,} of {len(text):,} characters left out here …]\n{text[tail:]}"
+
+
+def _before_word(text: str, end: int) -> int:
+    """Where the word that `end` cuts begins: half a key is not known for one any more, when secrets are taken out."""
+    for at in range(end, max(end - LONGEST_WORD, 0), -1):
+        if text[at].isspace() or text[at - 1].isspace():
+            return at
+    return end
+
+
+def _after_word(text: str, start: int) -> int:
+    """Where the word that `start` cuts ends."""
+    for at in range(start, min(start + LONGEST_WORD, len(text))):
+        if text[at].isspace() or text[at - 1].isspace():
+            return at
+    return start
 
 
 def shorten_content(content: Any, limit: int) -> str | list[dict[str, Any]]:
