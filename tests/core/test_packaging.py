@@ -110,9 +110,7 @@ def test_themes_and_roles_are_found_in_an_installed_wheel(unpacked: Path, tmp_pa
 
 
 def test_themes_of_a_checkout_are_those_that_are_edited(tmp_path: Path) -> None:
-    printed = run(
-        "import watchkeeper_tui.themes as t; print(t.shipped_folder())", ROOT / "core", ROOT / "tui", cwd=tmp_path
-    )
+    printed = run("import watchkeeper_tui.themes as t; print(t.shipped_folder())", ROOT / "core", ROOT / "tui", cwd=tmp_path)
     assert printed == str(ROOT / "themes")
 
 

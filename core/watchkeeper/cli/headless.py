@@ -169,7 +169,9 @@ def describe(kind: str, data: dict[str, Any]) -> str:
             return f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
         case "compaction.applied":
             # The logs of other programs do not always say how large a context was.
-            before, after = (f"{size:,}" if isinstance(size := data.get(key), int) else "?" for key in ("tokens_before", "tokens_after"))
+            before, after = (
+                f"{size:,}" if isinstance(size := data.get(key), int) else "?" for key in ("tokens_before", "tokens_after")
+            )
             return f"{before} → {after} tokens, {data.get('messages_removed')} messages folded"
         case "compaction.started":
             return f"up to message {data.get('high_water')}, beside the agent's work"

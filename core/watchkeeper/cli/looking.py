@@ -106,7 +106,9 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         )
     waiting = [one for one in whole["approvals"] if one["status"] == "waiting"]
     for one in waiting:
-        click.echo(f"\n? {clean(one['question'], 200)}\n  wk approve {session['id']} {one['id']}   or   wk deny {session['id']} {one['id']}")
+        click.echo(
+            f"\n? {clean(one['question'], 200)}\n  wk approve {session['id']} {one['id']}   or   wk deny {session['id']} {one['id']}"
+        )
 
 
 @click.command()

@@ -41,8 +41,7 @@ DEFAULT_CONTEXT_WINDOW = 200_000
 SHORTEST_SECRET = 8
 """Characters; what is shorter is a placeholder, and would garble messages if it were blotted out."""
 NO_KEY = (
-    "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), "
-    "or choose --model offline/surveyor, then resume"
+    "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), or choose --model offline/surveyor, then resume"
 )
 
 
@@ -249,14 +248,11 @@ class AnthropicModel:
                 auth_token=self._auth_token,
                 base_url=self.base_url or self._default_url(),
                 max_retries=0,
-                timeout=httpx2.Timeout(
-                    self._timeouts.first_event, connect=self._timeouts.connect, pool=None
-                ),
+                timeout=httpx2.Timeout(self._timeouts.first_event, connect=self._timeouts.connect, pool=None),
             )
         except (anthropic.AnthropicError, ValueError, OSError) as error:
             raise ModelError(
-                f"{self.ref}: cannot set up the connection: {one_line(str(error))}; "
-                "check base_url and credentials, then resume",
+                f"{self.ref}: cannot set up the connection: {one_line(str(error))}; check base_url and credentials, then resume",
                 kind=ErrorKind.PAUSE,
             ) from error
         if _credentialless(client) and client.base_url.host == ANTHROPIC_HOST:

@@ -231,9 +231,7 @@ def streamed_error(event: Any) -> StreamedError:
     if isinstance(error, dict):
         details = error.get("details")
         code = details.get("error_code") if isinstance(details, dict) else None
-        return StreamedError(
-            _text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), _text_or_none(code)
-        )
+        return StreamedError(_text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), _text_or_none(code))
     return StreamedError(None, str(error) if isinstance(error, str) else excerpt(event))
 
 

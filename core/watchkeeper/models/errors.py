@@ -167,9 +167,7 @@ RULES: tuple[Rule, ...] = (
         rate_limited=True,
     ),
     Rule("overloaded", ErrorKind.RETRY, statuses=frozenset({503, 529}), types=frozenset({"overloaded_error"})),
-    Rule(
-        "timed out", ErrorKind.RETRY, statuses=frozenset({408, 504, 524}), types=frozenset({"timeout_error"})
-    ),
+    Rule("timed out", ErrorKind.RETRY, statuses=frozenset({408, 504, 524}), types=frozenset({"timeout_error"})),
     Rule("broken stream", ErrorKind.RETRY, types=frozenset({"broken_stream"})),
     Rule("busy", ErrorKind.RETRY, statuses=frozenset({409, 425, 499})),
     Rule("server error", ErrorKind.RETRY, types=frozenset({"api_error"}), among=frozenset({200})),
@@ -206,6 +204,4 @@ def _by_hundreds(status: int | None) -> Rule:
         return Rule("bad request", ErrorKind.FAIL)
     if status >= 500:
         return Rule("server error", ErrorKind.RETRY)
-    return Rule(
-        "not the Messages API", ErrorKind.PAUSE, "check the base_url: it must end before /v1/messages, then resume"
-    )
+    return Rule("not the Messages API", ErrorKind.PAUSE, "check the base_url: it must end before /v1/messages, then resume")

@@ -143,7 +143,9 @@ class TestTheDatabase:
         assert said.code == 2
         assert "upgrade" in said.error
 
-    @pytest.mark.parametrize("command", ["sessions", "show last", "agent report", "memory status", "artifacts last survey.json", "resume last"])
+    @pytest.mark.parametrize(
+        "command", ["sessions", "show last", "agent report", "memory status", "artifacts last survey.json", "resume last"]
+    )
     def test_a_damaged_one_is_said_to_be_damaged(self, wk: Wk, demo: Path, command: str) -> None:
         size = demo.stat().st_size
         with demo.open("r+b") as file:

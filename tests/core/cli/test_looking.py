@@ -192,7 +192,9 @@ def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None
         assert "fault of Watchkeeper" not in said.err
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in HIDDEN] + ["memory status", "memory search", "agent report"])
+@pytest.mark.parametrize(
+    "command", [name for name in COMMANDS if name not in HIDDEN] + ["memory status", "memory search", "agent report"]
+)
 def test_every_command_explains_itself(wk: Wk, command: str) -> None:
     said = wk(*command.split(), "--help")
     assert (said.code, said.err) == (0, "")
@@ -245,7 +247,9 @@ def test_the_version_imports_nothing_but_its_own_number() -> None:
     assert not loaded & (HEAVY | {"click", "sqlite3", "pysqlite3", "asyncio", "json", "importlib.metadata"})
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["sessions", "--json"], ["show", "last", "--json"], ["pause", "last"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["sessions", "--json"], ["show", "last", "--json"], ["pause", "last"]], ids=" ".join
+)
 def test_looking_imports_nothing_heavy(demo: Path, arguments: list[str]) -> None:
     told = python(
         "import sys, io, contextlib\nfrom watchkeeper.cli.app import run\n"

@@ -95,7 +95,9 @@ class Ground:
 
     def run(self, *options: str, goal: str = "reach the goal", **environment: str) -> Ended:
         """`wk run GOAL` headless with JSON lines."""
-        return self.wk("run", goal, "--model", MODEL, "--headless", "--json", "--workspace", str(self.workspace), *options, **environment)
+        return self.wk(
+            "run", goal, "--model", MODEL, "--headless", "--json", "--workspace", str(self.workspace), *options, **environment
+        )
 
     def start_run(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         return self.start(

@@ -112,7 +112,11 @@ def explore(name: str, turn: int, body: Body) -> Any:
             return [uses("list_folder", path=name), uses("read", file_path=f"{name}/main.py")]
         case 1:
             assert f"print('{name}')" in text_of(body["messages"][-1])
-            return [says("Noted."), uses("remember", text=f"{name} prints its own name"), uses("grep", pattern="print", path=name)]
+            return [
+                says("Noted."),
+                uses("remember", text=f"{name} prints its own name"),
+                uses("grep", pattern="print", path=name),
+            ]
         case 2:
             return [uses("save_artifact", name=f"{name}.json", content={"part": name, "files": 1})]
     return [says(f"{name} holds one file, main.py.")]
@@ -121,7 +125,10 @@ def explore(name: str, turn: int, body: Body) -> Any:
 def keep_notes(name: str, turn: int, body: Body) -> Any:
     """Three turns with tools of the store alone, which need no worker process; then the result."""
     if turn < 3:
-        return [uses("remember", text=f"{name} at turn {turn}"), uses("save_artifact", name=f"{name}/{turn}", content={"turn": turn})]
+        return [
+            uses("remember", text=f"{name} at turn {turn}"),
+            uses("save_artifact", name=f"{name}/{turn}", content={"turn": turn}),
+        ]
     return [says(f"{name} is done.")]
 
 
@@ -139,5 +146,10 @@ class Notes(Survey):
         return super().plan(turn + 1, body)
 
 
-TURNS = {("planner", 0), ("planner", 1), *((part, turn) for part in PARTS for turn in range(4)), *(("summary", t) for t in range(3))}
+TURNS = {
+    ("planner", 0),
+    ("planner", 1),
+    *((part, turn) for part in PARTS for turn in range(4)),
+    *(("summary", t) for t in range(3)),
+}
 """The turns of a whole `Survey`, of which the planner's later ones depend on when results arrive."""

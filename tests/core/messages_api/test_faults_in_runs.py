@@ -87,7 +87,9 @@ async def test_a_prompt_that_is_too_long_is_compacted_once_and_the_task_carries_
         return ground.query("SELECT count(*) FROM outputs WHERE name LIKE 'n%'")[0][0] if ground.path.exists() else 0
 
     too_long = Status(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")
-    notes = Notes([task("big")], work=work, fault=lambda name, turn, count: too_long if (name, turn) == ("big", 3) and count == 1 else None)
+    notes = Notes(
+        [task("big")], work=work, fault=lambda name, turn, count: too_long if (name, turn) == ("big", 3) and count == 1 else None
+    )
     server = ground.serve(notes)
     result = await ground.drive()
     assert (result.status, result.exit_code) == ("done", 0)

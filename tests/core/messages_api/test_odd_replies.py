@@ -39,7 +39,9 @@ async def in_one_task(ground: Ground, *replies: Any, role: str = "explorer") -> 
     return server
 
 
-@pytest.mark.parametrize("raw", ['{"text": "half a fac', '{"text": "a"} {"text": "b"}', "[1, 2]", "null", '"text"', "{'text': 'a'}"])
+@pytest.mark.parametrize(
+    "raw", ['{"text": "half a fac', '{"text": "a"} {"text": "b"}', "[1, 2]", "null", '"text"', "{'text': 'a'}"]
+)
 async def test_a_call_whose_input_arrives_broken_never_runs_and_its_neighbour_does(ground: Ground, raw: str) -> None:
     broken = Reply([tool("remember", {}, "t1"), tool("remember", {"text": "whole"}, "t2")], raw_inputs={"t1": raw})
     server = await in_one_task(ground, broken)
@@ -97,13 +99,17 @@ async def test_an_empty_reply_ends_the_task_and_not_the_run(ground: Ground) -> N
 
 
 async def test_a_reply_cut_at_its_limit_is_asked_to_go_on(ground: Ground) -> None:
-    server = await in_one_task(ground, Reply([says("The first half")], stop_reason="max_tokens"), Reply([says("and the second.")]))
+    server = await in_one_task(
+        ground, Reply([says("The first half")], stop_reason="max_tokens"), Reply([says("and the second.")])
+    )
     assert "Go on" in text_of(server.requests[3]["messages"][-1])
     assert "second" in ground.query("SELECT result FROM tasks")[0][0]
 
 
 async def test_a_call_cut_at_the_output_limit_never_runs(ground: Ground) -> None:
-    cut = Reply([tool("save_artifact", {}, "t1")], stop_reason="max_tokens", raw_inputs={"t1": '{"name": "big", "content": "word wo'})
+    cut = Reply(
+        [tool("save_artifact", {}, "t1")], stop_reason="max_tokens", raw_inputs={"t1": '{"name": "big", "content": "word wo'}
+    )
     server = await in_one_task(ground, cut)
     assert told_by(server, "not run")
     assert ground.query("SELECT count(*) FROM outputs WHERE kind = 'artifact'") == [(0,)]

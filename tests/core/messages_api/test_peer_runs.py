@@ -80,7 +80,9 @@ def test_aimock_plays_it_to_the_command_line(ground: Ground, aimock: Callable[..
 
 
 @pytest.mark.parametrize("chaos", ["drop", "malformed", "disconnect", "ratelimit"])
-async def test_aimocks_chaos_changes_nothing_of_a_run_but_its_retries(ground: Ground, aimock: Callable[..., str], chaos: str) -> None:
+async def test_aimocks_chaos_changes_nothing_of_a_run_but_its_retries(
+    ground: Ground, aimock: Callable[..., str], chaos: str
+) -> None:
     url = aimock(scripted_run(), f"--chaos-{chaos}", "0.6")
     patient = RetryPolicy(max_retries=40, base_seconds=0.001)
     result = await ground.drive(ground.runtime(url, retries=patient))
@@ -131,4 +133,7 @@ class TestLLMock:
         llmock.call_tool("finish_session", {"summary": "seen by llmock"})
         await ground.drive(ground.runtime(llmock.base_url("anthropic")))
         assert ground.query("SELECT count(*) FROM facts") == [(0,)]
-        assert ground.query("SELECT name, status FROM tool_calls ORDER BY id") == [("remember", "error"), ("finish_session", "done")]
+        assert ground.query("SELECT name, status FROM tool_calls ORDER BY id") == [
+            ("remember", "error"),
+            ("finish_session", "done"),
+        ]

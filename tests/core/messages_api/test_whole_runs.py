@@ -35,7 +35,9 @@ def test_the_command_line_needs_nothing_but_the_sdks_own_environment_variables(g
     server = ground.serve(notes)
     ended = ground.run()
     assert (ended.code, ended.err) == (0, "")
-    assert ended.result.items() >= {"type": "result", "status": "done", "tasks": {"done": 3, "failed": 0}, "cost_usd": None}.items()
+    assert (
+        ended.result.items() >= {"type": "result", "status": "done", "tasks": {"done": 3, "failed": 0}, "cost_usd": None}.items()
+    )
     events = ended.lines[:-1]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert {event["type"] for event in events} == {"event"}

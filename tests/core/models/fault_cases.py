@@ -140,9 +140,7 @@ CASES: tuple[Case, ...] = (
     Case("a stream cut short before its first event", "retry", Cut(LONG, 0, "truncate")),
     Case("bytes that are no events", "retry", Raw(b"\x00\x01 not an event stream at all\n\n")),
     Case("bytes that are no UTF-8", "retry", Raw(HEAD + b"event: content_block_delta\ndata: \xff\xfe\n\n")),
-    Case(
-        "an event that is not JSON", "retry", Raw(HEAD + b'event: content_block_delta\ndata: {"type": "con\n\n')
-    ),
+    Case("an event that is not JSON", "retry", Raw(HEAD + b'event: content_block_delta\ndata: {"type": "con\n\n')),
     Case("an event that is no object", "retry", Raw(HEAD + sse("content_block_delta", [1, 2]))),
     Case(
         "an event without its fields",

@@ -21,7 +21,7 @@ LOOK = ToolSpec("look", "Look at a path.", {"type": "object", "properties": {"pa
 
 async def test_a_reply_streams_in_deltas_and_ends_whole(serve: Serve) -> None:
     blocks = [thinking("let me see", "c2ln"), text("Looking at two places."), tool("look", {"path": "a"}, "t1")]
-    blocks.append(tool("look", {"path": "ä\n\"b\""}, "t2"))
+    blocks.append(tool("look", {"path": 'ä\n"b"'}, "t2"))
     server = serve(in_turn(Reply(blocks, usage={"input_tokens": 12, "output_tokens": 34})))
     *deltas, reply = await events_of(model_of(server))
 
@@ -194,9 +194,7 @@ async def test_a_local_server_needs_no_key(serve: Serve) -> None:
     assert "x-api-key" not in server.headers[0]
 
 
-async def test_an_address_may_end_in_v1_as_many_servers_write_it(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_address_may_end_in_v1_as_many_servers_write_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve(lambda body: Reply([text("ok")]))
     await reply_of(model_of(f"{server.url}/v1"))
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{server.url}/v1/")

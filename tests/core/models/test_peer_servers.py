@@ -43,10 +43,7 @@ async def converse(model: Any, goal: str, run_tool: Callable[[dict[str, Any]], s
         calls = [block for block in reply.content if block["type"] == "tool_use"]
         if not calls:
             return replies
-        results = [
-            {"type": "tool_result", "tool_use_id": call["id"], "content": run_tool(call["input"])}
-            for call in calls
-        ]
+        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": run_tool(call["input"])} for call in calls]
         messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
     raise AssertionError("the conversation does not end")
 
@@ -72,9 +69,7 @@ class TestLLMock:
     async def test_a_broken_stream_is_asked_for_again(self, llmock: Any, fault: str, after: int) -> None:
         llmock.call_tool("look", {"path": "a/rather/long/path"}, times=None)
         getattr(llmock, fault)(after_chunks=after)
-        *events, reply = await events_of(
-            model_of(llmock.base_url("anthropic")), asking(tools=[LOOK])
-        )
+        *events, reply = await events_of(model_of(llmock.base_url("anthropic")), asking(tools=[LOOK]))
         assert isinstance(reply, Reply)
         assert reply.content[0]["input"] == {"path": "a/rather/long/path"}
         assert reply.retries == 1
@@ -168,9 +163,7 @@ def aimock(aimock_cli: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
 class TestAimock:
     """aimock plays scripted conversations of several turns."""
 
-    async def test_a_scripted_conversation_with_parallel_calls_runs_to_its_end(
-        self, aimock: Callable[..., str]
-    ) -> None:
+    async def test_a_scripted_conversation_with_parallel_calls_runs_to_its_end(self, aimock: Callable[..., str]) -> None:
         look = [{"name": "look", "arguments": json.dumps({"path": path}), "id": f"toolu_{path}"} for path in "ab"]
         usage = {"input_tokens": 321, "output_tokens": 12}
         url = aimock(

@@ -154,9 +154,7 @@ async def test_gates_are_separate_for_each_model() -> None:
     await second.ask("two", TURN)
     await second.ask("three", TURN)
     assert second.started == ["two"]
-    assert {ref: [w.agent_id for w in waiting] for ref, waiting in gates.waiting().items()} == {
-        "anthropic/b": ["three"]
-    }
+    assert {ref: [w.agent_id for w in waiting] for ref, waiting in gates.waiting().items()} == {"anthropic/b": ["three"]}
     await first.stop()
     await second.stop()
 

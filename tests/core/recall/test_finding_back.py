@@ -31,7 +31,11 @@ def agent(store: SessionStore) -> Agent:  # noqa: F811
     add(agent, "user", "go")
     for number in range(30):
         add(agent, "assistant", f"step {number} " + "filler " * 300)
-    add(agent, "user", "x " * 9_000 + "E4711: disk  quota\nexceeded on /srv/data " + "y " * 4_000 + f"E-{agent.id}-77" + " z" * 5_000)
+    add(
+        agent,
+        "user",
+        "x " * 9_000 + "E4711: disk  quota\nexceeded on /srv/data " + "y " * 4_000 + f"E-{agent.id}-77" + " z" * 5_000,
+    )
     return agent
 
 

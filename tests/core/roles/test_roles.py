@@ -93,7 +93,7 @@ def test_tools_of_claude_code_are_known_by_our_names(workspace: Path) -> None:
 
 def test_real_files_with_unquoted_colons_are_read(workspace: Path) -> None:
     text = (
-        "---\nname: code-reviewer\ndescription: Use this agent when: you wrote code. Examples: <example>user: \"hi\"</example>\n"
+        '---\nname: code-reviewer\ndescription: Use this agent when: you wrote code. Examples: <example>user: "hi"</example>\n'
         "tools:\n  - Read\n  - Grep\ncolor: blue\n---\n\nYou review.\n"
     )
     write(workspace / ".claude/agents", "x.md", text.replace("\n", "\r\n"))

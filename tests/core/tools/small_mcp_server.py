@@ -1,7 +1,5 @@
 """A real MCP server over stdio, good and bad at once."""
 
-
-
 import asyncio
 import base64
 import os

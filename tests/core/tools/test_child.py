@@ -1,7 +1,5 @@
 """Workers that die, lie or say nothing: the host gets one clear line, and goes on."""
 
-
-
 from __future__ import annotations
 
 import asyncio
@@ -22,7 +20,7 @@ READY = 'import sys, json\nsys.stdin.readline()\nprint(json.dumps({"ready": True
 
 LIES = {
     "no JSON": "print('hello', flush=True)",
-    "an answer to nobody": "print('{\"id\": 99, \"content\": \"x\"}', flush=True)",
+    "an answer to nobody": 'print(\'{"id": 99, "content": "x"}\', flush=True)',
     "no id": "print('[]', flush=True)",
     "a line without end": "\nwhile True: sys.stdout.write('x' * 1000000)",
     "deep nesting": "print('[' * 100000, flush=True)",

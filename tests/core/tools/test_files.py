@@ -1,7 +1,5 @@
 """File tools: what they give, and what they refuse."""
 
-
-
 from __future__ import annotations
 
 import json
