@@ -31,6 +31,7 @@ from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database, memory
 
+AT_ONCE = 500
 VIEWER = """
 import sys, time
 from pathlib import Path
@@ -84,7 +85,7 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool) -> dict[s
             return [said(words), call("read_back", {"ref": f"message://{name}/{turn}"}, f"toolu_{turn}")]
         return [said("done")]
 
-    planned = PlannedRun([task(f"t{number}") for number in range(count)], work)
+    planned = _Many([task(f"t{number}") for number in range(count)], work)
 
     def script(request: ModelRequest) -> Any:
         return planned(request) if request.tools else [said("a summary")]
@@ -127,6 +128,17 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool) -> dict[s
         "kib_per_agent": round((max(gauge.memory) - before) / count, 1), "memory_end_to_half": round(gauge.memory[-1] / half, 2),
         "largest_wal_mib": round(gauge.largest_wal / (1 << 20), 1), "warnings": warnings, "viewer": "holds" if hold else "reads",
     }  # fmt: skip
+
+
+class _Many(PlannedRun):
+    """A plan of more tasks than can be made at once."""
+
+    def plan(self, request: ModelRequest) -> Any:
+        if turns(request) == 0:
+            return [call("create_plan", {"goal": "the goal", "tasks": self.tasks[:AT_ONCE]})]
+        if turns(request) == 1 and self.tasks[AT_ONCE:]:
+            return [call("add_task", one, f"toolu_{number}") for number, one in enumerate(self.tasks[AT_ONCE:])]
+        return super().plan(request)
 
 
 class _Nothing(list[Any]):

@@ -135,7 +135,7 @@ def disturbed_session(soak: Soak) -> str:
         status = soak.read("SELECT status FROM sessions WHERE id = ?", session)[0][0]
         if process.returncode == 0 and status == "done":
             return session
-        if process.returncode not in (KILLED, 5, 130) or time.monotonic() > deadline:
+        if process.returncode not in (KILLED, -signal.SIGINT, 5, 130) or time.monotonic() > deadline:
             soak.problems.append(f"session {session} ended with {process.returncode} as {status}")
             return session
         process = wk("resume", session, "--headless", "--json", "--db", str(soak.path))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.agents.tools.contract import ToolResult
 from watchkeeper.agents.tools.output import LONGEST_WORD, shorten
 from watchkeeper.records.redact import Redactor
 
+Run = Callable[..., Awaitable[ToolResult]]
 KEY = "ghp_" + "a1B2" * 9
 
 
@@ -30,6 +35,16 @@ def test_what_is_left_stands_at_both_ends(text: str, limit: int) -> None:
     assert text.startswith(head)
     assert text.endswith(rest.partition(" characters left out here …]\n")[2])
     assert len(shown) <= limit + 80
+
+
+async def test_the_end_of_a_long_output_does_not_begin_with_half_a_key(run: Run, workspace: Path) -> None:
+    """Whatever length comes before: somewhere the cut would go through the key."""
+    for short in (8, 20, 32):
+        after = (" end" * 26_000)[: 100 * 1024 - short]  # of the key, `short` characters are left
+        (workspace / "long.txt").write_text("so it goes " * 3_000 + KEY + after)
+        shown = str((await run("bash", command="cat long.txt")).content)
+        assert shown.startswith("[output truncated]")
+        assert KEY[-4:] not in shown
 
 
 def test_a_text_without_words_is_cut_where_it_must_be() -> None:

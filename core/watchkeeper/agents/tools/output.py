@@ -21,7 +21,7 @@ def shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head = _before_word(text, limit * 2 // 3)
-    tail = _after_word(text, len(text) - (limit - limit * 2 // 3))
+    tail = after_word(text, len(text) - (limit - limit * 2 // 3))
     return f"{text[:head]}\n[… {tail - head:,} of {len(text):,} characters left out here …]\n{text[tail:]}"
 
 
@@ -33,7 +33,7 @@ def _before_word(text: str, end: int) -> int:
     return end
 
 
-def _after_word(text: str, start: int) -> int:
+def after_word(text: str, start: int) -> int:
     """Where the word that `start` cuts ends."""
     for at in range(start, min(start + LONGEST_WORD, len(text))):
         if text[at].isspace() or text[at - 1].isspace():

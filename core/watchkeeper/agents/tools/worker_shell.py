@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from watchkeeper.agents.tools.output import after_word
 from watchkeeper.agents.tools.processes import kill_descendants
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 NEVER = 1e9
 """Seconds. The host's own clock ends a command, since only the host can end all that the command started."""
+
+
+TRUNCATED = "[output truncated]\n"
+"""What the SDK puts before the end of an output whose beginning it dropped."""
 
 
 class Shell:
@@ -44,6 +49,9 @@ class Shell:
             self._session = await BashSession.start(self._workspace, env=dict(os.environ))
         output, code = await self._session.exec(command, timeout=NEVER)
         output = output.removeprefix("\n")
+        if output.startswith(TRUNCATED):
+            # What is left may begin in the middle of a key, which nobody would know for one.
+            output = TRUNCATED + output[after_word(output, len(TRUNCATED) + 1) :].lstrip()
         if code == -1:
             await self._close()
             return f"{output}\n[the shell ended; the next command starts a new one in the workspace]".lstrip("\n"), True
