@@ -15,7 +15,6 @@ from textual.containers import Container
 
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper.store.replaying import Mark, Recording
-from watchkeeper.store.replaying.recording import turn_beside
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.replaying import Frame, News, Opened, Problem, Projector
@@ -24,6 +23,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.replay_fork import ForkingFromStep
+from watchkeeper_tui.screens.replay_going import Going
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.prompt import Prompt
@@ -39,7 +39,7 @@ _WHILE_ASKED = frozenset({"step", "edge"})
 """What keys that go before the widgets' own must leave alone while a question is open."""
 
 
-class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
+class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
     """`space` plays, left and right step; the panes are those of the live screen."""
 
     DEFAULT_CSS = LAYOUT_CSS.replace("LiveScreen", "ReplayScreen") + (
@@ -285,57 +285,6 @@ class ReplayScreen(ForkingFromStep, Panes, WatchScreen):
     def _ask(self) -> None:
         if self._projector is not None and self.playback.times:
             self._projector.show(self.playback.position, self._agent_id)
-
-    def on_scrubber_sought(self, event: Scrubber.Sought) -> None:
-        self.playback.playing = False
-        self.go(event.position)
-
-    def action_play(self) -> None:
-        before = self.playback.position
-        self.playback.play()
-        self._ticked = self._clock()
-        if self.playback.position != before:
-            self._moved()
-        self._draw_edges()
-
-    def action_step(self, step: int) -> None:
-        self.playback.playing = False
-        self.go(self.playback.position + step)
-
-    def action_turn(self, step: int) -> None:
-        self.playback.playing = False
-        turns = self._recording.turns if self._recording is not None else []
-        found = turn_beside(turns, self.playback.position, step)
-        if found is None:
-            self.say("no later turn" if step > 0 else "no earlier turn", "muted", seconds=3)
-        else:
-            self.go(found)
-
-    def action_mark(self, step: int) -> None:
-        """The next or previous failure, compaction, or task that was done."""
-        self.playback.playing = False
-        found = turn_beside([mark.position for mark in self._marks], self.playback.position, step)
-        if found is None:
-            self.say("no later mark" if step > 0 else "no earlier mark", "muted", seconds=3)
-        else:
-            self.go(found)
-
-    def action_speed(self, step: int) -> None:
-        self.say(f"{self.playback.change_speed(step)}× the session's own pace", "muted", seconds=3)
-        self._draw_edges()
-
-    def action_idle(self) -> None:
-        self.playback.skips_idle = not self.playback.skips_idle
-        self.say("idle time is skipped" if self.playback.skips_idle else "idle time is played", "muted", seconds=3)
-        self._draw_edges()
-
-    def action_edge(self, direction: int) -> None:
-        self.playback.playing = False
-        self.go(1 if direction < 0 else len(self.playback.times))
-
-    def action_tenth(self, tenth: int) -> None:
-        self.playback.playing = False
-        self.go(1 + tenth * (len(self.playback.times) - 1) // 10)
 
     def action_read_on(self) -> None:
         if self._projector is not None:
