@@ -31,7 +31,10 @@ from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
 TEXT = "The quick brown fox jumps over the lazy dog. " * 30
-CONTENT = [{"type": "text", "text": TEXT}, {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"file_path": "src/a.py"}}]
+CONTENT = [
+    {"type": "text", "text": TEXT},
+    {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"file_path": "src/a.py"}},
+]
 FREE = Cost(0.001, PriceStatus.EXACT)
 
 
@@ -79,17 +82,28 @@ def raw(connection: Any, first: int, steps: int) -> float:
     for turn in range(first, first + steps):
         run = connection.execute
         run("BEGIN IMMEDIATE")
-        run("UPDATE sessions SET last_active = ?, event_seq = event_seq + 1, input_tokens = input_tokens + 1000,"
-            " output_tokens = output_tokens + 100, model_calls = model_calls + 1 WHERE id = 's' AND lease_epoch = 0", (1.0,))
+        run(
+            "UPDATE sessions SET last_active = ?, event_seq = event_seq + 1, input_tokens = input_tokens + 1000,"
+            " output_tokens = output_tokens + 100, model_calls = model_calls + 1 WHERE id = 's' AND lease_epoch = 0",
+            (1.0,),
+        )
         run("INSERT INTO messages VALUES (NULL, 'a', ?, 'assistant', ?, 400, ?, 1.0)", (turn, content, 400 * turn))
-        run("INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, output_tokens, cost_usd,"
+        run(
+            "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, output_tokens, cost_usd,"
             " price_status, started_at, latency_seconds) VALUES ('s', 'a', ?, 'turn', 'm', 'done', 1000, 100, 0.001, 'exact', 1.0, 1.0)",
-            (turn,))
-        run("UPDATE agents SET turn = ?, input_tokens = input_tokens + 1000, output_tokens = output_tokens + 100,"
-            " model_calls = model_calls + 1 WHERE id = 'a'", (turn,))
+            (turn,),
+        )
+        run(
+            "UPDATE agents SET turn = ?, input_tokens = input_tokens + 1000, output_tokens = output_tokens + 100,"
+            " model_calls = model_calls + 1 WHERE id = 'a'",
+            (turn,),
+        )
         run("INSERT INTO steps (agent_id, turn, reply_seq, started_at) VALUES ('a', ?, ?, 1.0)", (turn, turn))
-        run("INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
-            " VALUES ('s', 'a', ?, 0, ?, 'toolu_1', 'read', 1, 'pending')", (turn, turn))
+        run(
+            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
+            " VALUES ('s', 'a', ?, 0, ?, 'toolu_1', 'read', 1, 'pending')",
+            (turn, turn),
+        )
         run("INSERT INTO events VALUES ('s', ?, 1.0, 'model.replied', 'a', NULL, ?)", (turn, json.dumps({"turn": turn})))
         run("COMMIT")
     return time.perf_counter() - began  # fmt: skip
