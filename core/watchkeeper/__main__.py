@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+INTERRUPTED_EXIT = 130
+
 
 def main() -> None:
     """Run the command line. Asking for the version loads nothing else."""
@@ -12,9 +14,14 @@ def main() -> None:
 
         print(f"watchkeeper {__version__}")
         return
-    from watchkeeper.cli.app import run
+    try:
+        from watchkeeper.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # Ctrl+C while modules load: nothing has begun that could be saved
+        print("interrupted", file=sys.stderr)
+        code = INTERRUPTED_EXIT
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -201,3 +201,19 @@ def test_tools_of_a_run_may_not_control_runs(wk: Wk, demo: Path, monkeypatch: py
     assert said.code == 2
     assert "WATCHKEEPER_AGENT" in said.error
     assert wk("show", "last", "--json").json == before
+
+
+def test_an_interruption_before_anything_has_begun_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from watchkeeper.__main__ import main
+
+    def interrupted(arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("watchkeeper.cli.app.run", interrupted)
+    monkeypatch.setattr("sys.argv", ["wk", "sessions"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
