@@ -38,6 +38,7 @@ def drive_headless(path: Path, session_id: str, *, resume: bool, as_json: bool) 
         result = drive(path, session_id, resume=resume)
     finally:
         printer.finish()
+    printer.tell_trouble()
     print_result(path, session_id, as_json=as_json)
     return result.exit_code
 
@@ -55,6 +56,7 @@ def follow(path: Path, session_id: str) -> int:
         return 130
     finally:
         printer.finish()
+    printer.tell_trouble()
     print_result(path, session_id, as_json=False)
     return 0
 
@@ -105,6 +107,7 @@ class EventPrinter:
         self._seq = 0
         self._names: dict[str, str] = {}
         self._began = time.time()
+        self._trouble: str | None = None
 
     def start(self, *, from_start: bool = False) -> None:
         opened = Opened(self._path)
@@ -119,6 +122,11 @@ class EventPrinter:
         self._stop.set()
         self._thread.join(timeout=30)
 
+    def tell_trouble(self) -> None:
+        """Say why the progress ended early, if it did. A run that failed by the same fault says so itself."""
+        if self._trouble is not None:
+            print(f"wk: the progress was shown no further: {self._trouble}", file=sys.stderr)
+
     def _run(self) -> None:
         feed = ChangeFeed(self._path)
         opened = Opened(self._path)
@@ -128,7 +136,7 @@ class EventPrinter:
                 feed.wait(0.2)
             self._print_new(opened)
         except WatchkeeperError as error:
-            print(f"wk: the progress is shown no further: {error}", file=sys.stderr)
+            self._trouble = str(error)
         finally:
             feed.close()
             opened.connection.close()
