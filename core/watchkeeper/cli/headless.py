@@ -38,8 +38,8 @@ def drive_headless(path: Path, session_id: str, *, resume: bool, as_json: bool) 
         result = drive(path, session_id, resume=resume)
     finally:
         printer.finish()
-    printer.tell_trouble()
     print_result(path, session_id, as_json=as_json)
+    printer.tell_trouble()
     return result.exit_code
 
 
@@ -56,8 +56,8 @@ def follow(path: Path, session_id: str) -> int:
         return 130
     finally:
         printer.finish()
-    printer.tell_trouble()
     print_result(path, session_id, as_json=False)
+    printer.tell_trouble()
     return 0
 
 
