@@ -89,26 +89,39 @@ class Compaction:
                 self._pacer.started(clock.monotonic())
 
     async def begin(
-        self, *, trigger: str, up_to: int | None = None, instructions: str | None = None
+        self,
+        *,
+        trigger: str,
+        up_to: int | None = None,
+        instructions: str | None = None,
+        also: Callable[[Transaction, CompactionPass], None] | None = None,
     ) -> CompactionPass | Rejection:
-        """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be gained)."""
+        """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be gained).
+
+        `also` writes more in the transaction in which the pass begins, so that whoever asked for it is never told of a
+        pass that did not begin, nor asks for one again that did.
+        """
         run = self._compactor.begin(up_to, instructions)
         if isinstance(run, Rejection):
             return run
         before = self._memory.state.tokens
         model = self._agent.model
-        try:
-            compaction_id = await self._environment.store.commit(
-                lambda tx: rows.begin_compaction(
-                    tx,
-                    self._agent.id,
-                    trigger=trigger,
-                    instructions=instructions,
-                    high_water=run.high_water,
-                    tokens_before=before,
-                    model=model,
-                )
+
+        def write(tx: Transaction) -> int:
+            if also is not None:
+                also(tx, run)
+            return rows.begin_compaction(
+                tx,
+                self._agent.id,
+                trigger=trigger,
+                instructions=instructions,
+                high_water=run.high_water,
+                tokens_before=before,
+                model=model,
             )
+
+        try:
+            compaction_id = await self._environment.store.commit(write)
         except BaseException:
             self._compactor.end()
             raise

@@ -22,6 +22,7 @@ from watchkeeper.agents.environment import BudgetReached, Environment
 from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.replies import succeeded, text_of, usable, used_ids
 from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
+from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.memory.state import WindowTooSmall
 from watchkeeper.records.memory import Block, Message
@@ -234,9 +235,12 @@ class AgentLoop:
             if ending is not None:
                 write_ending(tx, self._agent, ending, ending.reason, self._turn, snapshot)
 
-        await self._environment.store.commit(write)
+        begun: Any = None
         if asked is not None:
-            await self.compaction.begin(trigger="agent", instructions=asked.get("instructions"))
+            instructions = asked.get("instructions")
+            begun = await self.compaction.begin(trigger="agent", instructions=instructions, also=lambda tx, _: write(tx))
+        if begun is None or isinstance(begun, Rejection):
+            await self._environment.store.commit(write)
         return ending
 
     async def _settle_open_turn(self) -> Ending | None:

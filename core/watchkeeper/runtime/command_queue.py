@@ -15,7 +15,7 @@ from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection
-from watchkeeper.memory.compactor import Outcome
+from watchkeeper.memory.compactor import CompactionPass, Outcome
 from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -207,12 +207,21 @@ class CommandQueue:
         instructions = command.payload.get("instructions") or None
         if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
             raise ValueError("up_to must be the number of a message")
+
+        def applied(tx: Transaction, said: str) -> None:
+            about = {"agent_id": command.agent_id, "task_id": command.task_id}
+            commands.settle(tx, command.id, command.kind, CommandStatus.APPLIED, said, **about)
+
         loop = self._host.loop_of(agent.id)
         if loop is not None:
-            begun = await loop.compaction.begin(trigger="manual", up_to=up_to, instructions=instructions)
+
+            def tell(tx: Transaction, begun: CompactionPass) -> None:
+                applied(tx, f"{agent.name} is compacted up to message {begun.high_water} while it works")
+
+            begun = await loop.compaction.begin(trigger="manual", up_to=up_to, instructions=instructions, also=tell)
             if isinstance(begun, Rejection):
                 raise ValueError(begun.reason)
-            return f"{agent.name} is compacted up to message {begun.high_water} while it works"
+            return None
         compaction = Compaction(self._host.environment, agent, self._memory(agent))
         await compaction.take_over()
         made = commands.compaction_made(self._store, command.id, agent.id, instructions)
@@ -220,11 +229,8 @@ class CommandQueue:
             return _compacted(agent, *made)
 
         def settle(tx: Transaction, outcome: Outcome) -> None:
-            if not outcome.applied:
-                return
-            said = _compacted(agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason)
-            about = {"agent_id": command.agent_id, "task_id": command.task_id}
-            commands.settle(tx, command.id, command.kind, CommandStatus.APPLIED, said, **about)
+            if outcome.applied:
+                applied(tx, _compacted(agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason))
 
         outcome = await compaction.run(trigger="manual", up_to=up_to, instructions=instructions, also=settle)
         if isinstance(outcome, Rejection) or not outcome.applied:

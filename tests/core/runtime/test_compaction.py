@@ -11,6 +11,7 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.runtime.command_queue import CommandQueue
 
 
 class Work:
@@ -118,6 +119,51 @@ async def test_a_pass_that_was_prepared_before_a_crash_is_published_by_the_next_
     assert passes(bench)[0]["status"] == "applied"
     assert work.asked == 1
     bench.assert_sound()
+
+
+async def test_a_command_that_began_a_pass_is_told_with_it_so_that_a_crash_never_makes_the_pass_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work()
+    work.hold_turn = 5
+    bench.start(work, window=60_000)
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CommandQueue, "_settle", never)  # what would be told after the pass has begun is never told
+        crashed = asyncio.ensure_future(bench.run())
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+        await bench.until(lambda state: passes(bench) and passes(bench)[0]["status"] == "prepared")
+        crashed.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await crashed
+    work.turn_gate.set()
+    assert (await bench.run()).exit_code == 0
+    assert [one["status"] for one in passes(bench)] == ["applied"]
+    assert [one["status"] for one in bench.state["commands"]] == ["applied"]
+    assert work.asked == 1
+    bench.assert_sound()
+
+
+async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tells_it_so(bench: Bench) -> None:
+    def work(request: ModelRequest) -> Any:
+        if request.purpose is Purpose.REFLECTOR:
+            return [said("The agent said words (#2).")]
+        return PlannedRun([task("a")], step)(request)
+
+    def step(name: str, request: ModelRequest) -> Any:
+        done = sum(message["role"] == "assistant" for message in request.messages)
+        if done < 5:
+            return [call("save_artifact", {"name": f"n{done}", "content": "words " * 400}, f"t{done}")]
+        return [call("compact", {}, "t5")] if done == 5 else [said("done")]
+
+    bench.start(work, window=60_000)
+    assert (await bench.run()).exit_code == 0
+    at_once = "SELECT count(*) FROM steps s JOIN compactions c ON c.agent_id = s.agent_id AND c.requested_at = s.ended_at"
+    assert bench.query(at_once) == [(1,)]
 
 
 async def test_a_pass_that_only_ran_when_the_host_died_is_abandoned_and_leaves_nothing(bench: Bench) -> None:
