@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: P
     for table in ("sessions", "agents", "messages", "facts", "events"):
         assert copy.execute(f"SELECT * FROM {table}").fetchall() == connection.execute(f"SELECT * FROM {table}").fetchall()
     copy.close()
-    assert not [name for name in tmp_path.iterdir() if name.name.endswith(".part")]
+    assert not unfinished_in(tmp_path)
 
 
 def test_a_backup_is_of_one_moment_while_another_process_writes(
@@ -103,4 +106,34 @@ def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(connection: Any
     with pytest.raises(StoreUnusable, match="damaged"):
         backup(path, tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
-    assert not [name for name in tmp_path.iterdir() if ".part" in name.name]
+    assert not unfinished_in(tmp_path)
+
+
+def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_writes_stays(
+    connection: Any, path: Path, tmp_path: Path
+) -> None:
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom watchkeeper.store.library import backup\n"
+        "backup(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+    )
+    environment = os.environ | {"WATCHKEEPER_FAULT": "backup.copied:1"}
+    killed = subprocess.run([sys.executable, "-c", program, str(path), str(tmp_path / "first.db")], env=environment)
+    assert killed.returncode == -9
+    left = unfinished_in(tmp_path)
+    assert left
+    seen: list[list[Path]] = []
+
+    def beside(done: int, pages: int) -> None:
+        if not seen:
+            backup(path, tmp_path / "second.db")
+            seen.append(unfinished_in(tmp_path))
+
+    backup(path, tmp_path / "third.db", told=beside)
+    assert seen[0]
+    assert not set(seen[0]) & set(left)
+    assert sorted(one.name for one in tmp_path.glob("*.db")) == ["second.db", "third.db", "watchkeeper.db"]
+    assert not unfinished_in(tmp_path)
+
+
+def unfinished_in(folder: Path) -> list[Path]:
+    return [name for name in folder.iterdir() if "part" in name.name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.unfinished import unfinished
 
 PAGES_AT_ONCE = 2_000
 
@@ -40,19 +40,18 @@ def backup(path: Path, target: Path, *, overwrite: bool = False, told: Callable[
     began = time.monotonic()
     target = target.expanduser().absolute()
     _check(path, target, overwrite)
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     source = database.open_readonly(path)
     try:
-        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        _copy(source, part, told)
-        reach("backup.copied")
-        sessions = _checked(part)
-        _sync(part)
-        if overwrite:
-            os.replace(part, target)
-        else:
-            os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
-        reach("backup.named")
+        with unfinished(target) as (part, descriptor):
+            _copy(source, part, told)
+            reach("backup.copied")
+            sessions = _checked(part)
+            os.fsync(descriptor)
+            if overwrite:
+                os.replace(part, target)
+            else:
+                os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
+            reach("backup.named")
         _sync(target.parent)
         return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
     except FileExistsError:
@@ -63,13 +62,6 @@ def backup(path: Path, target: Path, *, overwrite: bool = False, told: Callable[
         raise StoreUnusable(f"{target} cannot be written ({error.strerror or error}); choose another place") from error
     finally:
         source.close()
-        for name in (
-            part,
-            part.with_name(part.name + "-wal"),
-            part.with_name(part.name + "-shm"),
-            part.with_name(part.name + "-journal"),
-        ):
-            name.unlink(missing_ok=True)
 
 
 def _check(path: Path, target: Path, overwrite: bool) -> None:

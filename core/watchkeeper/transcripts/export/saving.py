@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from watchkeeper.records.errors import BadInput
+from watchkeeper.store.unfinished import unfinished
 
 
 @contextmanager
@@ -28,19 +27,14 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
     if replace and (path.is_symlink() or (path.exists() and not path.is_file())):
         # A link, a pipe, a device: `/dev/stdout` must not become a file.
         raise BadInput(f"{path} is no plain file, so nothing is put in its place; choose another with --output (`-` prints)")
-    temporary = path.parent / f".{path.name[:200]}.{secrets.token_hex(6)}.part"
     try:
-        # Created anew and for us alone: what was put there before we came is not written through.
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace", newline="\n", buffering=1 << 20) as file:
+        with unfinished(path) as (temporary, descriptor):
+            copied = os.dup(descriptor)
+            with os.fdopen(copied, "w", encoding="utf-8", errors="replace", newline="\n", buffering=1 << 20) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             _name(temporary, path, replace)
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                temporary.unlink()
     except OSError as error:
         raise BadInput(f"{path} cannot be written ({error.strerror or error}); choose another place with --output") from None
 
