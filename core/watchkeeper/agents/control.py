@@ -25,12 +25,23 @@ class AgentControl:
         """Set: pause at the next step boundary, for this reason."""
         self._now = asyncio.Event()
         self._waiting = False
+        self._came = False
 
     def pause(self, reason: str, *, now: bool = False) -> None:
         """Ask the loop to pause; with `now`, or while it only waits, what it awaits is abandoned."""
         self.pause_reason = reason
         if now or self._waiting:
             self._now.set()
+
+    def go_on(self) -> bool:
+        """Take back a pause that has not come; False where it comes already, so that the loop ends before it can go on."""
+        if self.pause_reason is not None and not self._came and not self._now.is_set():
+            self.pause_reason = None
+        return self.pause_reason is None
+
+    def comes(self) -> None:
+        """Say that the loop ends now, paused: it is too late to take that back."""
+        self._came = True
 
     def waits(self, waiting: bool) -> None:
         """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with it."""

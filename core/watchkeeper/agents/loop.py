@@ -383,6 +383,7 @@ class AgentLoop:
         )
 
     async def _pause(self, reason: str, *, tell: bool = False, blocked: bool = False) -> Ending:
+        self._control.comes()
         snapshot = self.memory.snapshot()
 
         def write(tx: Transaction) -> None:

@@ -56,6 +56,10 @@ class Command:
     requested_by: str
 
 
+class NotYet(Exception):
+    """The command stays queued: it can be applied when a loop has ended, and that makes the host look again."""
+
+
 class CommandQueue:
     """The host's side of `commands`."""
 
@@ -103,6 +107,8 @@ class CommandQueue:
             except ValueError as refused:
                 reason = str(refused)
                 await self._settle(command, CommandStatus.REFUSED, reason)
+            except NotYet:
+                continue
             else:
                 if said is not None:
                     await self._settle(command, CommandStatus.APPLIED, said)
@@ -148,9 +154,19 @@ class CommandQueue:
 
     async def _resume(self, command: Command) -> str | None:
         if command.agent_id is None:
+            if not self._host.go_on():
+                raise NotYet
             await self._commit(command, "resumed", recovery.lift_pauses)
             return None
         agent = self._agent(command)
+        control = self._host.control_of(agent.id)
+        if control is not None and control.pause_reason is not None and agent.status not in AGENT_ENDED:
+            if self._host.pausing:
+                raise ValueError("the whole run is being paused; resume the run")
+            if agent.status is not AgentStatus.PAUSED:
+                if not control.go_on():
+                    raise NotYet
+                return f"{agent.name} goes on: its pause had not come"
         if agent.status is AgentStatus.PAUSED:
             await self._commit(command, f"{agent.name} goes on", lambda tx: recovery.lift(tx, agent.id, agent.task_id))
             return None

@@ -113,6 +113,22 @@ class SessionHost:
             running.control.pause(reason, now=now)
         self.kick()
 
+    def go_on(self) -> bool:
+        """Take back a pause of everything that has not come; False while some agent is being stopped for it.
+
+        Raises:
+            ValueError: this host is being stopped, so that another one must go on.
+        """
+        if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
+            raise ValueError("its host is being stopped; resume the session when it has ended")
+        self._stopping = None
+        return all([running.control.go_on() for running in self._loops.values()])
+
+    @property
+    def pausing(self) -> bool:
+        """Whether everything is being paused."""
+        return self._stopping is not None
+
     def control_of(self, agent_id: str) -> AgentControl | None:
         """The running loop's control, or None where no loop runs."""
         running = self._loops.get(agent_id)
