@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui.pages.memory import context_used
+from watchkeeper_tui.pausing import pauses_all
 from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState
@@ -42,10 +44,18 @@ class Action:
     """Where no host lives, one is started for this command alone."""
 
 
+def _can_listen(agent: AgentFacts) -> bool:
+    return agent.status not in _ENDED
+
+
+def _can_pause(agent: AgentFacts) -> bool:
+    return agent.status not in (*_ENDED, "paused")
+
+
 def _why_not_steer(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
-    if all(agent.status in _ENDED for agent in target.agents):
+    if not any(map(_can_listen, target.agents)):
         return f"{target.names} is {target.agents[0].status}; resume or re-run it, or message the planner"
     return ""
 
@@ -55,7 +65,7 @@ def _why_not_pause(target: Target) -> str:
         return "select an agent first"
     if not target.hosted:
         return "no host runs, so nothing is going on"
-    if all(agent.status in (*_ENDED, "paused") for agent in target.agents):
+    if not any(map(_can_pause, target.agents)):
         return f"{target.names} is {target.agents[0].status} already"
     return ""
 
@@ -68,7 +78,9 @@ def _why_not_resume(target: Target) -> str:
             if state in (SessionState.PAUSED, SessionState.DEAD, SessionState.FAILED, SessionState.CANCELLED)
             else "the run is over"
         )
-    if state is SessionState.PAUSED:
+    if state is SessionState.PAUSED or pauses_all(target.snapshot):
+        return ""
+    if target.pausing:
         return ""
     if any(agent.status in ("paused", "failed", "cancelled") for agent in target.agents):
         return ""
@@ -76,18 +88,26 @@ def _why_not_resume(target: Target) -> str:
 
 
 def _resume(target: Target, text: str) -> list[Request]:
-    if not target.hosted or target.snapshot.state is SessionState.PAUSED:
+    if not target.hosted or target.snapshot.state is SessionState.PAUSED or pauses_all(target.snapshot):
         return [Request("resume", about="resume the run")]
     return [
         Request("resume", agent.id, about=f"resume {sanitize(agent.name)}")
         for agent in target.agents
-        if agent.status in ("paused", "failed", "cancelled")
+        if agent.status in ("paused", "failed", "cancelled") or agent in target.pausing
     ]
 
 
-def _each_agent(kind: str, payload: Callable[[str], dict[str, Any]] = lambda text: {}) -> Callable[[Target, str], list[Request]]:
+def _each_agent(
+    kind: str,
+    payload: Callable[[str], dict[str, Any]] = lambda text: {},
+    *,
+    able: Callable[[AgentFacts], bool] = lambda agent: True,
+) -> Callable[[Target, str], list[Request]]:
+    """One command an agent; of several, those that it could do nothing for are left out."""
+
     def requests(target: Target, text: str) -> list[Request]:
-        return [Request(kind, agent.id, None, payload(text), f"{kind} {sanitize(agent.name)}") for agent in target.agents]
+        wanted = [agent for agent in target.agents if able(agent)]
+        return [Request(kind, agent.id, None, payload(text), f"{kind} {sanitize(agent.name)}") for agent in wanted]
 
     return requests
 
@@ -116,10 +136,18 @@ def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
     return requests
 
 
+def _has_context(agent: AgentFacts) -> bool:
+    return context_used(agent) > 0
+
+
+def _was_compacted(agent: AgentFacts) -> bool:
+    return agent.compactions > 0
+
+
 def _why_not_compact(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
-    if all(context_used(agent) == 0 for agent in target.agents):
+    if not any(map(_has_context, target.agents)):
         return "its context is empty"
     return ""
 
@@ -127,7 +155,7 @@ def _why_not_compact(target: Target) -> str:
 def _why_not_undo(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
-    return "" if any(agent.compactions for agent in target.agents) else "nothing was compacted"
+    return "" if any(map(_was_compacted, target.agents)) else "nothing was compacted"
 
 
 def _why_not_answer(target: Target) -> str:
@@ -171,7 +199,9 @@ def _unpin(target: Target, text: str) -> list[Request]:
 
 
 _ACTIONS: tuple[Action, ...] = (
-    Action("pause", "p", "Pause", "pause the selected agent at its next step", _each_agent("pause"), _why_not_pause),
+    Action(
+        "pause", "p", "Pause", "pause the selected agent at its next step", _each_agent("pause", able=_can_pause), _why_not_pause
+    ),
     Action(
         "resume",
         "r",
@@ -186,20 +216,26 @@ _ACTIONS: tuple[Action, ...] = (
         "m",
         "Message",
         "send the selected agent a message, read before its next turn",
-        _each_agent("steer", lambda text: {"text": text}),
+        _each_agent("steer", lambda text: {"text": text}, able=_can_listen),
         _why_not_steer,
         asks="Message to",
     ),
     Action("answer", "a", "Answer", "answer the question that waits: approve or deny", _decide("approve"), _why_not_answer),
     Action(
-        "undo", "u", "Undo", "undo the last compaction: back to the view before it", _each_agent("undo"), _why_not_undo, once=True
+        "undo",
+        "u",
+        "Undo",
+        "undo the last compaction: back to the view before it",
+        _each_agent("undo", able=_was_compacted),
+        _why_not_undo,
+        once=True,
     ),
     Action(
         "redo",
         "U",
         "Redo",
         "redo the compaction that was undone",
-        _each_agent("redo"),
+        _each_agent("redo", able=_was_compacted),
         _why_not_undo,
         once=True,
         preview=lambda target, text: [f"Redo the compaction of {target.names} that was undone."],
@@ -229,7 +265,7 @@ _ACTIONS: tuple[Action, ...] = (
         "C",
         "Compact",
         "compact the agent's context now",
-        _each_agent("compact", lambda text: {"instructions": text.strip()} if text.strip() else {}),
+        _each_agent("compact", lambda text: {"instructions": text.strip()} if text.strip() else {}, able=_has_context),
         _why_not_compact,
         compact_lines,
         once=True,
@@ -249,7 +285,7 @@ _ACTIONS: tuple[Action, ...] = (
         "N",
         "Pause now",
         "pause the agent at once, giving up the call that runs",
-        _each_agent("pause", lambda text: {"now": True}),
+        _each_agent("pause", lambda text: {"now": True}, able=_can_pause),
         _why_not_pause,
         lambda target, text: [f"Pause {target.names} at once: the model call or tool that runs is given up, and paid for."],
     ),

@@ -34,8 +34,8 @@ class Condition:
         return self.role in ("waiting", "failed", "dead", "silent", "retrying")
 
 
-def agent_condition(agent: AgentFacts, state: SessionState, now: float) -> Condition:
-    """How an agent stands at `now`."""
+def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausing: bool = False) -> Condition:
+    """How an agent stands at `now`; `pausing`: it was told to pause, and does so at its next step."""
     reason = sanitize(agent.status_reason or "")
     ended = _ENDED.get(agent.status)
     if ended is not None:
@@ -50,6 +50,8 @@ def agent_condition(agent: AgentFacts, state: SessionState, now: float) -> Condi
         return Condition("○", "idle", "muted", reason)
     if state is SessionState.PAUSED:
         return Condition("‖", "paused", "paused", reason)
+    if pausing:
+        return Condition("●", "pausing", "paused", "its step ends first")
     return _working(agent, now)
 
 

@@ -301,7 +301,7 @@ def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snaps
     if task is not None and (agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")):
         return task_condition(task, _unmet(task, snapshot))
     if agent is not None:
-        return agent_condition(agent, snapshot.state, now)
+        return agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
     return Condition("·", "pending", "pending")
 
 

@@ -18,6 +18,7 @@ from watchkeeper.store.dashboard import (
     TaskFacts,
 )
 from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
+from watchkeeper_tui.pausing import pausing_agents
 from watchkeeper_tui.wording import EventWords, event_words
 
 
@@ -116,7 +117,7 @@ class Snapshot:
     version: int = 0
     """Counts up with every snapshot of a reader."""
     read_at: float = 0.0
-    """Wall time of the reading."""
+    """Wall time of the reading; of one with a `problem`, when that began."""
     session: SessionFacts | None = None
     state: SessionState = SessionState.OPENING
     host_pid: int | None = None
@@ -142,6 +143,11 @@ class Snapshot:
         """Every task by its id."""
         return {task.id: task for task in self.tasks}
 
+    @cached_property
+    def pausing(self) -> frozenset[str]:
+        """The agents at work that were told to pause."""
+        return pausing_agents(self)
+
     def agent(self, agent_id: str | None) -> AgentFacts | None:
         """The agent of that id, or None."""
         return self.agents_by_id.get(agent_id) if agent_id else None
@@ -160,7 +166,7 @@ class Snapshot:
 
     def with_problem(self, problem: str, now: float) -> Snapshot:
         """The same reading, marked as one that could not be renewed."""
-        return replace(self, problem=problem, version=self.version + 1, read_at=now)
+        return replace(self, problem=problem, version=self.version + 1, read_at=self.read_at if self.problem else now)
 
 
 def session_state(status: str, hosted: bool, *, working: bool = False) -> SessionState:

@@ -32,6 +32,11 @@ class Target:
         return self.snapshot.host_pid is not None
 
     @property
+    def pausing(self) -> tuple[AgentFacts, ...]:
+        """Those that were told to pause and are still at work."""
+        return tuple(agent for agent in self.agents if agent.id in self.snapshot.pausing)
+
+    @property
     def not_ours(self) -> str:
         """Why nothing can be controlled here: another program runs (or ran) the session; empty for a run of ours."""
         session = self.snapshot.session

@@ -26,7 +26,7 @@ from watchkeeper.runtime.dispatch import dispatch, inputs_of
 from watchkeeper.runtime.indexing import Indexing
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.planning import ensure_planner
-from watchkeeper.runtime.scheduling import ready, settled_stale, unfinished
+from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import agents, database, plans
 from watchkeeper.store.agents import Agent
@@ -86,6 +86,7 @@ class SessionHost:
         self._once = once
         self._only: set[str] | None = None
         """With `once`: the tasks that may run; everything else stays as it was."""
+        self._board = Board(self.store, self.store.session_id)
         self._loops: dict[str, Running] = {}
         self._changed = asyncio.Event()
         self._stopping: tuple[str, int] | None = None
@@ -122,7 +123,8 @@ class SessionHost:
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
             raise ValueError("its host is being stopped; resume the session when it has ended")
         self._stopping = None
-        return all([running.control.go_on() for running in self._loops.values()])
+        gone_on = [running.control.go_on() for running in self._loops.values()]
+        return all(gone_on)
 
     @property
     def pausing(self) -> bool:
@@ -143,6 +145,7 @@ class SessionHost:
         """With `once`: these tasks may run."""
         if self._once is not None:
             self._only = (self._only or set()) | task_ids
+            self._board.forget()
 
     @property
     def driving_once(self) -> bool:
@@ -207,16 +210,25 @@ class SessionHost:
             for running in self._loops.values():
                 running.control.stop_now()
             return not self._loops
+        self._board.refresh()
         await self._settle_stale()
-        everyone = agents.load_all(store, store.session_id)
-        for agent in everyone:
-            entry = self._loops.get(agent.id)
-            if agent.status in AGENT_ENDED and entry is not None:
-                entry.control.stop_now()
-            elif entry is None and self._should_run(agent):
-                self._start(agent)
-        await self._dispatch_ready(everyone)
+        for agent_id in self._board.take_agents():
+            self._look_at(agent_id)
+        await self._dispatch_ready()
         return not self._loops and await self._out_of_work()
+
+    def _look_at(self, agent_id: str) -> None:
+        """Start the loop of an agent that should run, or stop that of one that ended."""
+        agent, running = agents.load(self.store, agent_id), self._loops.get(agent_id)
+        if agent is None:
+            return
+        if running is not None:
+            if agent.status in AGENT_ENDED:
+                running.control.stop_now()
+        elif self._should_run(agent):
+            self._start(agent)
+        elif agent.status is AgentStatus.IDLE:
+            self._board.look_at(agent_id)  # its mail comes without an event
 
     def _should_run(self, agent: Agent) -> bool:
         if self._only is not None and agent.task_id not in self._only:
@@ -239,6 +251,7 @@ class SessionHost:
 
     def _ended(self, agent: Agent, task: asyncio.Task[Ending]) -> None:
         self._loops.pop(agent.id, None)
+        self._board.look_at(agent.id)
         if agent.task_id is not None:
             self._nudges = 0
         self.kick()
@@ -256,23 +269,24 @@ class SessionHost:
         ):
             self.pause_all(ending.reason)
 
-    async def _dispatch_ready(self, everyone: list[Agent]) -> None:
+    async def _dispatch_ready(self) -> None:
         if self._once is not None and self._only is None:
             return
-        planner = self._planner(everyone)
-        if planner is None:
+        planner_id, session_model = self.store.one(
+            "SELECT planner_agent_id, model FROM sessions WHERE id = ?", (self.store.session_id,)
+        )
+        if planner_id is None:
             return
-        free = self._settings.max_parallel - sum(1 for agent_id in self._loops if agent_id != planner.id)
-        for task in ready(plans.load_tasks(self.store, self.store.session_id)):
-            if free <= 0:
-                return
-            if self._only is not None and task.id not in self._only:
+        free = self._settings.max_parallel - sum(1 for agent_id in self._loops if agent_id != planner_id)
+        while free > 0 and (task_id := self._board.next_ready(self._only)) is not None:
+            task = plans.load_task(self.store, task_id)
+            if task is None:
                 continue
             role = self._roles.get(task.role) or self._roles["explorer"]
-            model = task.model or role.model_for(self._session_model())
+            model = task.model or role.model_for(session_model)
             try:
                 agent_id = await dispatch(
-                    self.environment, task, role, model=model, planner_id=planner.id, agents_md=self._agents_md
+                    self.environment, task, role, model=model, planner_id=planner_id, agents_md=self._agents_md
                 )
             except (LeaseLost, StoreUnusable):
                 raise
@@ -287,18 +301,12 @@ class SessionHost:
 
     async def _settle_stale(self) -> None:
         """Stale tasks whose inputs are there again, one layer of the graph after the other."""
-        while True:
-            tasks = plans.load_tasks(self.store, self.store.session_id)
-            hashes = {
-                task.id: plans.inputs_hash([one.ref for one in inputs_of(self.store, task, tasks)], task.instructions)
-                for task in tasks
-                if task.status is TaskStatus.STALE
-            }
-            settled = settled_stale(tasks, hashes)
-            for task, again in settled:
+        while settled := self._board.settled_stale():
+            for task in filter(None, (plans.load_task(self.store, task_id) for task_id in settled)):
+                inputs = [one.ref for one in inputs_of(self.store, task)]
+                again = plans.inputs_hash(inputs, task.instructions) != task.inputs_hash
                 await self.store.commit(partial(recovery.settle_stale, task=task, again=again))
-            if not settled:
-                return
+            self._board.refresh()
 
     async def _out_of_work(self) -> bool:
         """No loop runs: is that the end, or must somebody be told?"""
@@ -307,12 +315,12 @@ class SessionHost:
         if self._anything_ready():
             self.kick()
             return False
-        tasks = unfinished(plans.load_tasks(self.store, self.store.session_id))
+        tasks = [task for task in plans.load_tasks(self.store, self.store.session_id) if task.status in plans.OPEN]
         stuck = [task for task in tasks if task.status is TaskStatus.PAUSED]
         if stuck:
             self._stopping = (f"{stuck[0].name} is paused: {stuck[0].status_reason}", PAUSED_EXIT)
             return True
-        planner = self._planner(agents.load_all(self.store, self.store.session_id))
+        planner = agents.load(self.store, self.store.one(_PLANNER, (self.store.session_id,))[0])
         assert planner is not None
         if planner.status is AgentStatus.PAUSED:
             self._stopping = (planner.status_reason or "the planner is paused", PAUSED_EXIT)
@@ -331,8 +339,7 @@ class SessionHost:
         return False
 
     def _anything_ready(self) -> bool:
-        tasks = ready(plans.load_tasks(self.store, self.store.session_id))
-        if any(self._only is None or task.id in self._only for task in tasks):
+        if self._board.has_ready(self._only):
             return True
         everyone = agents.load_all(self.store, self.store.session_id)
         return any(self._should_run(agent) for agent in everyone)
@@ -348,15 +355,6 @@ class SessionHost:
             return HostResult(SessionStatus.PAUSED, reason, code)
         codes = {SessionStatus.DONE: 0, SessionStatus.FAILED: 1, SessionStatus.CANCELLED: 1, SessionStatus.PAUSED: PAUSED_EXIT}
         return HostResult(status, row[1], codes.get(status, 0))
-
-    # --- the planner -------------------------------------------------------------------------------------------
-
-    def _planner(self, everyone: list[Agent]) -> Agent | None:
-        row = self.store.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (self.store.session_id,))
-        return next((agent for agent in everyone if row and agent.id == row[0]), None)
-
-    def _session_model(self) -> str:
-        return str(self.store.one("SELECT model FROM sessions WHERE id = ?", (self.store.session_id,))[0])
 
     # --- beside the loops --------------------------------------------------------------------------------------
 
@@ -405,6 +403,9 @@ class SessionHost:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
+
+
+_PLANNER = "SELECT planner_agent_id FROM sessions WHERE id = ?"
 
 
 def _cannot_start(tx: Transaction, *, task_id: str, reason: str) -> None:

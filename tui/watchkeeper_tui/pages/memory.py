@@ -124,7 +124,7 @@ def _now(view: PageContext) -> list[PageLine]:
             PageLine(f"now.goal.{index}", (("Goal  " if index == 0 else "      ", "strong"), (row, "text")), copy=agent.goal)
         )
     if live is not None and agent.ended_at is None:
-        condition = agent_condition(agent, view.snapshot.state, view.now)
+        condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
         doing: list[Piece] = [("Now   ", "strong"), (f"{condition.glyph} {condition.word}", condition.role)]
         doing.append((f"  {condition.note or sanitize(live.detail)}", "muted"))
         lines.append(PageLine("now.doing", tuple(doing)))

@@ -30,15 +30,22 @@ class Sent:
     at: float
     said: str = ""
     """What came of it where no command tells."""
+    group: int = 0
+    """Commands that one key wrote have the same number."""
     compacts: str | None = None
     """The agent whose context it compacts: its pass is followed after the command was applied."""
+
+
+MOST_SENT = 100
+"""As many commands are followed: as many agents may be marked."""
 
 
 class Acting(_Base):
     """A screen that can act on its `target`."""
 
     sent: tuple[Sent, ...] = ()
-    """The newest first, a handful."""
+    """The newest first."""
+    _groups = 0
 
     @property
     def target(self) -> Target:
@@ -118,18 +125,19 @@ class Acting(_Base):
             self.say("nothing to do", "muted")
             return
         now = self.watch_app.now()
-        self.sent = (*(Sent(None, request.about, now) for request in reversed(requests)), *self.sent)[:8]
+        self._groups += 1
+        self.sent = (*(Sent(None, request.about, now) for request in reversed(requests)), *self.sent)[:MOST_SENT]
         self.say(f"… {requests[0].about}" + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""), "muted", seconds=1)
-        hosted = target.hosted
+        hosted, group = target.hosted, self._groups
         self.run_worker(
-            lambda: self._write(session.id, action, requests, hosted),
+            lambda: self._write(session.id, action, requests, hosted, group),
             thread=True,
             group="commands",
             exit_on_error=False,
             name=action.id,
         )
 
-    def _write(self, session_id: str, action: Action, requests: list[Request], hosted: bool) -> None:
+    def _write(self, session_id: str, action: Action, requests: list[Request], hosted: bool, group: int) -> None:
         """In a worker thread: one command after the other, then a host where one is needed."""
         control = self.watch_app.control
         told: list[Sent] = []
@@ -144,7 +152,7 @@ class Acting(_Base):
                         session_id, request.kind, agent_id=request.agent_id, task_id=request.task_id, payload=request.payload
                     )
                     compacts = request.agent_id if request.kind == "compact" else None
-                    told.append(Sent(command_id, request.about, self.watch_app.now(), compacts=compacts))
+                    told.append(Sent(command_id, request.about, self.watch_app.now(), group=group, compacts=compacts))
                     if action.once and not hosted:
                         control.start_host(session_id, resume=False, once=command_id)
         except Exception as error:
@@ -156,7 +164,7 @@ class Acting(_Base):
         if self._closing:
             return
         waiting = [each for each in self.sent if each.command_id is not None or each.said]
-        self.sent = (*reversed(told), *waiting)[:8]
+        self.sent = (*reversed(told), *waiting)[:MOST_SENT]
         self._notice_until = 0.0 if told else self._notice_until
         self.tick(self.watch_app.now())
 
@@ -164,7 +172,7 @@ class Acting(_Base):
         if self._closing:
             return
         self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
-        self.say(clip(sanitize(text), 300), "failed", seconds=12)
+        self.say(self.trouble(text), "failed", seconds=12)
 
     # Leaving.
 

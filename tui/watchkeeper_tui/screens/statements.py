@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 SETTLED_SECONDS = 8.0
 """How long a command's end is told."""
 
+LOCKED_AFTER_SECONDS = 1.5
+LOCKED = "waiting, another program holds the database"
+"""Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
+
 
 def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float) -> list[Piece]:
     """Trouble with the database, then your last command, then who needs you, then how the run and the row stand."""
     if snapshot.problem:
-        age = f" (shown: {figures.when(snapshot.session.last_active, now)})" if snapshot.session else ""
-        return [("! ", "failed"), (sanitize(snapshot.problem), "failed"), (age, "muted")]
+        return [("! ", "failed"), (sanitize(snapshot.problem), "failed")]
     told = _command(snapshot, sent, now)
     if told:
         return told
@@ -50,7 +53,12 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     newest = sent[0]
     if newest.said:
         return [("✓ ", "done"), (f"{newest.about}: {sanitize(newest.said)}", "text")] if now - newest.at < SETTLED_SECONDS else []
+    several = [each for each in sent if each.group == newest.group] if newest.group else [newest]
+    if len(several) > 1:
+        return _several(snapshot, several, now)
     if newest.command_id is None:
+        if now - newest.at > LOCKED_AFTER_SECONDS:
+            return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
         return [("… ", "muted"), (newest.about, "text"), (": writing the command", "muted")]
     command = next((each for each in snapshot.commands if each.id == newest.command_id), None)
     if command is None or command.status == "queued":
@@ -58,6 +66,33 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     if newest.compacts and command.status == "applied":
         return _pass(snapshot, newest, now) or _settled(command, newest, now)
     return _settled(command, newest, now)
+
+
+def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
+    """What became of the commands that one key wrote for several rows."""
+    by_id = {each.id: each for each in snapshot.commands}
+    told = [by_id.get(each.command_id or 0) for each in sent]
+    waiting = sum(1 for each in told if each is None or each.status == "queued")
+    refused = [(each, one) for each, one in zip(told, sent, strict=True) if each is not None and each.status == "refused"]
+    at = max([each.applied_at or 0.0 for each in told if each is not None] + [one.at for one in sent])
+    if now - at > SETTLED_SECONDS and (not waiting or snapshot.host_pid is None):
+        return []
+    applied = len(sent) - waiting - len(refused)
+    verb = sent[0].about.partition(" ")[0]
+    pieces: list[Piece] = [("◔ ", "slot") if waiting else ("✗ ", "failed") if refused else ("✓ ", "done")]
+    pieces.append((f"{verb} ×{len(sent)}: ", "text"))
+    parts: list[Piece] = []
+    if applied:
+        parts.append((f"{applied} applied", "done"))
+    if waiting:
+        gone = snapshot.host_pid is None
+        parts.append((f"{waiting} accepted, " + ("apply on resume" if gone else "queued"), "waiting" if gone else "text"))
+    if refused:
+        first, of = refused[0]
+        parts.append((f"{len(refused)} refused — {of.about}: {clip(sanitize(first.result or ''), 200)}", "failed"))
+    for number, part in enumerate(parts):
+        pieces += [(", ", "muted")] * bool(number) + [part]
+    return pieces
 
 
 def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
@@ -123,7 +158,7 @@ def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
     """How the selected row stands, in full."""
     task, agent = (target.tasks[0] if target.tasks else None), target.agent
     if agent is not None and (task is None or task.status == "running"):
-        condition = agent_condition(agent, snapshot.state, now)
+        condition = agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
         note = condition.note or clip(sanitize(agent.goal), 200)
     elif task is not None:
         condition = task_condition(task)

@@ -275,7 +275,7 @@ class AgentPane(Vertical):
         if agent is None:
             pieces.append((" Agent", "strong"))
         else:
-            condition = agent_condition(agent, self._snapshot.state, self._now)
+            condition = agent_condition(agent, self._snapshot.state, self._now, pausing=agent.id in self._snapshot.pausing)
             width = max(20, self.size.width - 8)
             pieces += [
                 (f" {clip(sanitize(agent.name or agent.role), 28)}  ", "strong"),

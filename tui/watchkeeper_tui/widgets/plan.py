@@ -79,9 +79,9 @@ class PlanView(RowView[PlanRow]):
         if row.hidden:
             name.append((f" +{row.hidden}", "muted"))
         context: list[Piece]
-        if condition.note and condition.role not in ("working", "done"):
+        if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
             context = [(condition.note, condition.role)]
-        elif agent is not None and agent.context_limit and agent.context_tokens:
+        elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_tokens:
             context = context_bar(context_used(agent), agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):
             context = [(condition.word, "faint")]
