@@ -127,7 +127,7 @@ def disturbed_session(soak: Soak) -> str:
                 disturbances -= 1
                 disturb(soak, process, session)
             continue
-        process.communicate()
+        _, errors = process.communicate()
         session = newest(soak)
         if session is None or session == before:
             process = wk(*begin, "--db", str(soak.path))
@@ -136,7 +136,8 @@ def disturbed_session(soak: Soak) -> str:
         if process.returncode == 0 and status == "done":
             return session
         if process.returncode not in (KILLED, -signal.SIGINT, 5, 130) or time.monotonic() > deadline:
-            soak.problems.append(f"session {session} ended with {process.returncode} as {status}")
+            last = errors.decode("utf-8", "replace")[-400:]
+            soak.problems.append(f"session {session} ended with {process.returncode} as {status}: {last}")
             return session
         process = wk("resume", session, "--headless", "--json", "--db", str(soak.path))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from tests.support.messages_server import MessagesServer, Status
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.records.clock import SystemClock
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Retrying
 from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.embedded import Runtime
@@ -27,20 +29,38 @@ from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.library.naming import rename
+from watchkeeper.store.library.naming import change_tags, rename
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
 
 PASSWORD = 'pass"wörd\\with 7 odd, signs'
+BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
+CONFIGURED = "only in the configuration, 9!"
 KEYS = {
     "variable": PASSWORD,
+    "configured": CONFIGURED,
+    "base64": BASIC[8:-4],
+    "openai": "sk-proj-" + "aB-_9" * 12,
+    "slack": "xoxb-" + "1234567890-" * 2 + "aBcDeFgH",
+    "google": "AIza" + "a1B2c" * 7,
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123_-abc",
     "anthropic": "sk-ant-api03-" + "Xy9_" * 12,
     "github": "ghp_" + "q7W2" * 9,
     "aws": "AKIA" + "Q4X7" * 4,
     "pem": "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqh7\n" * 3 + "-----END PRIVATE KEY-----",
 }
-ALL = " and ".join(KEYS.values())
+URL_PASSWORD = "hunter2-in-a-url"
+KEYS["url"] = URL_PASSWORD
+
+
+def whole(name: str) -> str:
+    """The text in which a key comes."""
+    return {"base64": BASIC, "url": f"postgres://app:{URL_PASSWORD}@db/x"}.get(name, KEYS[name])
+
+
+ALL = " and ".join(whole(name) for name in KEYS)
 SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.py"
 
 
@@ -110,7 +130,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text(
         f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
-        f"env = {{ WHATEVER_TOKEN = {json.dumps(KEYS['github'])}, PLAIN = {json.dumps(KEYS['anthropic'])} }}\n"
+        f"env = {{ WHATEVER_TOKEN = {json.dumps(KEYS['github'])}, PLAIN = {json.dumps(KEYS['anthropic'])},"
+        f" OF_CONFIG_SECRET = {json.dumps(CONFIGURED)} }}\n"
     )
     workspace = tmp_path / "workspace"
     workspace.mkdir()
@@ -156,6 +177,7 @@ async def test_a_run_that_meets_keys_everywhere_stores_none(folder: Path) -> Non
     runtime = Runtime(path, model=Talkative(plan()))
     session = start(runtime, folder)
     agent_asked = runtime.submit(session, "steer", payload={"text": f"try {ALL}"})
+    runtime.submit(session, "compact", payload={"instructions": f"keep {ALL}"})
     runtime.submit(session, "pin", payload={"text": f"never forget {ALL}"})
     runtime.submit(session, "deny", payload={"approval": f"q {ALL}", "reason": ALL})
     assert agent_asked
@@ -163,6 +185,8 @@ async def test_a_run_that_meets_keys_everywhere_stores_none(folder: Path) -> Non
     seen = await _watch(path, running)
     result = await running
     rename(path, session, f"all of {ALL}")
+    with pytest.raises(BadInput, match="secret"):
+        change_tags(path, session, add=[KEYS["slack"]])
     assert result.exit_code in (0, 1, 5), result
     calls = dict(_query(path, "SELECT name, count(*) FROM tool_calls GROUP BY name"))
     assert {"read", "grep", "bash", "write", "mcp__small__environment"} <= set(calls)
@@ -210,9 +234,9 @@ async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path)
 
 
 def test_a_streamed_key_is_never_shown_in_part() -> None:
-    redactor = Redactor({"PLANTED_PASSWORD": PASSWORD})
-    for key in KEYS.values():
-        text = f"The key is {key} and no other; "
+    redactor = Redactor({"PLANTED_PASSWORD": PASSWORD}, {"configured": CONFIGURED})
+    for name, key in KEYS.items():
+        text = f"The key is {whole(name)} and no other; "
         for end in range(len(text)):
             shown = redactor.streamed(text[:end])
             for line in key.splitlines():
@@ -235,7 +259,7 @@ async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> No
                 (session,),
             )
         )
-        live = LiveRows(store, SystemClock(), redactor=Redactor(os.environ))
+        live = LiveRows(store, SystemClock(), redactor=user_redactor())
         live.show("a", "working")
         live.stream("a", f"{ALL} ")
         for _ in range(ALL.count("") + 20):

@@ -15,6 +15,7 @@ from watchkeeper.cli.options import Opened, clean, db_option, json_option, print
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.user_secrets import user_redactor
 
 if TYPE_CHECKING:
     from watchkeeper.records.redact import Redactor
@@ -46,7 +47,7 @@ def export(
     """
     opened = Opened(db, session)
     form = form or _form_of(output)
-    makes = None if no_redact else redactor
+    makes = None if no_redact else user_redactor
     if output is not None and str(output) == "-":
         if as_json:
             raise BadInput("--output - prints the session itself; leave --json out")
@@ -95,18 +96,6 @@ def _print(opened: Opened, form: str, redactor: Callable[[], Redactor] | None) -
         with contextlib.suppress(BrokenPipeError):
             out.detach()
     return redacted
-
-
-def redactor() -> Redactor:
-    """What takes out the secrets that this program knows of: variables, the configured key, those of MCP servers."""
-    from watchkeeper.agents.tools.mcp import parse_servers, secrets_of
-    from watchkeeper.records.redact import Redactor
-    from watchkeeper.runtime.config import load_config
-
-    config = load_config()
-    named = config.anthropic.api_key_env
-    key = {named: os.environ[named]} if named and os.environ.get(named) else {}
-    return Redactor(os.environ, secrets_of(parse_servers(config.mcp_servers)) | key)
 
 
 def _form_of(output: Path | None) -> str:

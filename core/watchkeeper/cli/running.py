@@ -220,10 +220,10 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
 
 def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:
     """What the session `name` hands on, and a line that says so."""
-    from watchkeeper.cli.exporting import redactor
     from watchkeeper.runtime.carrying import carry
+    from watchkeeper.store.user_secrets import user_redactor
 
-    carried = carry(path, name, redact=redactor())
+    carried = carry(path, name, redact=user_redactor())
     brief = carried.brief
     done = sum(task.status == "done" for task in brief.tasks)
     if not quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -12,6 +13,9 @@ PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYB
 """Variables that say where something secret lies, or nothing secret at all: `SSH_AUTH_SOCK`, `XAUTHORITY`."""
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
+
+_LEAST_ENCODED = 12
+"""Bytes."""
 
 _TELLING = 4
 """Characters of a known value that make the end of a text look like its beginning."""
@@ -24,10 +28,16 @@ _COMMON_VALUES = frozenset(
 
 _PEM = "-----{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
 
+_AWS_NAMES = ("ecretAccessKey", "ecret_access_key", "ECRET_ACCESS_KEY")
+_ASSIGNS = r"""[\"'\\]{0,3}\s{0,3}[:=]\s{0,3}[\"'\\]{0,3}"""
+_PART = r"""[^\s/?#:@\"'<>\\`]"""
+"""A character of a URL's user or password."""
+
 SHAPES: tuple[tuple[str, str, str], ...] = (
     # name, what any match holds (looked for first: it is much faster than the expression), expression
     ("private-key", "PRIVATE KEY", rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)"),
     ("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{16,}"),
+    ("openai-key", "sk-", r"\bsk-(?:proj|svcacct|admin)-[A-Za-z0-9_-]{40,}"),
     ("api-key", "sk-", r"\bsk-[A-Za-z0-9_-]{20,}"),
     ("github-token", "gh", r"\bgh[pousr]_[A-Za-z0-9]{30,}"),
     ("github-token", "github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{30,}"),
@@ -35,19 +45,30 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
     ("aws-key", "A", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
     ("slack-token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
     ("slack-token", "xapp-", r"\bxapp-[A-Za-z0-9-]{20,}"),
+    ("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_-]{20,}"),
     ("google-key", "AIza", r"\bAIza[A-Za-z0-9_-]{35}"),
+    ("google-token", "ya29.", r"\bya29\.[A-Za-z0-9_-]{20,}"),
+    ("google-secret", "GOCSPX-", r"\bGOCSPX-[A-Za-z0-9_-]{20,}"),
     ("stripe-key", "k_live_", r"\b[rs]k_live_[A-Za-z0-9]{16,}"),
     ("npm-token", "npm_", r"\bnpm_[A-Za-z0-9]{36}"),
     ("pypi-token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,}"),
     ("huggingface-token", "hf_", r"\bhf_[A-Za-z0-9]{30,}"),
     ("jwt", "eyJ", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
+    *(("aws-secret", name, rf"(?P<kept>{name}{_ASSIGNS})[A-Za-z0-9/+]{{40}}(?![A-Za-z0-9/+])") for name in _AWS_NAMES),
+    ("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$%<{{*\[]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])"),
 )  # fmt: skip
+"""A group `kept` stays as it is."""
 
 _TELLING_BYTES = (
+    *(name.encode() for name in _AWS_NAMES), b"hooks.slack.com/", b"ya29.", b"GOCSPX-",
     b"PRIVATE KEY", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"AKIA", b"ASIA", b"xox",
     b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ",
 )  # fmt: skip
-"""Of what has one of `SHAPES`, one of these is a part."""
+"""Of what has one of `SHAPES`, one of these is a part, or `URL_PASSWORD`."""
+
+_OPEN_URL = re.compile(rf"://{_PART}{{0,200}}:{_PART}{{0,200}}@?\Z")
+URL_PASSWORD = rf"://{_PART}{{0,200}}:{_PART}{{6,200}}@"
+_URL_PASSWORD = re.compile(URL_PASSWORD.encode())
 
 _LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
 """Fields that a provider checks byte for byte."""
@@ -99,6 +120,9 @@ class Redactor:
                 at = text.find(form[:_TELLING], at + 1)
         word = _LAST_WORD.match(text[:end][::-1][:_LONGEST_WORD])
         end -= len(word[0]) if word is not None else 0
+        open_url = _OPEN_URL.search(text[-_LONGEST_WORD:])
+        if open_url is not None:
+            end = min(end, len(text) - len(open_url[0]))
         return text if end == len(text) else text[:end] + "…"
 
     def _once(self, text: str) -> str:
@@ -128,12 +152,12 @@ class Redactor:
 
     @property
     def hints(self) -> tuple[bytes, ...]:
-        """Bytes one of which is in whatever holds a secret."""
+        """Bytes one of which is in whatever holds a secret, if `URL_PASSWORD` is not."""
         return tuple(self._hints)
 
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes may hold a secret: quick, and wrong only in saying yes."""
-        return any(hint in data for hint in self._hints)
+        return any(hint in data for hint in self._hints) or _URL_PASSWORD.search(data) is not None
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
@@ -165,7 +189,16 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
         return lambda match: f"[redacted:{name}]" if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
+    if name in ("aws-secret", "url-password"):
+        return lambda match: _kept(name, match)
     return lambda match: f"[redacted:{name}]"
+
+
+def _kept(name: str, match: re.Match[str]) -> str:
+    kept = match["kept"]
+    if match[0][len(kept) :].lower() in _COMMON_VALUES:
+        return match[0]  # `postgres://user:password@localhost`, as manuals have it
+    return f"{kept}[redacted:{name}]"
 
 
 def _is_random(part: str) -> bool:
@@ -185,4 +218,21 @@ def _forms(value: str) -> list[str]:
     forms = {value, json.dumps(value)[1:-1]}
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
+    forms |= _encoded(value)
     return [form for form in forms if len(form) >= LEAST_CHARACTERS]
+
+
+def _encoded(value: str) -> set[str]:
+    """What of a value is the same in every base64 text that holds it, at each of the three ways in which it may lie there.
+
+    `Authorization: Basic …`, a Kubernetes secret, `echo $TOKEN | base64`. A short value leaves too little to be known by.
+    """
+    data = value.encode("utf-8", "replace")
+    if len(data) < _LEAST_ENCODED:
+        return set()
+    found = set()
+    for before in range(3):
+        text = base64.b64encode(b"\0" * before + data).decode()
+        whole = text[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
+        found |= {whole, whole.replace("+", "-").replace("/", "_")}
+    return found

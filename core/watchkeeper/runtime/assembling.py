@@ -17,7 +17,7 @@ from watchkeeper.agents.storetools.recalling import RecallTool
 from watchkeeper.agents.storetools.remembering import memory_tools
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import Tool
-from watchkeeper.agents.tools.mcp import McpServers, parse_servers, secrets_of
+from watchkeeper.agents.tools.mcp import McpServers, parse_servers
 from watchkeeper.agents.tools.permissions import Permissions, parse_rules
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import default_counter
@@ -25,16 +25,18 @@ from watchkeeper.models.registry import ModelConfig, resolve
 from watchkeeper.models.slots import Gate, Gates
 from watchkeeper.records.clock import Clock
 from watchkeeper.records.ids import IdSource, random_id
+from watchkeeper.records.known_secrets import known_secrets
 from watchkeeper.records.model import Cost, Model, Usage
 from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.budgets import Budgets
-from watchkeeper.runtime.config import Config, config_folder, load_config, load_workspace_config
+from watchkeeper.runtime.config import Config, load_config, load_workspace_config
 from watchkeeper.runtime.host import SessionHost
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.redacting import RedactedModel
 from watchkeeper.runtime.starting import SessionSettings, check_workspace
 from watchkeeper.store.encoding import plain
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.user_secrets import config_folder
 
 
 @dataclass(slots=True)
@@ -79,8 +81,8 @@ async def assemble(
     config = config or load_config()
     roles = load_roles(workspace, config_folder())
     pool = WorkerPool(settings.max_parallel, workspace, os.environ, timeout_seconds=config.tool_timeout_seconds)
-    servers = parse_servers(config.mcp_servers)
-    mcp = McpServers(servers, workspace, os.environ)
+    redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
+    mcp = McpServers(parse_servers(config.mcp_servers), workspace, os.environ, redact)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
@@ -93,7 +95,6 @@ async def assemble(
         allow=frozenset(settings.allow),
         deny=frozenset(settings.deny),
     )
-    redact = Redactor(os.environ, secrets_of(servers) | _named_key(config))
     live = LiveRows(store, clock, redactor=redact)
     models: dict[str, Model] = {}
 
@@ -173,13 +174,6 @@ def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, re
     tools |= builtin_tools(pool)
     tools |= mcp.tools()
     return tools
-
-
-def _named_key(config: Config) -> dict[str, str]:
-    """The key in the variable that the configuration names, whatever that is called."""
-    name = config.anthropic.api_key_env
-    value = os.environ.get(name) if name else None
-    return {name: value} if name and value else {}
 
 
 def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:

@@ -6,7 +6,6 @@ A flag wins over the environment, the environment over the user's file, the user
 
 from __future__ import annotations
 
-import os
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from watchkeeper.records.errors import BadInput
+from watchkeeper.store.user_secrets import config_folder
 
 M = TypeVar("M", bound=BaseModel)
 PermissionName = Literal["allow", "ask", "deny"]
@@ -82,16 +82,6 @@ class WorkspaceConfig(_Strict):
     """What a workspace's own `.watchkeeper/config.toml` may say: narrower permissions."""
 
     permissions: dict[str, PermissionName] = {}
-
-
-def config_folder() -> Path:
-    """`WATCHKEEPER_CONFIG_DIR`, else the user's configuration folder."""
-    chosen = os.environ.get("WATCHKEEPER_CONFIG_DIR")
-    if chosen:
-        return Path(chosen).expanduser()
-    from platformdirs import user_config_path
-
-    return user_config_path("watchkeeper", appauthor=False)
 
 
 def load_config(folder: Path | None = None) -> Config:

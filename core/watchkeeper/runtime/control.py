@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
-from watchkeeper.records.redact import Redactor
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import refuse_imported
+from watchkeeper.store.user_secrets import user_redactor
 
 GUARD = "WATCHKEEPER_AGENT"
 """Set in the environment of every tool: an agent must not steer the run that it is part of."""
@@ -76,7 +76,7 @@ def submit(
             kind=kind,
             agent_id=agent_id,
             task_id=task_id,
-            payload=Redactor(os.environ)(payload or {}),
+            payload=user_redactor()(payload or {}),
             requested_by=requested_by,
             dedupe_key=dedupe_key,
             now=time.time(),

@@ -10,7 +10,6 @@ from typing import Any
 from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.records.model import Model
-from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime import control
 from watchkeeper.runtime.carrying import carry
 from watchkeeper.runtime.host import HostResult, SessionHost
@@ -18,6 +17,7 @@ from watchkeeper.runtime.starting import NewSession, SessionSettings, create_ses
 from watchkeeper.store import database, state
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.user_secrets import user_redactor
 
 
 class Runtime:
@@ -70,7 +70,7 @@ class Runtime:
         wanted = NewSession(goal, Path(workspace), ref, settings or SessionSettings(), budgets or {})
         prepare = None
         if from_session is not None:
-            prepare = carry(self.path, from_session, redact=Redactor(os.environ)).write
+            prepare = carry(self.path, from_session, redact=user_redactor()).write
         return create_session(self.path, wanted, new_id=self._new_id, now=self._clock.now(), prepare=prepare)
 
     async def run(self, session_id: str, *, resume: bool = True, once: int | None = None) -> HostResult:

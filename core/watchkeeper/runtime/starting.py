@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -12,12 +11,12 @@ from typing import Any
 
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.ids import IdSource, random_id
-from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Group
 
 BUDGET_KINDS = ("usd", "tokens", "turns", "seconds")
@@ -89,7 +88,7 @@ def create_session(
             group,
             session_id=session_id,
             user_id=_user(),
-            goal=Redactor(os.environ).text(wanted.goal),
+            goal=user_redactor().text(wanted.goal),
             workspace=str(wanted.workspace.resolve()),
             model=wanted.model,
             settings=_plain(asdict(wanted.settings)),

@@ -8,7 +8,6 @@ does not begin where the file's row says is given up and read again.
 from __future__ import annotations
 
 import gc
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from watchkeeper.records.redact import Redactor
 from watchkeeper.store import database
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.message_index import index_within
+from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Group, Writer
 from watchkeeper.transcripts import finding
 from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
@@ -82,8 +81,8 @@ class Importer:
         live: the logs are followed as they grow (see `Batch.live`).
         progress: called now and then.
         only: the one program whose logs are taken; None: any.
-        redactor: takes secrets out of what is read: by default, the values of this process's secret variables and whatever
-            has a key's shape.
+        redactor: takes secrets out of what is read: by default, the values of this process's secret variables, those of
+            the user's configuration, and whatever has a key's shape.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Importer:
         redactor: Redactor | None = None,
     ) -> None:
         self._writer = writer
-        self._redactor = redactor or Redactor(os.environ)
+        self._redactor = redactor or user_redactor()
         self._pricing = pricing
         self._user_id = user_id
         self._live = live
@@ -206,9 +205,7 @@ class Importer:
         chunks = pending.chunks
 
         def batch(group: Group) -> Any:
-            counts = apply(Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live), group.connection, chunks)
-            index_within(group.connection)
-            return counts
+            return apply(Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live), group.connection, chunks)
 
         return chunks, self._writer.submit(batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 
@@ -9,20 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.agents.tools.mcp import McpServer, secrets_of
+from watchkeeper.records.known_secrets import known_secrets
 from watchkeeper.records.redact import Redactor
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA\nabc\n-----END RSA PRIVATE KEY-----"
 SHAPED = {
     "sk-ant-api03-" + "Ab1_" * 20: "anthropic-key",
     "sk-" + "Ab1c" * 12: "api-key",
-    "sk-proj-" + "Ab1c" * 12: "api-key",
+    "sk-proj-" + "Ab1c" * 12: "openai-key",
     "sk-or-v1-" + "0a1b" * 16: "api-key",
     "ghp_" + "a1B2" * 9: "github-token",
     "github_pat_" + "a1B2" * 15: "github-token",
     "AKIAIOSFODNN7EXAMPLE": "aws-key",
     "xoxb-123456789012-abcdefGHIJ": "slack-token",
     "AIza" + "a1B2c" * 7: "google-key",
+    "sk-proj-" + "aB-_" * 20: "openai-key",
+    "ya29." + "a1B2" * 9: "google-token",
+    "GOCSPX-" + "a1B2" * 7: "google-secret",
+    "hooks.slack.com/services/T0001/B0001/XXXXabcdefgh": "slack-webhook",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123_-abc": "jwt",
     PEM: "private-key",
 }
@@ -44,11 +49,45 @@ def test_values_of_secret_variables_are_replaced_by_their_name() -> None:
 
 
 def test_what_is_known_to_be_secret_is_replaced_whatever_its_name() -> None:
-    servers = [McpServer("git", command="x", env={"GIT_TOKEN": "token-of-git", "MODE": "read-only-mode"})]
-    servers.append(McpServer("web", url="http://x", headers={"Authorization": "Bearer abc-def-ghi"}))
-    redactor = Redactor({"PLAIN": "plain-value"}, secrets_of(servers) | {"PLAIN": "plain-value"})
+    servers = {
+        "git": {"command": "x", "env": {"GIT_TOKEN": "token-of-git", "MODE": "read-only-mode"}},
+        "web": {"url": "http://x/?api_key=in-the-query&page=number-one", "headers": {"Authorization": "Bearer abc-def-ghi"}},
+        "run": {
+            "command": "x",
+            "args": ["--root", "/a/long/path", "--api-key", "of-the-flag", "--token=of-the-other", "H: x-value"],
+        },
+        "odd": {"command": "x", "args": 7, "env": [], "headers": None, "url": "http://[", "more": {}},
+    }
+    environ = {"PLAIN": "plain-value"}
+    redactor = Redactor(environ, known_secrets({"mcp_servers": servers, "anthropic": {"api_key_env": "PLAIN"}}, environ))
     assert redactor.text("plain-value token-of-git") == "[redacted:PLAIN] [redacted:git.GIT_TOKEN]"
     assert redactor.text("Bearer abc-def-ghi, read-only-mode") == "Bearer [redacted:web.Authorization], read-only-mode"
+    assert redactor.text("in-the-query number-one") == "[redacted:web.api_key] number-one"
+    assert redactor.text("of-the-flag of-the-other x-value") == "[redacted:run.api-key] [redacted:run.token] x-value"
+    assert known_secrets({"mcp_servers": "none", "anthropic": []}, environ) == {}
+
+
+@pytest.mark.parametrize("before", ["", "x", "user:", "a long text before it: "])
+def test_a_known_value_is_found_in_base64_wherever_it_lies(before: str) -> None:
+    value = "correct horse ~battery?? staple"
+    redactor = Redactor({"MY_PASSWORD": value})
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        text = encode(f"{before}{value} after".encode()).decode()
+        clean = redactor.text(f"Basic {text}")
+        assert "[redacted:MY_PASSWORD]" in clean
+        assert len(clean) < len(text)
+
+
+def test_the_password_of_a_url_is_replaced_and_the_rest_of_it_stays() -> None:
+    redactor = Redactor({})
+    assert redactor.text("postgres://app:hunter2x@db:5432/x") == "postgres://app:[redacted:url-password]@db:5432/x"
+    assert redactor.text("https://:hunter2x@[::1]/") == "https://:[redacted:url-password]@[::1]/"
+    assert redactor.line(b'{"u": "amqp://a:hunter2x@q"}') == b'{"u": "amqp://a:[redacted:url-password]@q"}'
+    for text in (
+        "postgres://user:password@localhost", "http://$USER:$PASSWORD@x", "http://a:${SECRET}@x", "http://<user>:<password>@x",
+        "http://host:8080/@scope/name", "see http://host:8080, mail me@x.org", "git@github.com:me/it.git",
+    ):  # fmt: skip
+        assert redactor.text(text) is text
 
 
 def test_a_secret_is_found_as_it_stands_inside_json_too() -> None:
@@ -113,7 +152,22 @@ def test_redacting_twice_changes_nothing_more(parts: list[str], noise: str) -> N
     assert redactor.text(once) == once
 
 
-HARD = ["sk-", "sk-ab-", "sk-" + "a" * 30 + " ", "eyJ", "eyJaaaaaaaaaaaa-", "A", "-----BEGIN PRIVATE KEY-----", "gh", "AKIA", " "]
+HARD = [
+    "://",
+    "://a:",
+    "://a:aaaaaa",
+    "ecretAccessKey=",
+    "sk-",
+    "sk-ab-",
+    "sk-" + "a" * 30 + " ",
+    "eyJ",
+    "eyJaaaaaaaaaaaa-",
+    "A",
+    "-----BEGIN PRIVATE KEY-----",
+    "gh",
+    "AKIA",
+    " ",
+]
 
 
 @pytest.mark.parametrize("piece", HARD)

@@ -18,6 +18,7 @@ from tests.core.tools.conftest import context
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, ToolResult
 from watchkeeper.agents.tools.mcp import McpServer, McpServers, parse_servers, tool_name
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.redact import Redactor
 
 PROGRAM = str(Path(__file__).with_name("small_mcp_server.py"))
 
@@ -52,6 +53,17 @@ async def test_a_servers_tools_are_called_by_its_name(servers: McpServers) -> No
     failed = await call(servers, "fail")
     assert failed.is_error
     assert "fail" in str(failed.content)
+
+
+async def test_what_a_server_says_of_its_tools_holds_no_secret(workspace: Path) -> None:
+    redactor = Redactor({}, {"numbers": "two numbers"})
+    made = McpServers([server()], workspace, os.environ, redactor)
+    try:
+        await made.start()
+        add = made.tools()["mcp__small__add"]
+        assert add.spec.description == "Add [redacted:numbers]."
+    finally:
+        await made.aclose()
 
 
 async def test_a_server_cannot_vouch_for_itself(servers: McpServers) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from watchkeeper.records.redact import Redactor
@@ -22,7 +22,8 @@ def test_whatever_holds_a_hint_is_suspected(before: bytes, hint: bytes, after: b
     assert suspicion(REDACTOR)(before + hint + after)
 
 
-@given(st.one_of(st.binary(max_size=80), st.text("sk-gh_pAIzaSeyJ xo{}.", max_size=80).map(str.encode)))
+@given(st.one_of(st.binary(max_size=80), st.text("sk-gh_pAIzaSeyJ xo{}.:/@", max_size=80).map(str.encode)))
+@example(b"postgres://app:hunter2x@db")
 def test_the_quick_look_agrees_with_the_thorough_one(data: bytes) -> None:
     plain = Redactor({"MY_TOKEN": "p.+w(o)rd[x]-#&~ |123"})
     assert suspicion(plain)(data) == plain.suspects(data)

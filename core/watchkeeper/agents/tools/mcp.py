@@ -11,7 +11,7 @@ import fnmatch
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import ToolSpec
-from watchkeeper.records.redact import SECRET_NAMES
 
 LIST_TOOLS = "\0list"
 LONGEST_NAME = 64
@@ -78,15 +77,6 @@ def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
             fault = error.errors()[0]
             raise BadInput(f"{where}.{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
     return servers
-
-
-def secrets_of(servers: list[McpServer]) -> dict[str, str]:
-    """What the configuration gives to servers alone, for a `Redactor`: headers, and variables that look like secrets."""
-    found: dict[str, str] = {}
-    for server in servers:
-        found |= {f"{server.name}.{name}": value.removeprefix("Bearer ") for name, value in server.headers.items()}
-        found |= {f"{server.name}.{name}": value for name, value in server.env.items() if SECRET_NAMES.search(name)}
-    return found
 
 
 class _Link:
@@ -208,9 +198,19 @@ class McpTool:
 
 
 class McpServers:
-    """All servers of one host, started together, ended together."""
+    """All servers of one host, started together, ended together.
 
-    def __init__(self, servers: list[McpServer], workspace: Path, environ: Mapping[str, str]) -> None:
+    `redact` takes secrets out of what they say of their tools: that stands in every prompt.
+    """
+
+    def __init__(
+        self,
+        servers: list[McpServer],
+        workspace: Path,
+        environ: Mapping[str, str],
+        redact: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        self._redact = redact
         self._links = [_Link(server, workspace, environ) for server in servers]
         self._tools: dict[str, Tool] = {}
         self.warnings: list[str] = []
@@ -247,7 +247,8 @@ class McpServers:
             schema = {"type": "object"}
         description = str(one.get("description") or remote)[:LONGEST_DESCRIPTION]
         idempotent = any(fnmatch.fnmatchcase(remote, pattern) for pattern in link.server.idempotent)
-        self._tools[name] = McpTool(ToolSpec(name, description, schema), idempotent, link, remote)
+        spec = ToolSpec(name, self._redact(description), self._redact(schema))
+        self._tools[name] = McpTool(spec, idempotent, link, remote)
 
 
 def tool_name(server: str, tool: str) -> str:

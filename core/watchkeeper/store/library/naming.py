@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.redact import Redactor
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode, encode, plain
 from watchkeeper.store.library.changing import change
+from watchkeeper.store.user_secrets import user_redactor
 
 LONGEST_TITLE = 400
 LONGEST_TAG = 60
@@ -24,7 +23,7 @@ def rename(path: Path, session_id: str, title: str) -> str | None:
         BadInput: longer than 400 characters.
         DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
     """
-    kept = " ".join(Redactor(os.environ).text(plain(title)).split()) or None
+    kept = " ".join(user_redactor().text(plain(title)).split()) or None
     if kept is not None and len(kept) > LONGEST_TITLE:
         raise BadInput(f"the title has {len(kept)} characters; at most {LONGEST_TITLE} are kept")
 
@@ -67,7 +66,7 @@ def tag_of(text: str) -> str:
         BadInput: none.
     """
     tag = plain(text).strip().lstrip("#+")
-    if Redactor(os.environ).text(tag) != tag:
+    if user_redactor().text(tag) != tag:
         raise BadInput("a tag is seen by everybody; this one is a secret")
     if not tag or len(tag) > LONGEST_TAG or any(character.isspace() or character in ",\"'[]" for character in tag):
         raise BadInput(f"{text!r} is no tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`")

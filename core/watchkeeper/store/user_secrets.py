@@ -1,0 +1,33 @@
+"""What takes secrets out of whatever a person's own commands write: goals, messages to agents, titles, imported logs.
+
+A host has the configuration at hand. Whoever writes without one (a command line, the dashboard) reads from it only what is
+secret, and goes on without where the file is damaged: the host is who complains of that.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+
+from watchkeeper.records.known_secrets import known_secrets
+from watchkeeper.records.redact import Redactor
+
+
+def config_folder() -> Path:
+    """`WATCHKEEPER_CONFIG_DIR`, else the user's configuration folder."""
+    chosen = os.environ.get("WATCHKEEPER_CONFIG_DIR")
+    if chosen:
+        return Path(chosen).expanduser()
+    from platformdirs import user_config_path
+
+    return user_config_path("watchkeeper", appauthor=False)
+
+
+def user_redactor() -> Redactor:
+    """Knows the secret variables of this process, and what the user's configuration holds."""
+    try:
+        config = tomllib.loads((config_folder() / "config.toml").read_text("utf-8"))
+    except (OSError, ValueError, RuntimeError, RecursionError):
+        config = {}
+    return Redactor(os.environ, known_secrets(config, os.environ))
