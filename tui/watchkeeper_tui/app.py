@@ -302,13 +302,22 @@ class WatchkeeperApp(KeyOrder):
         self.left_by = how
         session = self.snapshot.session
         if how == "pause" and session is not None:
-            try:
-                self.control.submit(session.id, "pause", agent_id=None, task_id=None, payload={})
-            except Exception as error:
-                # Better to stay than to leave in the belief that it was paused.
-                self._live.say(f"not paused: {sanitize(str(error))}", "failed", seconds=12)
-                return
-        self.exit(0)
+            self._live.say("pausing the run, then leaving …", "muted", seconds=60)
+            # Beside the event loop: another program may hold the database.
+            self.run_worker(lambda: self._pause(session.id), thread=True, exit_on_error=False, group="commands")
+        else:
+            self.exit(0)
+
+    def _pause(self, session_id: str) -> None:
+        """In a worker thread."""
+        try:
+            self.control.submit(session_id, "pause", agent_id=None, task_id=None, payload={})
+        except Exception as error:
+            # Better to stay than to leave in the belief that it was paused.
+            self.left_by = "leave"
+            self.call_from_thread(self._live.say, f"not paused: {self._live.trouble(error)}", "failed", seconds=12)
+        else:
+            self.call_from_thread(self.exit, 0)
 
     def action_quit_now(self) -> None:
         self.exit(0)

@@ -172,9 +172,10 @@ class Reader(threading.Thread):
 
     def _read(self, changed: bool) -> None:
         if self._connection is None:
-            from watchkeeper.store.database import open_readonly
+            from watchkeeper.store.database import VIEWER_LOCK_SECONDS, open_readonly
 
-            self._connection = accept_any_text(open_readonly(self._path, check_same_thread=False))
+            opened = open_readonly(self._path, check_same_thread=False, lock_timeout_seconds=VIEWER_LOCK_SECONDS)
+            self._connection = accept_any_text(opened)
             self._file = _identity(self._path)
             # A new connection may be to another file of that name: nothing of the old one is taken for granted.
             self._fold = self._detail = None
@@ -186,7 +187,7 @@ class Reader(threading.Thread):
             try:
                 result = question(connection)
             except sqlite3.Error as error:
-                result = error
+                result = self._explained(error)
             answer(result)
         if self._session_id is None:
             return
@@ -254,17 +255,21 @@ class Reader(threading.Thread):
             self._detail = DetailFold(session_id, agent.id)
         return self._detail.read(connection, agent)
 
+    def _explained(self, error: sqlite3.Error) -> StoreUnusable:
+        from watchkeeper.store.database import explain
+
+        return StoreUnusable(explain(self._path, error))
+
     def _fail(self, error: Exception) -> None:
         """Say once why nothing can be read; the last good reading stays."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         if isinstance(error, sqlite3.Error):
-            from watchkeeper.store.database import explain
-
-            problem = explain(self._path, error)
-        elif isinstance(error, (WatchkeeperError, OSError)):
-            problem = str(error)
+            error = self._explained(error)
+        if isinstance(error, (WatchkeeperError, OSError)):
+            # By its name: its path may fill the line that says it.
+            problem = str(error).replace(str(self._path), self._path.name)
         else:
             problem = f"a fault of the dashboard ({type(error).__name__}: {error}); what is shown is what was read before"
         while self._questions:

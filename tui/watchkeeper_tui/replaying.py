@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store import database
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
@@ -21,6 +22,7 @@ from watchkeeper_tui.transcript import fold_message
 EVENTS_SHOWN = 300
 """The newest events up to the position that are listed."""
 MESSAGES_SHOWN = 80
+RETRY_SECONDS = 1.0
 _BLOCKS_KEPT = 4_000
 
 
@@ -97,14 +99,16 @@ class Projector(threading.Thread):
             while (work := self._next()) is not None:
                 try:
                     if connection is None:
-                        from watchkeeper.store.database import open_readonly
-
-                        connection = accept_any_text(open_readonly(self._path))
+                        connection = accept_any_text(
+                            database.open_readonly(self._path, lock_timeout_seconds=database.VIEWER_LOCK_SECONDS)
+                        )
                     news = self._open(connection) if work == "open" else self._frame(connection, *work)
                 except InterruptedError:
                     break
                 except (sqlite3.Error, WatchkeeperError, OSError, ValueError) as error:
-                    news = Problem(str(error))
+                    news = Problem(database.explain(self._path, error) if isinstance(error, sqlite3.Error) else str(error))
+                    if database.is_busy(error) or database.is_busy(error.__cause__ or error):
+                        self._again(work)
                 if news is not None and not self._closed:
                     self._publish(news)
         finally:
@@ -124,6 +128,15 @@ class Projector(threading.Thread):
                 return "open"
             wanted, self._wanted = self._wanted, None
             return wanted
+
+    def _again(self, work: tuple[int, str | None] | str) -> None:
+        """Another program holds the database: in a moment the same again, unless something else is asked for."""
+        with self._news:
+            self._news.wait_for(lambda: self._closed or self._wanted is not None, RETRY_SECONDS)
+            if isinstance(work, str):
+                self._reopen = True
+            elif self._wanted is None:
+                self._wanted = work
 
     def _open(self, connection: Connection) -> News:
         connection.execute("BEGIN")

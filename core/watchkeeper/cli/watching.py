@@ -15,6 +15,8 @@ from watchkeeper.cli.options import complete_session, db_option, is_terminal
 from watchkeeper.records.errors import NotFound, WatchkeeperError
 from watchkeeper.store import database, sessions
 
+START_LOCK_SECONDS = 5.0
+"""How long somebody looks at an empty terminal before a lock is told of."""
 FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
 """Names of programs, none of which can be the beginning of an id."""
 
@@ -31,7 +33,7 @@ def watch(ctx: click.Context, session: str | None = None, db: Path | None = None
     path = (db or database.default_path()).expanduser().absolute()
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
-    connection = database.open_readonly(path)
+    connection = database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)
     try:
         session_id = sessions.find(connection, session or "last")
     finally:

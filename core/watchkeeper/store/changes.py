@@ -80,7 +80,9 @@ class ChangeFeed:
     def _changed(self) -> bool:
         try:
             if self._connection is None:
-                self._connection = database.open_readonly(self._path, check_same_thread=False)
+                self._connection = database.open_readonly(
+                    self._path, check_same_thread=False, lock_timeout_seconds=database.VIEWER_LOCK_SECONDS
+                )
             version = self._connection.execute("PRAGMA data_version").fetchone()[0]
         except (sqlite3.Error, StoreUnusable):
             return True

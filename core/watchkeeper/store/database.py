@@ -20,6 +20,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
 )
 LOCK_TIMEOUT_SECONDS = 30.0
+VIEWER_LOCK_SECONDS = 1.0
+"""How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
 
 
 def default_path() -> Path:
@@ -52,26 +54,29 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
         return connection
 
 
-def open_readonly(path: Path, *, check_same_thread: bool = True) -> Connection:
+def open_readonly(path: Path, *, check_same_thread: bool = True, lock_timeout_seconds: float | None = None) -> Connection:
     """A viewer's connection: it can never write, and never checkpoints. An older file is migrated first.
 
+    `lock_timeout_seconds`: how long this, and then each reading, waits for another program that holds the file.
+
     Raises:
-        StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, or damaged.
+        StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, locked, or damaged.
     """
     if not path.exists():
         raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
     with _clear_errors(path):
         uri = f"file:{quote(str(path.absolute()))}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=5.0, check_same_thread=check_same_thread)
+        wait = 5.0 if lock_timeout_seconds is None else lock_timeout_seconds
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=wait, check_same_thread=check_same_thread)
         try:
             connection.execute("PRAGMA query_only=ON")
-            version, _ = _versions(connection, path)
+            version, _ = _versions(connection, path, lock_timeout_seconds)
             if version == 0:
                 raise StoreUnusable(f"{path} is no database of Watchkeeper; choose another with --db")
             if version < SCHEMA_VERSION:
                 connection.close()
                 open_writable(path).close()
-                return open_readonly(path, check_same_thread=check_same_thread)
+                return open_readonly(path, check_same_thread=check_same_thread, lock_timeout_seconds=lock_timeout_seconds)
         except BaseException:
             connection.close()
             raise
@@ -162,8 +167,8 @@ def _prepare_file(path: Path) -> None:
         raise StoreUnusable(f"{path} cannot be written; check its permissions or choose another with --db")
 
 
-def _versions(connection: Connection, path: Path) -> tuple[int, int]:
-    version, application, has_tables = _retrying(lambda: _look(connection))
+def _versions(connection: Connection, path: Path, timeout_seconds: float | None = None) -> tuple[int, int]:
+    version, application, has_tables = _retrying(lambda: _look(connection), timeout_seconds)
     if version > SCHEMA_VERSION and application == APPLICATION_ID:
         raise StoreUnusable(
             f"{path} was written by a newer Watchkeeper (schema {version}, this program knows {SCHEMA_VERSION}); upgrade it"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID, Action
 from watchkeeper_tui.previews import question_lines
-from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.targets import Request, Target

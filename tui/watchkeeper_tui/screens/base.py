@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.slash import SLASHES, Parsed, completions, parse
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece
@@ -61,6 +62,11 @@ class WatchScreen(Screen[None]):
         self._notice = ((text, role),)
         self._notice_until = self.watch_app.now() + seconds
         self.query_one(StatusLine).say(self._notice)
+
+    def trouble(self, error: BaseException | str) -> str:
+        """What went wrong, as one line: the open database by its name, for its path may fill the line."""
+        path = self.watch_app.database_path
+        return clip(sanitize(str(error).replace(str(path), path.name)), 300)
 
     def notice(self, now: float) -> tuple[Piece, ...]:
         """What was said last, while it is fresh."""

@@ -11,11 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from textual.timer import Timer
+
 from watchkeeper.store import library
 from watchkeeper.store.dashboard_sessions import SessionLine
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.statements import LOCKED, LOCKED_AFTER_SECONDS
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.sessions import DeletedLine, SessionsView, session_name, tags_of
 
@@ -48,26 +51,29 @@ class Keeping(_Base):
     def keep(self, doing: str, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Change something in a thread of its own, then say so; a refusal is said in its place."""
         self.say(f"{doing} …", "muted", seconds=60)
+        late = self.set_timer(LOCKED_AFTER_SECONDS, lambda: self.say(f"{doing}: {LOCKED}", "waiting", seconds=60))
 
         def run() -> None:
             try:
                 result = work()
             except Exception as error:
                 # A worker must never end the dashboard; what went wrong is said where the result would have been.
-                self.app.call_from_thread(self._refused, doing, error)
+                self.app.call_from_thread(self._refused, doing, error, late)
                 return
-            self.app.call_from_thread(self._kept, done, result)
+            self.app.call_from_thread(self._kept, done, result, late)
 
         self.run_worker(run, thread=True, exit_on_error=False, group="library")
 
-    def _kept(self, done: Callable[[T], None], result: T) -> None:
+    def _kept(self, done: Callable[[T], None], result: T, late: Timer) -> None:
+        late.stop()
         if self.is_mounted and not self._closing:
             done(result)
             self.reload()
 
-    def _refused(self, doing: str, error: Exception) -> None:
+    def _refused(self, doing: str, error: Exception, late: Timer) -> None:
+        late.stop()
         if self.is_mounted and not self._closing:
-            self.say(f"✗ {doing}: {clip(sanitize(str(error)), 300)}", "failed", seconds=12)
+            self.say(f"✗ {doing}: {self.trouble(error)}", "failed", seconds=12)
 
     # Who is meant.
 

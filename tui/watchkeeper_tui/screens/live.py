@@ -177,6 +177,8 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
 
     def _draw(self, now: float) -> None:
         snapshot, roster = self.snapshot, self.roster
+        if snapshot.problem:
+            now = snapshot.read_at  # nobody knows what went on since
         roster.update(snapshot, now)
         plan_words, event_words = self.words.get("plan", ""), self.words.get("events", "")
         order = self.watch_app.layout_kept.order

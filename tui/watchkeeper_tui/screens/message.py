@@ -155,8 +155,8 @@ class MessageScreen(WatchScreen):
         if place != self._place or not self.is_mounted or self._closing:
             return
         if not isinstance(result, Around):
-            said = str(result) if isinstance(result, Exception) else "that message is no longer in the database"
-            self.say(f"! {sanitize(said)}", "failed", seconds=12)
+            said = result if isinstance(result, Exception) else "that message is no longer in the database"
+            self.say(f"! {self.trouble(said)}", "failed", seconds=12)
             return
         self._around = result
         names: dict[str, str] = {}

@@ -19,7 +19,6 @@ from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.replaying import Frame, News, Opened, Problem, Projector
 from watchkeeper_tui.roster import Roster
-from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.replay_fork import ForkingFromStep
@@ -160,7 +159,7 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         if not self.is_mounted or self._closing:
             return
         if isinstance(news, Problem):
-            self.say(f"! {clip(sanitize(news.text), 300)}", "failed", seconds=600)
+            self.say(f"! {self.trouble(news.text)}", "failed", seconds=600)
             return
         again, self._notice_until = self._recording is not None, 0.0
         self._recording, self._marks = news.recording, news.recording.marks

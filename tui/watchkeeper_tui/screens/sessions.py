@@ -65,6 +65,8 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         self._hits: dict[str, MessageHit] = {}
         self._agents: dict[str, str] = {}
         self._most = SESSIONS_AT_ONCE
+        self._problem: str | None = "reading the sessions …"
+        """Why the list is not what is in the database; None once it was read."""
         self._to_top = False
         """What comes next is another search's: its first row is selected, not the one in the old one's place."""
 
@@ -116,9 +118,11 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         if result is None or asked != self._asked or not self.is_mounted or self._closing:
             return
         if isinstance(result, Exception):
-            self.query_one(StatusLine).say([("! ", "failed"), (sanitize(str(result)), "failed")])
+            self._problem = f"! {self.trouble(result)}"
+            self._describe()
             return
         assert isinstance(result, tuple)
+        self._problem = None
         rows, self._hits, self._agents, whole, self.shows_deleted = result
         view = self.view
         view.now = self.watch_app.now()
@@ -158,6 +162,10 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         hit = self._hits.get(row.id) if row is not None else None
         self.query_one(HitPane).show(HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None)
         self.redraw_keys()
+        if self._problem is not None:
+            role = "failed" if self._problem.startswith("! ") else "muted"
+            self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(self._problem, role)])
+            return
         if row is None:
             text = "nothing found" if self.search_text else "no sessions yet; start one with `wk run GOAL` or `wk demo`"
             self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(text, "muted")])

@@ -24,6 +24,10 @@ LOCKED_AFTER_SECONDS = 1.5
 LOCKED = "waiting, another program holds the database"
 """Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
 
+LOCKED_AFTER_SECONDS = 1.5
+LOCKED = "waiting, another program holds the database"
+"""Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
+
 
 def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float) -> list[Piece]:
     """Trouble with the database, then your last command, then who needs you, then how the run and the row stand."""
@@ -57,6 +61,8 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     if len(several) > 1:
         return _several(snapshot, several, now)
     if newest.command_id is None:
+        if now - newest.at > LOCKED_AFTER_SECONDS:
+            return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
         if now - newest.at > LOCKED_AFTER_SECONDS:
             return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
         return [("… ", "muted"), (newest.about, "text"), (": writing the command", "muted")]

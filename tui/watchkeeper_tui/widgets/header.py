@@ -82,6 +82,10 @@ class Header(Widget):
             if self._behind:
                 text += f", {self._behind:,} behind"
             groups.append((0, [(text + " ", "badge_frozen"), (" ", "text")]))
+        if snapshot.problem:
+            # What the badge says was so when it was read last.
+            groups.append((0, [(f" ! NOT READ {figures.duration(now - snapshot.read_at)} ", "badge_failed"), (" ", "text")]))
+            now = snapshot.read_at
         session = snapshot.session
         if session is None:
             groups.append((1, [("watchkeeper", "accent")]))

@@ -1,0 +1,176 @@
+"""A database that another program holds: the screen goes on, says so, loses nothing, and carries on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+
+from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
+from watchkeeper_tui.control import StoreControl
+from watchkeeper_tui.screens.replay import ReplayScreen
+from watchkeeper_tui.screens.sessions import SessionsScreen
+
+WIDE = (120, 40)
+INSTANT = 0.5
+"""Far less than anybody waits for a lock."""
+
+
+@pytest.fixture
+def rollback_desk(database: object, desk: Desk) -> Desk:
+    """A database whose readers wait for its writers: not in WAL mode, as a copy made elsewhere may be."""
+    desk.session.connection.execute("PRAGMA journal_mode=DELETE")
+    return desk
+
+
+@contextmanager
+def held(desk: Desk) -> Iterator[None]:
+    """Another connection holds the database, for as long as the block runs."""
+    holder = sqlite3.connect(str(desk.path), isolation_level=None, timeout=10)
+    holder.execute("BEGIN EXCLUSIVE")
+    try:
+        yield
+    finally:
+        if holder.in_transaction:
+            holder.execute("ROLLBACK")
+        holder.close()
+
+
+async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(rollback_desk: Desk) -> None:
+    desk = rollback_desk
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            desk.feed.wake()
+            await until(pilot, lambda: "is locked by another program" in text_of(pilot), seconds=4)
+            assert "NOT READ" in text_of(pilot).splitlines()[0]
+            shown = text_of(pilot)
+            desk.time += 95
+            await until(pilot, lambda: "NOT READ 1:35" in text_of(pilot).splitlines()[0])
+            # Nobody knows whether an agent was silent since.
+            assert "silent" not in text_of(pilot)
+            assert "explorer-1" in shown
+            before = time.monotonic()
+            await pilot.press("j", "k", "3", "right")
+            assert time.monotonic() - before < INSTANT * 4
+            assert "[Transcript]" in text_of(pilot)
+        desk.feed.wake()
+        await until(pilot, lambda: "locked" not in text_of(pilot) and "NOT READ" not in text_of(pilot))
+        desk.session.event("tool.done", "explorer1", "t-core", tool="bash", preview="after the lock")
+        desk.feed.wake()
+        await until(pilot, lambda: "after the lock" in text_of(pilot))
+
+
+async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(rollback_desk: Desk) -> None:
+    desk = rollback_desk
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            await pilot.press("s")
+            await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
+            assert "no sessions yet" not in text_of(pilot)
+            await until(pilot, lambda: "is locked by another program" in text_of(pilot), seconds=4)
+            desk.time += 30
+            await pilot.pause(1.2)
+            assert "no sessions yet" not in text_of(pilot)
+            assert "is locked by another program" in text_of(pilot)
+        desk.time += 30
+        await until(pilot, lambda: desk.session.id in text_of(pilot) and "locked" not in text_of(pilot))
+
+
+async def test_a_replay_that_meets_a_lock_begins_when_it_is_gone(rollback_desk: Desk) -> None:
+    desk = rollback_desk
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            pilot.app.open_replay(desk.session.id)  # type: ignore[attr-defined]
+            await until(pilot, lambda: "is locked by another program" in text_of(pilot), seconds=4)
+            assert isinstance(pilot.app.screen, ReplayScreen)
+        await until(pilot, lambda: "space plays" in text_of(pilot))
+
+
+async def test_a_command_waits_for_the_lock_beside_the_screen_and_says_so(desk: Desk) -> None:
+    app = desk.app()
+    app.control = StoreControl(desk.path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            before = time.monotonic()
+            await pilot.press("p", "j")
+            assert time.monotonic() - before < INSTANT * 4
+            await until(pilot, lambda: "… pause explorer-1" in text_of(pilot))
+            desk.time += 3
+            await until(pilot, lambda: "another program holds the database" in text_of(pilot))
+            # In WAL mode what is committed is read all the while.
+            assert "NOT READ" not in text_of(pilot)
+            assert desk.session.commands() == []
+        await until(pilot, lambda: [each[0] for each in desk.session.commands()] == ["pause"])
+
+
+async def test_a_command_that_never_got_the_lock_is_said_not_to_have_been_given(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.3)
+    app = desk.app()
+    app.control = StoreControl(desk.path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            await pilot.press("p")
+            await until(pilot, lambda: "is locked by another program" in text_of(pilot))
+        assert desk.session.commands() == []
+
+
+async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(desk: Desk) -> None:
+    app = desk.app()
+    app.control = StoreControl(desk.path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            before = time.monotonic()
+            await pilot.press("q", "p")
+            assert time.monotonic() - before < INSTANT * 4
+            await until(pilot, lambda: "pausing the run" in text_of(pilot))
+            assert app.is_running
+        await until(pilot, lambda: not app.is_running)
+    assert app.left_by == "pause"
+    assert [each[0] for each in desk.session.commands()] == ["pause"]
+
+
+async def test_a_run_that_could_not_be_paused_is_not_left(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.3)
+    app = desk.app()
+    app.control = StoreControl(desk.path)
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        with held(desk):
+            await pilot.press("q", "p")
+            await until(pilot, lambda: "not paused: " in text_of(pilot))
+        assert app.is_running
+        assert app.left_by == "leave"
+
+
+async def test_a_change_of_a_session_waits_for_the_lock_and_says_so(desk: Desk) -> None:
+    desk.host_pid = None
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("s")
+        await until(pilot, lambda: desk.session.id in text_of(pilot))
+        with held(desk):
+            await pilot.press("n")
+            pilot.app.screen.query_one("#prompt-line").value = "billing, in cents"  # type: ignore[attr-defined]
+            await pilot.press("enter")
+            await until(pilot, lambda: "another program holds the database" in text_of(pilot))
+        await until(pilot, lambda: "named billing, in cents" in text_of(pilot))
+
+
+def test_a_viewer_that_meets_a_lock_waits_no_longer_than_it_was_told(rollback_desk: Desk) -> None:
+    with held(rollback_desk):
+        before = time.monotonic()
+        with pytest.raises(database.StoreUnusable, match="locked by another program"):
+            database.open_readonly(rollback_desk.path, lock_timeout_seconds=0.2)
+        assert time.monotonic() - before < 2
