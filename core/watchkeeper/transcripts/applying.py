@@ -9,8 +9,9 @@ from typing import Any
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.message_index import index_inserted
 from watchkeeper.transcripts.batch import Batch
-from watchkeeper.transcripts.records import Raw, Record, Session
+from watchkeeper.transcripts.records import Raw, Record, Session, Skipped
 from watchkeeper.transcripts.sessionfold import SessionFold
 
 
@@ -40,6 +41,8 @@ class Chunk:
     """Key of the session to which its first records belong."""
     groups: list[tuple[int, bytes, list[Record]]] = field(default_factory=list)
     line: int = 0
+    written_at: float = 0.0
+    """When its file was last written to: the time of records that have none."""
     waiting: bool = False
     bytes: int = 0
     read_bytes: int = 0
@@ -53,7 +56,7 @@ class Chunk:
         """The chunk that begins where this one ends."""
         return Chunk(
             self.path, self.stored_path, self.program, None, reread=self.reread, follows=True, begins=self.read_bytes,
-            line=self.line,
+            line=self.line, written_at=self.written_at,
         )  # fmt: skip
 
 
@@ -69,7 +72,7 @@ class Counts:
 
 
 def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
-    """Write a batch.
+    """Write a batch, and index what it says.
 
     Raises:
         Overtaken: a file's row says otherwise than when the file was read.
@@ -82,6 +85,7 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
     finished = [fold.finish() for fold in folds]
     batch.into.flush(batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents])
+    index_inserted(connection, batch.indexed)
     return counts
 
 
@@ -107,8 +111,13 @@ def _apply_chunk(
             fold = sessions.get((chunk.program, group[0].key))
             if fold is None:
                 fold = sessions[chunk.program, group[0].key] = SessionFold(batch, chunk.program, group[0].key)
+        if fold is None and all(type(each) is Skipped for each in group):
+            counts.skipped.update(each.reason for each in group)  # type: ignore[union-attr]
+            tally[1] += 1
+            continue  # nothing is kept of it, so that no session is needed yet
         if fold is None:
             fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
+        fold.written_at = chunk.written_at
         if fold.deleted:
             counts.skipped["of a session that was deleted here"] += 1
             tally[1] += 1

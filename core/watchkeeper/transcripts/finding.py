@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HEAD_BYTES = 65_536
+MOST_PASSED = 128 << 20
+"""How far into a file its first whole lines are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,22 @@ def read_head(path: Path, limit: int = HEAD_BYTES) -> bytes:
     """
     with open(path, "rb") as file:
         return file.read(limit)
+
+
+def read_past(path: Path, head: bytes) -> bytes:
+    """What comes after a first line that is longer than the head: as much again; empty where the head says enough.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if head.count(b"\n") > 1 or len(head) < HEAD_BYTES:
+        return b""
+    with open(path, "rb") as file:
+        for _ in range(2):  # the second line may begin in the head, and end far behind it
+            while piece := file.readline(HEAD_BYTES):
+                if piece.endswith(b"\n") or file.tell() > MOST_PASSED:
+                    break
+        return file.read(HEAD_BYTES)
 
 
 def stored_path(path: Path) -> str:

@@ -14,15 +14,18 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from watchkeeper.store.encoding import encode, plain
 
+_BEFORE = "\ufeff\0"
+"""What may stand before the record of a line: a byte order mark, and the NULs that a crash leaves on some disks."""
+
 
 def parse(data: bytes) -> dict[str, Any] | None:
     """The JSON object that a line holds, or None where it holds none (broken, or another kind of value)."""
     try:
         value = from_json(data, cache_strings="keys")
     except ValueError:
-        # A lone surrogate or bytes that are no UTF-8: rare, and no reason to lose the record.
+        # A lone surrogate, bytes that are no UTF-8, a mark or a hole before it: rare, and no reason to lose the record.
         try:
-            value = bindable(json.loads(data.decode("utf-8", "replace")))
+            value = bindable(json.loads(data.decode("utf-8", "replace").lstrip(_BEFORE)))
         except (ValueError, RecursionError):
             return None
     return value if isinstance(value, dict) else None

@@ -11,7 +11,7 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts import finding, lines
 from watchkeeper.transcripts.applying import Chunk
 from watchkeeper.transcripts.jsontext import parse
-from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Source
+from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Source
 from watchkeeper.transcripts.registry import program_of, programs
 from watchkeeper.transcripts.suspicion import suspicion
 
@@ -30,6 +30,9 @@ def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | Non
     source = Source(found.path, finding.read_head(found.path))
     known = next((each for each in programs() if row is not None and each.name == row.program), None)
     program = known or program_of(source)
+    if program is None and (head := finding.read_past(found.path, source.head)):
+        source = Source(found.path, head)
+        program = program_of(source)
     if program is None or (only is not None and program is not only):
         return None
     companions = {name: redactor.line(data) for name, data in _companions(program, found.path).items()}
@@ -133,7 +136,10 @@ class OpenLog:
 
     def _first(self, again: bool) -> Chunk:
         row = self._row
-        chunk = Chunk(self._found.path, self._stored_path, self._program.name, row, first=True, again=again, reread=again)
+        chunk = Chunk(
+            self._found.path, self._stored_path, self._program.name, row,
+            first=True, again=again, reread=again, written_at=self._found.modified_at,
+        )  # fmt: skip
         if row is not None and not again:
             chunk.session, chunk.line = row.state["session"], row.lines
         return chunk
@@ -151,10 +157,10 @@ def _ended(chunk: Chunk, file: BinaryIO, place: int, reader: LineReader, open_en
 
 
 def _feed(reader: LineReader, number: int, line: lines.Line) -> list[Record]:
-    if line.size > lines.LONGEST_LINE:
-        return [TOO_LONG]
     try:
         found = reader.feed(number, line.data)
+        if line.size > lines.LONGEST_LINE:
+            return [each for each in found if type(each) is Session] + [TOO_LONG]  # its beginning alone says nothing
     except Exception as error:  # a reader must not; one that does loses no line for it
         return [Raw("?", f"the reader failed on it ({type(error).__name__})")]
     return found or [NOTHING_GIVEN]

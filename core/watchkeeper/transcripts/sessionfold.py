@@ -11,6 +11,7 @@ from typing import Any
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
+from watchkeeper.store.message_index import indexed_text
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.batch import ANCHORS, Batch, line_id
 from watchkeeper.transcripts.compactionfold import compact, summarise
@@ -53,6 +54,8 @@ class SessionFold:
         self._cursor = batch.cursor
         self._live = batch.live
         self._now = batch.now
+        self.written_at = 0.0
+        """When its log was last written to, where that is known."""
         self._agents: dict[str, AgentFold] = {}
         self._plans: dict[str, PlanFold] = {}
         self.id = stable_id(program, key)
@@ -155,7 +158,7 @@ class SessionFold:
 
     def _time(self, at: float | None) -> float:
         if at is None:
-            at = self._at if self._at is not None else self._now
+            at = self._at if self._at is not None else self._some_time()
         row = self.row
         if self._at is not None and 0 < at - row["last_active"] <= 300.0:
             row["hosted_seconds"] += at - row["last_active"]
@@ -163,6 +166,10 @@ class SessionFold:
         row["created_at"] = min(row["created_at"] or at, at)
         self._at = at
         return at
+
+    def _some_time(self) -> float:
+        """When something was said of which nobody told the time."""
+        return min(self._now, self.written_at) if self.written_at else self._now
 
     def _session(self, record: Session) -> None:
         row = self.row
@@ -189,7 +196,7 @@ class SessionFold:
             if row is not None:
                 found = AgentFold.load(self._cursor, key, row)
             else:
-                at = self._at if self._at is not None else self._now
+                at = self._at if self._at is not None else self._some_time()
                 found = AgentFold.new(agent_id, self.id, key, at)
                 found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
                 found.row["status"] = "working" if self._live else "done"
@@ -274,6 +281,7 @@ class SessionFold:
         row["message_tokens"] += tokens
         self.batch.texts[row["id"], row["last_seq"]] = text
         self.into["messages"].append((row["id"], row["last_seq"], role, text, tokens, row["message_tokens"], at))
+        self.batch.indexed.append((self.id, indexed_text(content, self.id)))
 
     def _tool_call(self, record: ToolCall) -> None:
         agent = self.agent(record.agent)
@@ -357,7 +365,7 @@ class SessionFold:
             self.row["model"] = main.row["model"] or self.row["model"]
             main.row["name"] = "main"
         if not self.row["last_active"]:
-            self.row["created_at"] = self.row["last_active"] = self._now
+            self.row["created_at"] = self.row["last_active"] = self._some_time()
         self.row["ended_at"] = self.row["last_active"]
         finished = [agent.finished() for agent in self._agents.values() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]

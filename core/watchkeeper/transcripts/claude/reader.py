@@ -59,7 +59,7 @@ class ClaudeReader:
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
         """The reader that `save` told of."""
         reader = cls(str(state["session"]), str(state["owner"]), state.get("meta"))
-        reader._opened = True
+        reader._opened = bool(state.get("opened", True))
         reader._workspace_known = bool(state.get("workspace_known"))
         reader._title_rank = int(state.get("title_rank", 0))
         reader._compacted = state.get("compacted")
@@ -72,6 +72,7 @@ class ClaudeReader:
             "session": self._session,
             "owner": self._owner,
             "meta": self._meta,
+            "opened": self._opened,
             "workspace_known": self._workspace_known,
             "title_rank": self._title_rank,
             "compacted": self._compacted,
@@ -84,7 +85,9 @@ class ClaudeReader:
             return [Skipped("empty line")]
         record = parse(data)
         if record is None:
-            return [Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")]
+            broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
+            # Of a log that begins so, its name (or a later line) tells the session.
+            return [broken] if self._opened else [Session(self._session), broken]
         found: list[Record] = []
         if not (self._opened and self._workspace_known):
             self._open(record, found)
