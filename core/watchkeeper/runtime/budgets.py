@@ -41,6 +41,8 @@ class Budgets:
         self._reads = reads
         self._session_id = session_id
         self._hosted_seconds = hosted_seconds
+        self._turns: tuple[int, int] | None = None
+        """Turns of all agents, through which event: counted once, and from then on in the log of events."""
 
     def reached(self, task_id: str | None) -> BudgetReached | None:
         """The first budget that is used up, for the session or for the task; None: go on."""
@@ -48,7 +50,7 @@ class Budgets:
         for owner, kind, amount in rows:
             if owner is not None and owner != task_id:
                 continue
-            spent = self.spent(owner)[kind]
+            spent = self.spent(owner, kind)
             if spent is not None and spent >= amount:
                 whole = owner is None
                 what = "the session's" if whole else "the task's"
@@ -56,18 +58,41 @@ class Budgets:
                 return BudgetReached(said, kind, whole)
         return None
 
-    def spent(self, task_id: str | None) -> dict[str, float | None]:
-        """What a session (None) or a task has used, by kind of budget."""
-        if task_id is None:
+    def spent(self, task_id: str | None, kind: str) -> float | None:
+        """What a session (None) or a task has used, in units of a kind of budget."""
+        if task_id is not None:
             row = self._reads.one(
-                "SELECT cost_usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens,"
-                " (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = sessions.id) FROM sessions WHERE id = ?",
+                "SELECT sum(cost_usd) AS usd, sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens,"
+                " sum(turn) AS turns, sum(active_seconds) AS seconds FROM agents WHERE task_id = ?",
+                (task_id,),
+            )
+            spent: float | None = row[kind]
+            return spent if kind == "usd" else spent or 0
+        if kind == "seconds":
+            return self._hosted_seconds()
+        if kind == "turns":
+            return self._count_turns()
+        row = self._reads.one(
+            "SELECT cost_usd AS usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens AS tokens"
+            " FROM sessions WHERE id = ?",
+            (self._session_id,),
+        )
+        of_session: float | None = row[kind]
+        return of_session
+
+    def _count_turns(self) -> int:
+        if self._turns is None:
+            row = self._reads.one(
+                "SELECT event_seq, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = sessions.id) FROM sessions"
+                " WHERE id = ?",
                 (self._session_id,),
             )
-            return {"usd": row[0], "tokens": row[1], "turns": row[2], "seconds": self._hosted_seconds()}
-        row = self._reads.one(
-            "SELECT sum(cost_usd), sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens), sum(turn),"
-            " sum(active_seconds) FROM agents WHERE task_id = ?",
-            (task_id,),
-        )
-        return {"usd": row[0], "tokens": row[1] or 0, "turns": row[2] or 0, "seconds": row[3] or 0.0}
+            self._turns = (row[1], row[0])
+        else:
+            row = self._reads.one(
+                "SELECT event_seq, (SELECT count(*) FROM events WHERE session_id = sessions.id AND seq > ?"
+                " AND kind = 'model.replied') FROM sessions WHERE id = ?",
+                (self._turns[1], self._session_id),
+            )
+            self._turns = (self._turns[0] + row[1], row[0])
+        return self._turns[0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from watchkeeper.agents import prompts
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.control import AgentControl
@@ -31,7 +33,7 @@ async def dispatch(
     prompt = prompts.system_prompt(role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md)
     system = environment.redact(prompt)
     source = _starts_from(environment, task)
-    inputs = inputs_of(store, task, plans.load_tasks(store, environment.session_id))
+    inputs = inputs_of(store, task)
     agent = Agent(
         id=agent_id, task_id=task.id, name=_name(environment, role.name), role=role.name, model=model, attempt=task.attempt,
         system=system, status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0,
@@ -91,20 +93,15 @@ async def dispatch(
     return agent_id
 
 
-def inputs_of(reads: object, task: Task, tasks: list[Task]) -> list[Input]:
+def inputs_of(reads: Any, task: Task) -> list[Input]:
     """The outputs of the tasks that a task depends on, by task and name."""
-    by_id = {other.id: other for other in tasks}
     found: list[Input] = []
     for need in task.depends_on:
-        other = by_id.get(need)
+        other = plans.load_task(reads, need)
         if other is None or other.assigned_agent is None:
             continue
-        names = {
-            artifacts.ref_of(row[1]): row[0]
-            for row in reads.all(  # type: ignore[attr-defined]
-                "SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,)
-            )
-        }
+        outputs = reads.all("SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,))
+        names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
         wanted = set(other.expected_outputs)
         kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
         # Of many outputs only the promised ones are handed on; the others can still be read by name.
@@ -138,9 +135,12 @@ def _starts_from(environment: Environment, task: Task) -> str | None:
 
 
 def _name(environment: Environment, role: str) -> str:
-    """`explorer-3`: the role, and how many of it there are."""
-    row = environment.store.one("SELECT count(*) FROM agents WHERE session_id = ? AND role = ?", (environment.session_id, role))
-    return f"{role}-{row[0] + 1}"
+    """`explorer-3`: the role, and one more than the newest of that role has."""
+    row = environment.store.one(
+        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY rowid DESC LIMIT 1", (environment.session_id, role)
+    )
+    number = str(row[0]).rpartition("-")[2] if row else "0"
+    return f"{role}-{int(number) + 1 if number.isdecimal() else 1}"
 
 
 def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:

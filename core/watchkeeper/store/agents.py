@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.records.model import Cost, PriceStatus, Usage
-from watchkeeper.records.states import AGENT_MOVES, AgentStatus, ModelCallStatus, ToolCallStatus, check
+from watchkeeper.records.states import AGENT_ENDED, AGENT_MOVES, AgentStatus, ModelCallStatus, ToolCallStatus, check
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
@@ -50,6 +50,12 @@ def load_all(reads: Any, session_id: str) -> list[Agent]:
         (session_id,),
     )
     return [_agent(row) for row in rows]
+
+
+def open_ids(reads: Any, session_id: str) -> list[str]:
+    """The ids of a session's agents that have not ended, oldest first."""
+    rows = reads.all("SELECT id, status FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
+    return [row[0] for row in rows if row[1] not in AGENT_ENDED]
 
 
 def _agent(row: Any) -> Agent:

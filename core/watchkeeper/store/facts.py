@@ -277,9 +277,11 @@ def count_facts(
 def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
     """Standing facts of a session, and of its workspace, oldest first: `(id, kind, text, sources)`."""
     rows: list[Any] = reads.all(
-        "SELECT f.id, f.kind, f.text, f.sources FROM facts f JOIN sessions s ON s.id = ?"  # noqa: S608 - a constant
-        f" WHERE f.pinned = 1 AND f.superseded_by IS NULL AND{_NOT_DELETED} AND f.scope <> 'agent' AND (f.session_id = s.id"
-        " OR (f.scope = 'workspace' AND f.workspace = s.workspace)) ORDER BY f.id DESC LIMIT ?",
+        # Asked before every turn of every agent: an index for each of the two, or it would read the facts of all sessions.
+        "SELECT f.id, f.kind, f.text, f.sources FROM facts f WHERE f.id IN (SELECT id FROM facts WHERE pinned = 1"  # noqa: S608
+        " AND session_id = ?1 UNION ALL SELECT id FROM facts WHERE pinned = 1 AND scope = 'workspace'"
+        " AND workspace = (SELECT workspace FROM sessions WHERE id = ?1))"
+        f" AND f.superseded_by IS NULL AND{_NOT_DELETED} AND f.scope <> 'agent' ORDER BY f.id DESC LIMIT ?2",
         (session_id, limit),
     )
     return rows[::-1]

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
 
 
+OPEN = frozenset({TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE})
+"""States of a task that still has to run, or to be decided about."""
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One task as it stands."""
@@ -38,6 +42,27 @@ class Task:
     position: int
     depends_on: tuple[str, ...]
     """Ids of tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """As much of a task as decides whether it may run."""
+
+    id: str
+    status: TaskStatus
+    place: tuple[str, int]
+    """The planner's order: plan, position."""
+    depends_on: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Whom a stretch of a session's events tells of."""
+
+    agents: list[str]
+    tasks: list[str]
+    plan: bool
+    """The graph itself was changed."""
 
 
 _COLUMNS = (
@@ -70,11 +95,51 @@ def load_task(reads: Any, task_id: str) -> Task | None:
     return _task(row, tuple(need[0] for need in needs))
 
 
+def changed_between(reads: Any, session_id: str, after: int, through: int) -> Changed:
+    """Agents and tasks that changed how they stand in events `after + 1 … through`, each once, in that order."""
+    rows = reads.all(
+        "SELECT kind, agent_id, task_id FROM events WHERE session_id = ? AND seq > ? AND seq <= ?"
+        " AND (kind GLOB 'task.*' OR kind GLOB 'agent.*' OR kind = 'plan.revised') ORDER BY seq",
+        (session_id, after, through),
+    )
+    agents = dict.fromkeys(row[1] for row in rows if row[1] and row[0].startswith("agent."))
+    tasks = dict.fromkeys(row[2] for row in rows if row[2] and row[0].startswith("task."))
+    return Changed(list(agents), list(tasks), any(row[0] == "plan.revised" for row in rows))
+
+
+_STANDINGS = (
+    "SELECT id, status, parent_plan_id, position, (SELECT json_group_array(depends_on) FROM task_dependencies"
+    " WHERE task_id = tasks.id) FROM tasks"
+)
+
+
+def all_standings(reads: Any, session_id: str) -> list[Standing]:
+    """How every task of a session's plans stands, in no order."""
+    return [_standing(row) for row in reads.all(f"{_STANDINGS} WHERE session_id = ?", (session_id,))]
+
+
+def load_standings(reads: Any, task_ids: Sequence[str]) -> list[Standing]:
+    """How these tasks stand; those that are gone are left out."""
+    if not task_ids:
+        return []
+    wanted = encode(list(task_ids))
+    rows = reads.all(f"{_STANDINGS} WHERE id IN (SELECT value FROM json_each(?))", (wanted,))  # noqa: S608 - a constant
+    return [_standing(row) for row in rows]
+
+
+def _standing(row: Any) -> Standing:
+    return Standing(row[0], TaskStatus(row[1]), (row[2], row[3]), _listed(row[4]))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return () if text == "[]" else tuple(decode(text))
+
+
 def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
     return Task(
         id=row[0], name=row[1], title=row[2], instructions=row[3], role=row[4], model=row[5], status=TaskStatus(row[6]),
-        status_reason=row[7], attempt=row[8], assigned_agent=row[9], inputs_ref=tuple(decode(row[10])), inputs_hash=row[11],
-        expected_outputs=tuple(decode(row[12])), artifact_refs=tuple(decode(row[13])), result=row[14], error=row[15],
+        status_reason=row[7], attempt=row[8], assigned_agent=row[9], inputs_ref=_listed(row[10]), inputs_hash=row[11],
+        expected_outputs=_listed(row[12]), artifact_refs=_listed(row[13]), result=row[14], error=row[15],
         parent_plan_id=row[16], position=row[17], depends_on=depends_on,
     )  # fmt: skip
 
@@ -122,7 +187,7 @@ def revise(tx: Transaction, plan_id: str, reason: str) -> int:
     The cursor counts the tasks that have ended; the queue lists those that have not, in order.
     """
     tasks = [task for task in load_tasks(tx, tx.session_id) if task.parent_plan_id == plan_id]
-    queue = [t.id for t in tasks if t.status in (TaskStatus.PENDING, TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE)]
+    queue = [t.id for t in tasks if t.status in OPEN]
     graph = [
         {"id": t.id, "name": t.name, "title": t.title, "status": t.status, "attempt": t.attempt, "agent": t.assigned_agent,
          "depends_on": list(t.depends_on)}
@@ -145,7 +210,7 @@ def revise(tx: Transaction, plan_id: str, reason: str) -> int:
 def advance(tx: Transaction, plan_id: str) -> None:
     """Bring queue and cursor up to date after a task changed state; the graph's shape is the same, so no revision."""
     rows = tx.all("SELECT id, status FROM tasks WHERE parent_plan_id = ? ORDER BY position", (plan_id,))
-    queue = [row[0] for row in rows if row[1] in ("pending", "running", "paused", "stale")]
+    queue = [row[0] for row in rows if row[1] in OPEN]
     tx.execute(
         "UPDATE plans SET task_queue = ?, step_cursor = ?, updated_at = ? WHERE id = ?",
         (encode(queue), len(rows) - len(queue), tx.now, plan_id),
@@ -167,7 +232,8 @@ def move(tx: Transaction, task_id: str, status: TaskStatus, reason: str | None =
         (status, reason, ended, status, tx.now, task_id),
     )
     tx.event(f"task.{status}", task_id=task_id, title=row[2], reason=reason, **about)
-    advance(tx, row[1])
+    if (row[0] in OPEN) is not (status in OPEN):
+        advance(tx, row[1])
 
 
 def finish(tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequence[str], agent_id: str) -> None:
