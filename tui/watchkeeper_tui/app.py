@@ -81,8 +81,7 @@ class WatchkeeperApp(KeyOrder):
         super().__init__(ansi_color=True if plain else None)
         if self.settings.reduced_motion:
             self.animation_level = "none"
-        for each in self.themes.values():
-            self.register_theme(each.theme)
+        self._register_themes()
         chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or self.settings.theme or DEFAULT_THEME
         self.theme = chosen if chosen in self.themes else DEFAULT_THEME
         self.database_path = database_path
@@ -116,10 +115,10 @@ class WatchkeeperApp(KeyOrder):
 
     @property
     def available_themes(self) -> dict[str, Theme]:
-        """Ours only: the toolkit's own themes do not know our roles."""
+        """Ours only: the toolkit's own themes do not know our roles. Asked for a dozen times in each painting."""
         if getattr(self, "reader", None) is None:
             return super().available_themes  # still being constructed
-        return {name: each.theme for name, each in self.themes.items()}
+        return self._theme_names
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return {"pane-border": "#333d52", "pane-focus": "#7aa2f7"}
@@ -137,8 +136,7 @@ class WatchkeeperApp(KeyOrder):
     def reload_themes(self) -> None:
         """Read every theme file again, and wear the one in use as it is now."""
         self.themes, self.theme_problems = load_themes(self._theme_folders, plain="NO_COLOR" in os.environ)
-        for each in self.themes.values():
-            self.register_theme(each.theme)
+        self._register_themes()
         if self.theme not in self.themes:
             self.theme = DEFAULT_THEME
         self.refresh_css(animate=False)
@@ -147,6 +145,11 @@ class WatchkeeperApp(KeyOrder):
         front = self.screen
         if isinstance(front, WatchScreen):
             front.say(sanitize(said) if said else "themes read again", "failed" if said else "muted")
+
+    def _register_themes(self) -> None:
+        self._theme_names = {name: each.theme for name, each in self.themes.items()}
+        for each in self._theme_names.values():
+            self.register_theme(each)
 
     def watch_theme(self, theme: str) -> None:
         for screen in self.screen_stack if self.is_running else ():
@@ -182,12 +185,16 @@ class WatchkeeperApp(KeyOrder):
             self.post_message(SnapshotReady())
 
     def on_snapshot_ready(self) -> None:
+        self.after_keys(self._show_newest)
+
+    def _show_newest(self) -> None:
         self._announced = False
         compared, self._compared = self._compared, self.snapshot
         self._tell(news(compared, self.snapshot, self.settings.notifications))
         self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
 
     def _tick(self) -> None:
+        self.release()
         self._each_screen(lambda screen: screen.tick(self.now()))
 
     def _each_screen(self, do: Callable[[WatchScreen], None]) -> None:
@@ -333,6 +340,8 @@ class WatchkeeperApp(KeyOrder):
         if isinstance(screen, LiveScreen):
             for action in ACTIONS:
                 yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
+        if isinstance(screen, LiveScreen):
+            yield SystemCommand("Report", "what the selected agent was asked, gave back, made and took", screen.action_report)
         if isinstance(screen, WatchScreen):
             yield SystemCommand("Replay", "this session as it was, step by step", screen.action_replay)
             yield SystemCommand("Help", "keys and commands", screen.action_help)

@@ -3,12 +3,15 @@
 The toolkit passes a key to the focused widget and hears of it again when it has bubbled up; only then does a binding act. Of
 keys that come in one burst (typed under load, pasted, sent by tmux) all would go to the widget that was focused before the
 first acted: `:resume` would open the command bar and then press `r`, `e`, `s`, …
+
+What a key does goes before what the database says: a reading that comes meanwhile is drawn after the key has been painted.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 
 from textual import events
 from textual.app import App
@@ -28,15 +31,37 @@ class KeyOrder(App[int]):
     def __init__(self, *, ansi_color: bool | None = None) -> None:
         super().__init__(ansi_color=ansi_color)
         self._waiting: deque[events.Key] = deque()
+        self._unpainted = False
+        """A key has done what it does, and that is not on the screen yet."""
+        self._held: Callable[[], None] | None = None
 
     _passed_at: float | None = None
     """When the key was passed on that is still under way."""
+
+    @property
+    def _under_way(self) -> bool:
+        return self._passed_at is not None and time.monotonic() - self._passed_at < LONGEST_WAIT
+
+    def after_keys(self, do: Callable[[], None]) -> None:
+        """Do it now; or, while a key is under way, when that key has been painted. The last of several is done."""
+        if self._under_way or self._unpainted:
+            self._held = do
+        else:
+            self._held = None
+            do()
+
+    def release(self) -> None:
+        """The key was painted: do what was held back."""
+        self._unpainted = False
+        held, self._held = self._held, None
+        if held is not None:
+            held()
 
     async def on_event(self, event: events.Event) -> None:
         if not isinstance(event, events.Key) or event.is_forwarded:
             await super().on_event(event)
             return
-        if self._passed_at is not None and time.monotonic() - self._passed_at < LONGEST_WAIT:
+        if self._under_way:
             self._waiting.append(event)
             return
         self._waiting.append(event)
@@ -44,6 +69,9 @@ class KeyOrder(App[int]):
 
     async def on_key_passed(self) -> None:
         self._passed_at = None
+        if not self._unpainted:
+            self._unpainted = True
+            self.call_after_refresh(self.release)
         await self._pass_next()
 
     async def _pass_next(self) -> None:

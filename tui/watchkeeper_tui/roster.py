@@ -60,6 +60,15 @@ class Roster:
                 self._look(snapshot.agents_by_id[agent_id], now)
             self._next_turn = min(self._turns.values(), default=float("inf"))
 
+    def copy(self) -> Roster:
+        """Another one that stands where this one stands, and goes its own way."""
+        other = Roster()
+        other.names, other.roles = self.names, dict(self.roles)
+        other._agents, other._state, other._next_turn = self._agents, self._state, self._next_turn
+        other._glyphs, other._counts = dict(self._glyphs), Counter(self._counts)
+        other._shares, other._turns = dict(self._shares), dict(self._turns)
+        return other
+
     def counts(self) -> dict[str, int]:
         """How many agents there are of each glyph."""
         return self._counts

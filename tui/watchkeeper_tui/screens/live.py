@@ -63,6 +63,7 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         Binding("right_square_bracket", "step_agent(1)", "Next agent", show=False, id="agent.next"),
         Binding("e", "attention", "Next that needs you", show=False, id="attention"),
         Binding("z", "zoom", "Zoom", show=False, id="zoom"),
+        Binding("i", "report", "Report", show=False, id="agent.report"),
         Binding("o", "next_order", "Order", show=False, id="plan.order"),
         Binding("less_than_sign", "divide(-5)", "Divider left", show=False, id="pane.narrower"),
         Binding("greater_than_sign", "divide(5)", "Divider right", show=False, id="pane.wider"),
@@ -89,12 +90,14 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         self.shown_rows: PlanRows = plan_rows(self.snapshot, 0.0)
         self.roster = Roster()
         """Of what is shown."""
-        self._standing = Roster()
-        """Of what was read last."""
+        self._standing = self.roster
+        """Of what was read last: another one while the view is frozen."""
         self._shaper = PlanShaper()
         self._matching = EventFilter()
         self.words: dict[str, str] = {}
         self._chosen_by_user = False
+        self._drawn_for: str | None = None
+        """The row whose agent the agent pane shows."""
 
     def compose(self) -> ComposeResult:
         yield Header()
@@ -163,14 +166,23 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
 
     def redraw(self) -> None:
         """Draw the last reading again, after something that the user did."""
-        now = self.frozen_at if self.frozen_at is not None else self.watch_app.now()
-        self._draw(now)
+        self._draw(self._shown_at)
+        self.redraw_edges()
+
+    def redraw_edges(self) -> None:
+        """Draw the header, the status line and the keys again."""
         self._draw_edges(self.watch_app.now())
+
+    @property
+    def _shown_at(self) -> float:
+        """The moment that the panes show: now, or when the view was frozen."""
+        return self.frozen_at if self.frozen_at is not None else self.watch_app.now()
 
     def _forget(self) -> None:
         """Another session: nothing of the last one's is selected, marked, folded or filtered."""
         self.collapsed, self.words, self.frozen_at, self._chosen_by_user = frozenset(), {}, None, False
-        self.roster, self._standing, self._shaper, self._matching = Roster(), Roster(), PlanShaper(), EventFilter()
+        self.roster, self._shaper, self._matching = Roster(), PlanShaper(), EventFilter()
+        self._standing = self.roster
         self.plan.marked, self.plan.selected_id = frozenset(), None
         self.events.following = True
         self._frame_frozen()
@@ -192,12 +204,17 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         events.filter_words = event_words
         events.show(self._matching.matching(snapshot.events, event_words, roster.names), roster.names)
         self.query_one(CompactionView).show(snapshot, roster, now)
-        chosen = plan.selected
+        self._draw_agent(now)
+
+    def _draw_agent(self, now: float) -> None:
+        """The pane of the agent whose row is selected."""
+        chosen = self.plan.selected
+        self._drawn_for = self.plan.selected_id
         agent_id = chosen.agent.id if chosen is not None and chosen.agent is not None else None
         self.watch_app.look_at(agent_id)
         pane = self.agent_pane
         pane.words = self.words.get("agent", "")
-        pane.show(snapshot, agent_id, now)
+        pane.show(self.snapshot, agent_id, now)
 
     def _draw_edges(self, now: float) -> None:
         behind = (
@@ -206,6 +223,10 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
             else 0
         )
         frozen = self.frozen_at is not None
+        if not frozen:
+            self._standing = self.roster
+        elif self._standing is self.roster:
+            self._standing = self.roster.copy()
         self._standing.update(self.newest, now)
         self.query_one(Header).show(self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0)
         self.query_one(KeyLine).show(self._hints())
@@ -262,7 +283,15 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         if event.view is self.plan:
             self._chosen_by_user = True
-            self.redraw()
+            # The row first, which is two lines; then what is told of it, which is half the screen.
+            self.call_after_refresh(self._draw_chosen)
+
+    def _draw_chosen(self) -> None:
+        """Once for the row that is selected now, however many were passed on the way."""
+        if self._drawn_for != (chosen := self.plan.selected_id):
+            self._drawn_for = chosen
+            self._draw_agent(self._shown_at)
+            self._draw_edges(self.watch_app.now())
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         if event.view is self.plan:
@@ -310,7 +339,7 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
     def run_slash(self, parsed: Parsed) -> None:
         assert parsed.slash is not None
         name, argument = parsed.slash.name, parsed.argument
-        tabs = {"memory": 0, "context": 0, "usage": 3, "cost": 3}
+        tabs = {"memory": "Memory", "context": "Memory", "usage": "Metrics", "cost": "Metrics"}
         verb, _, words = argument.partition(" ")
         if name == "memory" and verb == "sync":
             self.act("memory_sync")
@@ -319,13 +348,11 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         elif name in tabs:
             if name == "memory":
                 self.words["agent"] = words.strip()
-            self.agent_pane.open_tab(tabs[name])
+            self.agent_pane.open_page(tabs[name])
             self.action_pane("agent")
             self.redraw()
         elif name == "agent":
-            self.action_pane("agent")
-            if not self.has_class("-zoom"):
-                self.action_zoom()
+            self.action_report()
         elif name == "freeze":
             self.action_freeze()
         elif name == "export" and self.newest.session is not None:

@@ -45,6 +45,7 @@ class Looking(_Base):
         @property
         def active_pane(self) -> str: ...
         def redraw(self) -> None: ...
+        def redraw_edges(self) -> None: ...
 
     def action_step_agent(self, step: int) -> None:
         order = self.shown_rows.agent_ids()
@@ -56,6 +57,16 @@ class Looking(_Base):
         row = self.shown_rows.place_of_agent(order[place])
         if row is not None:
             self.plan.select(self.shown_rows[row].id)
+
+    def action_report(self) -> None:
+        """A report on the selected agent, over the whole screen."""
+        if self.target.agent is None:
+            self.say("select an agent first; this task has not been given to one", "muted")
+            return
+        self.agent_pane.open_page("Report")
+        self.action_pane("agent")
+        if not self.has_class("-zoom"):
+            self.action_zoom()
 
     def action_next_order(self) -> None:
         """Sort the plan by something else."""
@@ -154,9 +165,10 @@ class Looking(_Base):
             self.frozen_at = None
             self.snapshot = self.newest
             self.say("following again", "muted", seconds=2)
-        self.redraw()
-        # The borders after the words: they paint every pane.
+        # The words first: the borders, and what came meanwhile, paint every pane.
+        self.redraw_edges()
         self.call_after_refresh(self._frame_frozen)
 
     def _frame_frozen(self) -> None:
         self.query_one("#panes").set_class(self.frozen_at is not None, "-frozen")
+        self.redraw()

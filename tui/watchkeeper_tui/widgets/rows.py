@@ -313,7 +313,12 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         size = Size(self.scrollable_content_region.width, len(self.rows) + (1 if self.HEADINGS else 0))
         if size == self.virtual_size:
             return False
-        self.virtual_size = size
+        if self.styles.auto_dimensions or not self.is_mounted:
+            self.virtual_size = size
+        else:
+            # Assigning would lay the whole screen out (10 ms); nothing but the scrollbar depends on how many rows there are.
+            self.set_reactive(RowView.virtual_size, size)
+            self._scroll_update(size)
         return True
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
