@@ -17,10 +17,11 @@ sessions need not ask each of a common word's hits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
@@ -97,6 +98,12 @@ def session_word(session_id: str) -> str:
     return "\ue000" + "".join(character for character in session_id.lower() if character.isalnum())
 
 
+def indexed_text(content: Any, session_id: str | None) -> str:
+    """What is indexed of a message with this content: its words, and its session's."""
+    text = tokenizable(words_of(content))
+    return f"{text}\n{session_word(session_id)}" if session_id else text
+
+
 def index_batch(
     connection: Connection,
     *,
@@ -150,6 +157,22 @@ def index_until(connection: Connection, *, seconds: float, monotonic: Callable[[
             return False
 
 
+def index_inserted(connection: Connection, texts: Sequence[tuple[str, str]]) -> None:
+    """Within the caller's own transaction: index the messages that it has just inserted, the last of all, of which it has
+    the texts. For imports, which have read these messages a moment ago: as `index_within`, at half the cost.
+
+    Args:
+        texts: of each message inserted, in order, its session and its `indexed_text`.
+    """
+    newest = connection.execute("SELECT ifnull(max(id), 0) FROM messages").fetchone()[0]
+    through, _ = _state(connection)
+    if newest - len(texts) != through:
+        index_within(connection)  # others wait in front of them
+    elif texts:
+        _drop_removed(connection, above=through, most=0)
+        _add(connection, [(through + place, session_id, text) for place, (session_id, text) in enumerate(texts, 1)])
+
+
 def index_within(connection: Connection, *, most_messages: int = 20_000, most_characters: int = 32_000_000) -> bool:
     """Within the caller's own transaction, after what it inserted: index what waits, its messages with it. For imports,
     which hold the write lock for longer than an indexer may. True when nothing is left; what is, an indexer takes later.
@@ -173,8 +196,7 @@ def _next_texts(connection: Connection, through: int, most_messages: int, most_c
     texts: list[_Text] = []
     characters = 0
     for message_id, session_id, content in connection.execute(_NEXT, (through, most_messages)):
-        text = tokenizable(words_of(decode(content)))
-        texts.append((message_id, session_id or "", f"{text}\n{session_word(session_id)}" if session_id else text))
+        texts.append((message_id, session_id or "", indexed_text(decode(content), session_id)))
         characters += len(content)
         if characters >= most_characters:
             return texts, True

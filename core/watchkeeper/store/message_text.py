@@ -24,6 +24,7 @@ _CJK = re.compile(
     "[\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003134f]+"
 )
+_ASCII = bytes(range(128))
 _BLOB_CHARACTERS = 256
 _BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
 """Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
@@ -35,22 +36,27 @@ def words_of(content: Any) -> str:
     Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images, no long
     runs of base64, of a giant message only head and tail.
     """
-    text = "\n".join(_strings(content))
+    found: list[str] = []
+    _gather(content, found)
+    text = "\n".join(found)
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
         text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
     if _may_hold_a_blob(text):
         text = _BLOB.sub(" ", text)
-    return plain(text)
+    return text if text.isascii() else plain(text)
 
 
 def tokenizable(text: str) -> str:
     """`text` for the tokenizer, which takes a run of Chinese, Japanese or Korean for one word: its pairs of characters."""
-    return text if text.isascii() else _CJK.sub(_pairs, text)
+    return _CJK.sub(_pairs, text) if cjk(text) else text
 
 
 def cjk(text: str) -> bool:
     """Whether `text` has characters of a script that is written without spaces, and searched by pairs."""
-    return not text.isascii() and _CJK.search(text) is not None
+    if text.isascii():
+        return False
+    # A dash or a tick in a page of English sends the expression through all of it; what is not ASCII is mostly little.
+    return _CJK.search(text.encode("utf-8", "replace").translate(None, _ASCII).decode()) is not None
 
 
 def _pairs(match: re.Match[str]) -> str:
@@ -59,29 +65,31 @@ def _pairs(match: re.Match[str]) -> str:
     return f" {' '.join(run[at : at + 2] for at in range(len(run)))} "
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _gather(value: Any, found: list[str]) -> None:
+    """The strings of a message's content, in order."""
     if isinstance(value, str):
-        yield value
+        found.append(value)
     elif isinstance(value, list):
         for block in value:
-            yield from _strings_of_block(block)
+            if isinstance(block, dict):
+                _gather_block(block, found)
+            elif isinstance(block, str):
+                found.append(block)
 
 
-def _strings_of_block(block: Any) -> Iterator[str]:
-    if isinstance(block, str):
-        yield block
-    if not isinstance(block, dict):
-        return
+def _gather_block(block: dict[Any, Any], found: list[str]) -> None:
     kind = block.get("type")
     if kind == "tool_use" or kind == "server_tool_use":
-        yield from _leaves(block.get("input"))
+        found.extend(_leaves(block.get("input")))
     elif kind == "document":
         source = block.get("source")
         if isinstance(source, dict) and source.get("type") == "text":
-            yield from _strings(source.get("data"))
+            _gather(source.get("data"), found)
     elif kind not in ("image", "redacted_thinking"):
         for name in ("text", "thinking", "content"):
-            yield from _strings(block.get(name))
+            value = block.get(name)
+            if value is not None:
+                _gather(value, found)
 
 
 def _leaves(value: Any) -> Iterator[str]:

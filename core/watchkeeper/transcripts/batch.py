@@ -55,6 +55,8 @@ class Batch:
     """Digests of records that were looked up: the messages that they became, or None."""
     texts: dict[tuple[str, int], str] = field(default_factory=dict)
     """Messages that are not written yet, by agent and `seq`."""
+    indexed: list[tuple[str, str]] = field(default_factory=list)
+    """Of the same messages, in the order of their rows: session, and what is indexed."""
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
 
