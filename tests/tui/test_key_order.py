@@ -1,0 +1,112 @@
+"""Keys act one after the other, and before what the database says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tests.tui.conftest import Desk, text_of, until
+from textual import events
+from textual.screen import Screen
+
+from watchkeeper_tui.app import SnapshotReady, WatchkeeperApp
+from watchkeeper_tui.roster import Roster
+from watchkeeper_tui.screens.live import LiveScreen
+from watchkeeper_tui.widgets.events import EventsView
+
+WIDE = (120, 40)
+
+
+def type_key(app: WatchkeeperApp, key: str, character: str) -> None:
+    """As a terminal does it: the next key does not wait until the one before has acted."""
+    event = events.Key(key, character)
+    event.set_sender(app)
+    assert app._driver is not None
+    app._driver.send_message(event)
+
+
+async def test_keys_of_one_burst_go_where_each_belongs(desk: Desk) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        for key, character in (("colon", ":"), *((each, each) for each in "resume")):
+            type_key(app, key, character)
+        await until(pilot, lambda: "/resume" in text_of(pilot))
+        assert desk.control.submitted == 0
+
+
+async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key_is_painted(desk: Desk) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        chosen, happened = screen.plan.selected_id, []
+        show, go = screen.show, screen.plan._go
+
+        def shown(snapshot, now):  # type: ignore[no-untyped-def]
+            happened.append("reading")
+            show(snapshot, now)
+
+        def moved(place, *, tell=True):  # type: ignore[no-untyped-def]
+            happened.append("key")
+            go(place, tell=tell)
+
+        screen.show, screen.plan._go = shown, moved  # type: ignore[method-assign]
+        passed = app._pass_next
+
+        async def and_a_reading_comes() -> None:
+            await passed()
+            app.post_message(SnapshotReady())
+
+        app._pass_next = and_a_reading_comes  # type: ignore[method-assign]
+        type_key(app, "j", "j")
+        await until(pilot, lambda: "reading" in happened)
+        assert happened[:2] == ["key", "reading"]
+        assert screen.plan.selected_id != chosen
+
+
+async def test_a_reading_is_shown_though_the_widget_of_the_last_key_is_gone(desk: Desk) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        app._passed_at, done = 10.0**12, []  # a key that never comes back
+        app.after_keys(lambda: done.append("held"))
+        assert not done
+        app._tick()
+        assert done == ["held"]
+
+
+async def test_more_events_than_before_lay_nothing_out(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        view = pilot.app.screen.query_one(EventsView)
+        rows = [*view.rows] * 40
+        view.set_rows(rows)  # the scrollbar comes, and takes a column: that does lay out
+        await pilot.pause()
+        laid_out = []
+        refresh_layout = Screen._refresh_layout
+        try:
+            Screen._refresh_layout = lambda self, *_, **__: laid_out.append(self)  # type: ignore[assignment,method-assign]
+            view.set_rows([*rows, view.rows[-1]])
+            await pilot.pause()
+        finally:
+            Screen._refresh_layout = refresh_layout  # type: ignore[method-assign]
+        assert not laid_out
+        assert view.max_scroll_y == len(rows) + 1 - view.scrollable_content_region.height
+        assert view.scroll_offset.y == view.max_scroll_y
+
+
+async def test_a_copied_roster_goes_its_own_way(desk: Desk) -> None:
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        snapshot = app.snapshot
+        roster = Roster()
+        roster.update(snapshot, snapshot.read_at)
+        before = dict(roster.counts())
+        other = roster.copy()
+        working = next(agent for agent in snapshot.agents if agent.status == "working")
+        agents = tuple(dataclasses.replace(each, status="failed") if each is working else each for each in snapshot.agents)
+        other.update(dataclasses.replace(snapshot, agents=agents), snapshot.read_at)
+        assert dict(roster.counts()) == before
+        assert other.counts()["✗"] == before.get("✗", 0) + 1
