@@ -278,20 +278,6 @@ def raw_kept(cursor: Any, path: str, session_id: str) -> list[str]:
     return [row[0] for row in rows]
 
 
-def end_following(connection: Connection, session_ids: Sequence[str]) -> None:
-    """These sessions grow no further as far as anybody here knows: nobody in them is at work."""
-    for session_id in session_ids:
-        connection.execute(
-            "UPDATE agents SET status = 'done', ended_at = last_active WHERE session_id = ? AND status IN ('working', 'idle')",
-            (session_id,),
-        )
-        connection.execute(
-            "UPDATE tool_calls SET status = 'unknown' WHERE status = 'running' AND agent_id IN"
-            " (SELECT id FROM agents WHERE session_id = ?)",
-            (session_id,),
-        )
-
-
 _INSERTS = {
     "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
     "tool_calls": "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"

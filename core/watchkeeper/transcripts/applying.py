@@ -111,8 +111,8 @@ def _apply_chunk(
             fold = sessions.get((chunk.program, group[0].key))
             if fold is None:
                 fold = sessions[chunk.program, group[0].key] = SessionFold(batch, chunk.program, group[0].key)
-        if fold is None and all(type(each) is Skipped for each in group):
-            counts.skipped.update(each.reason for each in group)  # type: ignore[union-attr]
+        if fold is None and type(group[0]) is Skipped:
+            counts.skipped[group[0].reason] += 1
             tally[1] += 1
             continue  # nothing is kept of it, so that no session is needed yet
         if fold is None:

@@ -1,49 +1,37 @@
 """Following logs as they grow: a line that is written stands in the store some tens of milliseconds later.
 
 `watchfiles` tells which files changed, and those are imported; a slow look at all of them is the truth beside it, for
-file systems that tell nothing. While a session grows, its lease is held, so that dashboards show it as live and nobody
-deletes it meanwhile.
+file systems that tell nothing. The look goes on a little at a time, so that no line waits for ten thousand files. While a
+session grows, its lease is held, so that dashboards show it as live and nobody deletes it meanwhile.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
-from watchkeeper.store import transcripts as rows
-from watchkeeper.store.lease import Lease
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts import finding
+from watchkeeper.transcripts.holding import LEASES, QUIET_SECONDS, Holding
 from watchkeeper.transcripts.importer import Importer
 
 LOOK_SECONDS = 2.0
 """How often all files are looked at where no event came."""
+SLICE_SECONDS = 0.02
+"""For how long at a time, while events may be waiting."""
 
 POLL_SECONDS = 0.15
 """How often, where no events come at all."""
 DEBOUNCE_MILLISECONDS = 20
 STEP_MILLISECONDS = 5
-RECENT_SECONDS = 60.0
-"""A log that was never imported is followed from its beginning if it was written to so lately."""
-LEASES = 32
-"""Sessions that are held as live at once: those that grew last."""
-
-
-def roots_of(places: list[Path]) -> list[Path]:
-    """The folders to be watched: of a file, its folder, where its sub-agents' files appear too."""
-    found: dict[Path, None] = {}
-    for place in places:
-        folder = place if place.is_dir() else place.parent
-        found[folder.resolve()] = None
-    return list(found)
+TIMEOUT_MILLISECONDS = 250
 
 
 class Follower:
-    """Imports what is written to logs from now on.
+    """Imports what is written to logs from now on, and at first whatever is live: written to within `QUIET_SECONDS`.
 
     Args:
         importer: made with `live=True`.
@@ -54,33 +42,49 @@ class Follower:
     def __init__(
         self, writer: Writer, importer: Importer, places: list[Path], *, go_on: Callable[[], bool] = lambda: True
     ) -> None:
-        self._writer = writer
         self._importer = importer
         self._places = [place.resolve() for place in places]
         self._go_on = go_on
-        self._leases: OrderedDict[str, Lease | None] = OrderedDict()
+        self._holding = Holding(writer)
         self._seen: dict[Path, tuple[int, float]] = {}
-        self._grown: set[str] = set()
+        self._growing: dict[Path, None] = {}
+        """Logs that grew last. What is told beside a log's own file is looked for in these alone."""
+        self._look: Iterator[finding.Found] | None = None
+        self._look_at = self._look_began = 0.0
         self.ready = threading.Event()
         """Set when every line written from then on is followed."""
 
     def run(self, stop: threading.Event) -> None:
         """Follow until `stop` is set or `go_on` says no; then leave the sessions as finished ones."""
-        self._seen = self._left_alone()
-        look_at = 0.0
         try:
+            waiting = self._begin()
             for paths in self._changes(stop):
                 if not self._go_on():
                     return
                 self._take(paths)
-                if time.monotonic() >= look_at:
-                    began = time.monotonic()
-                    self._look()
-                    # Ten thousand logs are looked at less often: a few in a hundred of the time, at most.
-                    look_at = time.monotonic() + max(LOOK_SECONDS, 30 * (time.monotonic() - began))
-                self.ready.set()
+                if waiting:
+                    self._take([waiting.pop()])
+                elif time.monotonic() >= self._look_at:
+                    self._look_on(SLICE_SECONDS if self.ready.is_set() else 1.0)
         finally:
-            self.close()
+            self._holding.close()
+
+    def _begin(self) -> list[Path]:
+        """What holds something new and is live, the newest last. Of the other files, what comes is followed."""
+        found = self._find()
+        known = self._importer.marks(found)
+        recent = time.time() - QUIET_SECONDS
+        live: list[finding.Found] = []
+        for each in found:
+            mark = known.get(finding.stored_path(each.path))
+            if mark is None and each.modified_at >= recent:
+                live.append(each)
+            elif mark is None or mark[:2] == (each.size, each.modified_at):
+                self._seen[each.path] = (each.size, each.modified_at)
+            if mark is not None and each.modified_at >= recent:
+                session = self._importer.session_of(each.path)
+                self._holding.grew([session] if session is not None else [])
+        return [each.path for each in sorted(live, key=lambda each: each.modified_at)]
 
     def _changes(self, stop: threading.Event) -> Iterator[list[Path]]:
         """Files that changed, and now and then nothing, until `stop` is set."""
@@ -88,56 +92,63 @@ class Follower:
 
         try:
             for changes in watch(
-                *roots_of(self._places),
-                watch_filter=lambda _, name: self._is_ours(Path(name)),
+                *self._roots(),
+                watch_filter=None,
                 debounce=DEBOUNCE_MILLISECONDS,
                 step=STEP_MILLISECONDS,
-                rust_timeout=500,
+                rust_timeout=TIMEOUT_MILLISECONDS,
                 yield_on_timeout=True,
                 stop_event=stop,
                 recursive=True,
                 raise_interrupt=False,
             ):
-                yield [Path(name) for _, name in changes]
+                yield [log for _, name in changes if (log := self._log_of(Path(name))) is not None]
         except (OSError, RuntimeError):
             # No file events here (watches exhausted, a folder gone): look at the files themselves.
             while not stop.wait(POLL_SECONDS):
                 yield [each.path for each in self._find() if self._seen.get(each.path) != (each.size, each.modified_at)]
 
-    def _left_alone(self) -> dict[Path, tuple[int, float]]:
-        """Files that hold nothing new: imported as they are, or old and never imported. What was written to the others
-        since they were imported, or while this began, is taken with the first look."""
-        found = self._find()
-        known = self._importer.marks(found)
-        recent = time.time() - RECENT_SECONDS
-        alone = {}
-        for each in found:
-            mark = known.get(finding.stored_path(each.path))
-            if mark[:2] == (each.size, each.modified_at) if mark is not None else each.modified_at < recent:
-                alone[each.path] = (each.size, each.modified_at)
-        return alone
+    def _roots(self) -> list[Path]:
+        """The folders to be watched: of a file, the one in which all lies that belongs to it."""
+        return list(dict.fromkeys(place if place.is_dir() else self._importer.folder_of(place) for place in self._places))
 
     def _find(self) -> list[finding.Found]:
+        return list(self._find_on())
+
+    def _find_on(self) -> Iterator[finding.Found]:
         places = [*self._places, *(place.with_suffix("") for place in self._places if place.is_file())]
-        return list(finding.find([place for place in places if place.exists()], self._may_be_log, lambda name, why: None))
+        return finding.find([place for place in places if place.exists()], self._importer.may_be_log, lambda name, why: None)
 
-    def _may_be_log(self, path: Path) -> bool:
-        return self._importer.may_be_log(path)
+    def _log_of(self, path: Path) -> Path | None:
+        """The log of ours that this file belongs to."""
+        log = self._importer.log_of(path)
+        if log is None:
+            return None
+        ours = any(log == place or place in log.parents or place.with_suffix("") in log.parents for place in self._places)
+        return log if ours else None
 
-    def _is_ours(self, path: Path) -> bool:
-        path = _log_of(path)
-        if not self._may_be_log(path):
-            return False
-        return any(path == place or place in path.parents or place.with_suffix("") in path.parents for place in self._places)
-
-    def _look(self) -> None:
-        """Whatever no event told of."""
-        changed = [each.path for each in self._find() if self._seen.get(each.path) != (each.size, each.modified_at)]
-        self._take(changed)
+    def _look_on(self, seconds: float) -> None:
+        """Go on with the look at whatever no event told of, for about so long."""
+        began = time.monotonic()
+        if self._look is None:
+            self._look, self._look_began = self._find_on(), began
+        changed: list[Path] = []
+        for each in self._look:
+            if self._seen.get(each.path) != (each.size, each.modified_at):
+                changed.append(each.path)
+            if time.monotonic() - began > seconds:
+                self._take(changed)
+                return
+        self._look = None
+        self._take([*changed, *self._growing])
+        self._holding.settle()
+        # Ten thousand logs are looked at less often.
+        self._look_at = time.monotonic() + max(LOOK_SECONDS, time.monotonic() - self._look_began)
+        self.ready.set()
 
     def _take(self, paths: list[Path]) -> None:
         there: list[Path] = []
-        for path in dict.fromkeys(map(_log_of, paths)):
+        for path in dict.fromkeys(paths):
             try:
                 found = path.stat()
             except OSError:
@@ -152,42 +163,8 @@ class Follower:
             for path in there:
                 self._seen.pop(path, None)  # a lock or a full disk may pass: the next look tries again
             return
-        for session_id in report.sessions - self._grown:
-            self._hold(session_id)
-        self._grown |= report.sessions
-        for session_id in report.sessions:
-            if session_id in self._leases:
-                self._leases.move_to_end(session_id)
+        self._holding.grew(report.sessions)
+        if report.sessions:
+            self._growing = dict.fromkeys([*(each for each in self._growing if each not in there), *there][-LEASES:])
         report.sessions.clear()
         report.unknown.clear()
-
-    def _hold(self, session_id: str) -> None:
-        try:
-            self._leases[session_id] = Lease.acquire(self._writer.path, session_id)
-        except (DrivenElsewhere, StoreUnusable):
-            return  # another follower holds it: two may follow one log, and take turns
-        while len(self._leases) > LEASES:
-            oldest, lease = self._leases.popitem(last=False)
-            self._grown.discard(oldest)
-            self._finish({oldest})
-            if lease is not None:
-                lease.release()
-
-    def _finish(self, sessions: set[str]) -> None:
-        self._writer.submit(lambda group: rows.end_following(group.connection, sorted(sessions))).result()
-
-    def close(self) -> None:
-        """Nothing is followed any more: no agent is at work as far as anybody here knows."""
-        held = set(self._leases)
-        if held:
-            self._finish(held)
-        for lease in self._leases.values():
-            if lease is not None:
-                lease.release()
-        self._leases.clear()
-        self._grown.clear()
-
-
-def _log_of(path: Path) -> Path:
-    """What is read when this file changes: of SQLite's write-ahead log, the database that it belongs to."""
-    return path.with_name(path.name.removesuffix("-wal")) if path.name.endswith(".db-wal") else path

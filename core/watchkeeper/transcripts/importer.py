@@ -25,6 +25,7 @@ from watchkeeper.store.writer import Group, Writer
 from watchkeeper.transcripts import finding
 from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
 from watchkeeper.transcripts.batch import Batch, Pricing
+from watchkeeper.transcripts.holding import end_abandoned
 from watchkeeper.transcripts.reading import open_log
 from watchkeeper.transcripts.records import ModelCall, Program
 from watchkeeper.transcripts.registry import programs
@@ -132,6 +133,7 @@ class Importer:
         self._began, self._done = began, [0, 0]
         if not self._prepared:
             self._writer.submit(lambda group: group.connection.execute(CACHE) and None).result()
+            end_abandoned(self._writer, self._connection())
             self._prepared = True
         found = list(finding.find(places, self.may_be_log, report.left.__setitem__))
         marks = self.marks(found)
@@ -171,8 +173,18 @@ class Importer:
 
     def may_be_log(self, path: Path) -> bool:
         """Whether a file in a folder is worth opening, by its name."""
-        kinds = (self._only,) if self._only is not None else programs()
-        return any(kind.may_be_log(path) for kind in kinds)
+        return any(kind.may_be_log(path) for kind in self._programs())
+
+    def log_of(self, path: Path) -> Path | None:
+        """The log that is to be read when this file changes; None where it belongs to no log."""
+        return next((log for kind in self._programs() if (log := kind.log_of(path)) is not None), None)
+
+    def folder_of(self, log: Path) -> Path:
+        """The folder below which all lies that is read for a log."""
+        return next((kind.folder_of(log) for kind in self._programs() if kind.may_be_log(log)), log.parent)
+
+    def _programs(self) -> tuple[Program, ...]:
+        return (self._only,) if self._only is not None else programs()
 
     def session_of(self, path: Path) -> str | None:
         """The session that a log belongs to, once it was imported."""

@@ -78,7 +78,7 @@ class OpenLog:
         if self._mark is not None:
             yield from self._pulled(self._mark, size)
         else:
-            with open(self._found.path, "rb") as file:
+            with open(self._found.path, "rb", buffering=lines.BUFFER_BYTES) as file:
                 yield from self._lines(file, size)
 
     def _lines(self, file: BinaryIO, size: int) -> Iterator[Chunk]:
@@ -160,7 +160,7 @@ def _feed(reader: LineReader, number: int, line: lines.Line) -> list[Record]:
     try:
         found = reader.feed(number, line.data)
         if line.size > lines.LONGEST_LINE:
-            return [each for each in found if type(each) is Session] + [TOO_LONG]  # its beginning alone says nothing
+            return [*(each for each in found if type(each) is Session), TOO_LONG]  # its beginning alone says nothing
     except Exception as error:  # a reader must not; one that does loses no line for it
         return [Raw("?", f"the reader failed on it ({type(error).__name__})")]
     return found or [NOTHING_GIVEN]

@@ -299,6 +299,15 @@ class Program(Protocol):
         """Whether a file in a folder is worth opening, by its name alone."""
         ...
 
+    def log_of(self, path: Path) -> Path | None:
+        """The log that is to be read when this file changes, which may be another; None where there is none. It is asked
+        for every file that changes."""
+        ...
+
+    def folder_of(self, log: Path) -> Path:
+        """The folder below which all lies that is read for a log."""
+        ...
+
     def recognises(self, source: Source) -> bool:
         """Whether it is one of this program's logs, by its content."""
         ...

@@ -366,7 +366,7 @@ class SessionFold:
             main.row["name"] = "main"
         if not self.row["last_active"]:
             self.row["created_at"] = self.row["last_active"] = self._some_time()
-        self.row["ended_at"] = self.row["last_active"]
+        self.row["ended_at"] = None if self.row["status"] == "running" else self.row["last_active"]
         finished = [agent.finished() for agent in self._agents.values() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed

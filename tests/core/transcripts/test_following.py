@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +13,10 @@ import pytest
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, text
 
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store.following import begin
 from watchkeeper.store.lease import probe
 from watchkeeper.transcripts.following import Follower
+from watchkeeper.transcripts.holding import QUIET_SECONDS, Holding
 from watchkeeper.transcripts.importer import Importer
 
 PATIENCE_SECONDS = 20.0
@@ -71,6 +74,11 @@ def _append(path: Path, record: dict[str, object]) -> None:
         file.write(json.dumps(record).encode() + b"\n")
 
 
+def _age(path: Path, seconds: float = 86_400.0) -> None:
+    written = time.time() - seconds
+    os.utime(path, (written, written))
+
+
 def test_a_line_that_is_written_is_in_the_store_within_a_fifth_of_a_second(
     store: Store, logs: Path, follow: Callable[..., Following]
 ) -> None:
@@ -92,6 +100,7 @@ def test_a_session_that_grows_is_live_and_its_agents_are_at_work(
     log = Log()
     log.user("Mend the cache")
     path = log.write(logs)
+    _age(path)
     store.run(path)
     session_id = store.one("SELECT id FROM sessions")
     following = follow(logs)
@@ -106,9 +115,11 @@ def test_a_session_that_grows_is_live_and_its_agents_are_at_work(
     assert store.one("SELECT status FROM tool_calls") == "done"
     _append(path, log.reply(call("Bash", "t2"), id="msg_3", stop="tool_use"))
     following.until("SELECT count(*) FROM tool_calls", 2)
+    assert store.all("SELECT status, ended_at FROM sessions") == [("running", None)]
     following.end()
     assert probe(store.path, session_id) is None
     assert store.one("SELECT status FROM agents") == "done"
+    assert store.one("SELECT status FROM sessions") == "done"
     assert store.one("SELECT status FROM tool_calls WHERE tool_use_id = 't2'") == "unknown"
 
 
@@ -186,3 +197,72 @@ def test_a_store_that_cannot_be_written_for_a_while_loses_nothing(
     _append(path, log.user("more"))
     following.until("SELECT count(*) FROM messages", 2)
     assert refused.is_set()
+
+
+OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
+
+
+def test_every_session_that_is_live_is_followed_from_the_start_and_no_old_one(
+    store: Store, logs: Path, follow: Callable[..., Following]
+) -> None:
+    for session in (SESSION, OTHER, "0c0c0c0c-1111-4222-8333-444444444444"):
+        log = Log(session)
+        log.user(f"Mend {session[:4]}")
+        path = log.write(logs / "project")
+    _age(path)
+    _age(logs / "project" / f"{OTHER}.jsonl", 600.0)
+    following = follow(logs)
+    assert store.all("SELECT goal, status FROM sessions ORDER BY 1") == [("Mend 0a0a", "running"), ("Mend 0b0b", "running")]
+    _append(path, log.user("more"))
+    following.until("SELECT count(*) FROM messages WHERE agent_id IN (SELECT id FROM agents WHERE current_goal = 'Mend 0c0c')", 2)
+
+
+@pytest.mark.parametrize(("open_call", "status"), [(True, "working"), (False, "idle")])
+def test_a_session_that_is_live_when_somebody_begins_to_watch_it_stands_as_live(
+    store: Store, logs: Path, follow: Callable[..., Following], open_call: bool, status: str
+) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use")
+    if not open_call:
+        log.result("t1")
+        log.reply(text("Mended."), id="msg_2")
+    path = log.write(logs)
+    store.run(path)
+    following = follow(path)
+    assert probe(store.path, store.one("SELECT id FROM sessions")) is not None
+    assert store.one("SELECT status FROM sessions") == "running"
+    assert store.one("SELECT status FROM agents") == status
+    following.end()
+    assert store.one("SELECT status FROM agents") == store.one("SELECT status FROM sessions") == "done"
+
+
+def test_what_a_follower_that_was_killed_left_as_live_is_over_with_the_next_import(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use")
+    store.run(log.write(logs), live=True)
+    session_id = store.one("SELECT id FROM sessions")
+    store.writer.submit(lambda group: begin(group.connection, [session_id])).result()
+    assert store.one("SELECT status FROM sessions") == "running"
+    store.run(logs)
+    assert store.one("SELECT status FROM sessions") == store.one("SELECT status FROM agents") == "done"
+    assert store.one("SELECT status FROM tool_calls") == "unknown"
+
+
+def test_a_session_that_was_quiet_for_long_is_over_until_it_grows(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    path = log.write(logs)
+    store.run(path, live=True)
+    session_id, now = store.one("SELECT id FROM sessions"), [0.0]
+    holding = Holding(store.writer, lambda: now[0])
+    for wanted in ("running", "done", "running"):
+        if wanted == "running":
+            holding.grew([session_id])
+        else:
+            now[0] += QUIET_SECONDS + 1
+        holding.settle()
+        assert store.one("SELECT status FROM sessions") == wanted
+        assert (probe(store.path, session_id) is not None) == (wanted == "running")
+    holding.close()

@@ -32,6 +32,12 @@ class ClaudeCode:
     def may_be_log(self, path: Path) -> bool:
         return path.suffix == ".jsonl"
 
+    def log_of(self, path: Path) -> Path | None:
+        return path if self.may_be_log(path) else None
+
+    def folder_of(self, log: Path) -> Path:
+        return log.parent
+
     def recognises(self, source: Source) -> bool:
         if source.path.suffix != ".jsonl":
             return False

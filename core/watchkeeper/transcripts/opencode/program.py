@@ -10,7 +10,7 @@ from typing import Any
 
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.opencode.database import DatabaseReader, is_database
-from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in
+from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, session_file
 from watchkeeper.transcripts.records import PullReader, Source
 
 SQLITE = b"SQLite format 3\x00"
@@ -45,6 +45,21 @@ class OpenCode:
         if above.name == "session":
             return path.parent.name not in ("message", "part", "share")
         return above.name == "message" and _leads(path)
+
+    def log_of(self, path: Path) -> Path | None:
+        """Of SQLite's write-ahead log, the database; of a message, a part or a to-do list in the tree, its session's file."""
+        if path.name.endswith(".db-wal"):
+            path = path.with_name(path.name.removesuffix("-wal"))
+        if self.may_be_log(path):
+            return path
+        if len(path.parents) < 3 or path.suffix not in (".json", ""):
+            return None
+        if path.suffix == "" and path.parent.name in ("message", "part"):
+            path = next(iter(files_in(path)), path)  # a folder is new, and what was written into it at once tells no more
+        return session_file(path)
+
+    def folder_of(self, log: Path) -> Path:
+        return Tree(log).base if log.suffix == ".json" else log.parent
 
     def recognises(self, source: Source) -> bool:
         if source.head.startswith(SQLITE):

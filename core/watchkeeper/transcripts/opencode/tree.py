@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from copy import deepcopy
+from glob import escape
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,25 @@ class Tree:
             # A message's file is named by its id as a rule, so that none needs to be opened for this.
             yield from found or self.parts(text_of((parse(read(message)) or {}).get("id")) or message.stem)
         yield self.todo(session_id)
+
+
+def session_file(path: Path) -> Path | None:
+    """The log that a message, a part or a to-do list belongs to: its session's file, or where that is lost, the first
+    message; None where it is none of these."""
+    kind, base = path.parents[1].name, path.parents[2]
+    if path.parent.name == "todo":
+        base, session_id = path.parents[1], path.stem
+    elif kind == "message":
+        session_id = path.parent.name
+    elif kind == "part":
+        session_id = text_of((parse(read(path)) or {}).get("sessionID")) or ""
+    else:
+        return None
+    if not session_id or "/" in session_id:
+        return None
+    named = f"*{escape(session_id)}.json"
+    found = sorted([*(base / "session").glob(f"*/{named}"), *(base / "info").glob(named)], key=lambda each: len(each.name))
+    return next(iter(found or files_in(base / "message" / session_id)), None)
 
 
 class TreeReader:
