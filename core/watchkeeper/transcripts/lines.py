@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import BinaryIO, NamedTuple
 
-CHUNK_BYTES = 1 << 20
+BUFFER_BYTES = 1 << 18
+"""How much a log is read at a time."""
 LONGEST_LINE = 64 << 20
 """A longer line is not parsed: its beginning is kept raw."""
 KEPT_OF_LONGEST = 1 << 20
@@ -30,27 +31,29 @@ def read_lines(file: BinaryIO, start: int) -> Iterator[Line]:
     """The lines from `start` on; last, what has no newline yet (if anything)."""
     file.seek(start)
     place = start
-    rest: list[bytes] = []
-    held = length = 0
-    while chunk := file.read(CHUNK_BYTES):
-        parts = chunk.split(b"\n")
-        for index, part in enumerate(parts):
-            length += len(part)
-            if held < LONGEST_LINE:
-                rest.append(part)
-                held += len(part)
-            if index == len(parts) - 1:
-                break
-            place += length + 1
-            yield Line(_whole(rest, length), place, length)
-            rest, held, length = [], 0, 0
-    if length:
-        yield Line(_whole(rest, length), place + length, length, ended=False)
+    while data := file.readline(LONGEST_LINE + 1):
+        ended = data.endswith(b"\n")
+        size = len(data) - ended
+        if not ended and size > LONGEST_LINE:
+            data = data[:KEPT_OF_LONGEST]
+            more, ended = _rest(file)
+            size += more
+        elif ended:
+            data = data[:-1]
+        place += size + ended
+        yield Line(data, place, size, ended)
+        if not ended:
+            return
 
 
-def _whole(parts: list[bytes], length: int) -> bytes:
-    data = parts[0] if len(parts) == 1 else b"".join(parts)
-    return data if length <= LONGEST_LINE else data[:KEPT_OF_LONGEST]
+def _rest(file: BinaryIO) -> tuple[int, bool]:
+    """Go to the end of a line: how many bytes it still has, and whether there is a newline after them."""
+    size = 0
+    while part := file.readline(BUFFER_BYTES):
+        size += len(part)
+        if part.endswith(b"\n"):
+            return size - 1, True
+    return size, False
 
 
 def mark(file: BinaryIO, end: int, *, at_end: bool = False) -> str:
