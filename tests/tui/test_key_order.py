@@ -6,7 +6,6 @@ import dataclasses
 
 from tests.tui.conftest import Desk, text_of, until
 from textual import events
-from textual.screen import Screen
 
 from watchkeeper_tui.app import SnapshotReady, WatchkeeperApp
 from watchkeeper_tui.roster import Roster
@@ -83,15 +82,9 @@ async def test_more_events_than_before_lay_nothing_out(desk: Desk) -> None:
         rows = [*view.rows] * 40
         view.set_rows(rows)  # the scrollbar comes, and takes a column: that does lay out
         await pilot.pause()
-        laid_out = []
-        refresh_layout = Screen._refresh_layout
-        try:
-            Screen._refresh_layout = lambda self, *_, **__: laid_out.append(self)  # type: ignore[assignment,method-assign]
-            view.set_rows([*rows, view.rows[-1]])
-            await pilot.pause()
-        finally:
-            Screen._refresh_layout = refresh_layout  # type: ignore[method-assign]
-        assert not laid_out
+        await until(pilot, lambda: not view._layout_required)
+        view.set_rows([*rows, view.rows[-1]])
+        assert not view._layout_required
         assert view.max_scroll_y == len(rows) + 1 - view.scrollable_content_region.height
         assert view.scroll_offset.y == view.max_scroll_y
 
