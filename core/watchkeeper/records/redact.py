@@ -60,15 +60,21 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
 """A group `kept` stays as it is."""
 
 _TELLING_BYTES = (
-    *(name.encode() for name in _AWS_NAMES), b"hooks.slack.com/", b"ya29.", b"GOCSPX-",
+    *(name.encode() for name in _AWS_NAMES), b"hooks.slack.com", b"ya29.", b"GOCSPX-",
     b"PRIVATE KEY", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"AKIA", b"ASIA", b"xox",
     b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ",
 )  # fmt: skip
-"""Of what has one of `SHAPES`, one of these is a part, or `URL_PASSWORD`."""
+"""Of what has one of `SHAPES`, one of these is a part, or `SUSPICIOUS`."""
 
 _OPEN_URL = re.compile(rf"://{_PART}{{0,200}}:{_PART}{{0,200}}@?\Z")
-URL_PASSWORD = rf"://{_PART}{{0,200}}:{_PART}{{6,200}}@"
-_URL_PASSWORD = re.compile(URL_PASSWORD.encode())
+SUSPICIOUS = rf":\\?/\\?/{_PART}{{0,200}}:{_PART}{{6,200}}@|\\u00[2-7]"
+"""A URL with a password; a letter that a line of JSON writes as its number, so that nothing can be told by looking."""
+_SUSPICIOUS = re.compile(SUSPICIOUS.encode())
+
+_RUN = re.compile(r'[^"\\/\x00-\x1f\x7f]+')
+_ASCII_RUN = re.compile(r"[ !#-.0-\[\]-~]+")
+"""What no writer of JSON writes otherwise than as it is, or else by the numbers that `SUSPICIOUS` finds."""
+_TELLING_RUN = 5
 
 _LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
 """Fields that a provider checks byte for byte."""
@@ -98,7 +104,8 @@ class Redactor:
         self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}
         longest_first = sorted(self._values, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-        self._hints = [*(form.encode("utf-8", "replace") for form in self._values), *_TELLING_BYTES]
+        hints = {hint for form in self._values for hint in _tellings(form)}
+        self._hints = [*(hint.encode("utf-8", "replace") for hint in sorted(hints)), *_TELLING_BYTES]
         self._shapes = [(name, hint, re.compile(shape, re.DOTALL)) for name, hint, shape in SHAPES]
 
     def text(self, text: str) -> str:
@@ -152,12 +159,12 @@ class Redactor:
 
     @property
     def hints(self) -> tuple[bytes, ...]:
-        """Bytes one of which is in whatever holds a secret, if `URL_PASSWORD` is not."""
+        """Bytes one of which is in whatever holds a secret, if `SUSPICIOUS` is not."""
         return tuple(self._hints)
 
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes may hold a secret: quick, and wrong only in saying yes."""
-        return any(hint in data for hint in self._hints) or _URL_PASSWORD.search(data) is not None
+        return any(hint in data for hint in self._hints) or _SUSPICIOUS.search(data) is not None
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
@@ -166,11 +173,10 @@ class Redactor:
         text = data.decode("utf-8", "replace")
         try:
             value = json.loads(text)
-        except (ValueError, RecursionError):
-            clean = self.text(text)
-        else:
             found = self(value)
             clean = text if found is value else json.dumps(found, ensure_ascii=False)
+        except (ValueError, RecursionError):
+            clean = self.text(text)
         return data if clean is text else clean.encode("utf-8", "replace")
 
     def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
@@ -215,11 +221,20 @@ def _is_secret(value: str) -> bool:
 
 def _forms(value: str) -> list[str]:
     """A value as it stands, as it stands inside a JSON string, and each long line of one that has several."""
-    forms = {value, json.dumps(value)[1:-1]}
+    forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
     forms |= _encoded(value)
     return [form for form in forms if len(form) >= LEAST_CHARACTERS]
+
+
+def _tellings(form: str) -> set[str]:
+    """Texts one of which is in every line of JSON that holds `form`, however its writer escapes, unless it is `SUSPICIOUS`."""
+    run = max(_ASCII_RUN.findall(form), key=len, default="")
+    if len(run) < _TELLING_RUN:
+        run = max(_RUN.findall(form), key=len, default="")
+    numbers = {json.dumps(letter)[1:-1] for letter in run if not letter.isascii()}
+    return {run, *numbers, *(number.upper().replace(r"\U", r"\u") for number in numbers)} - {""}
 
 
 def _encoded(value: str) -> set[str]:

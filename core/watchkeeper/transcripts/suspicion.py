@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from pydantic_core import SchemaValidator, core_schema
 
-from watchkeeper.records.redact import URL_PASSWORD, Redactor
+from watchkeeper.records.redact import SUSPICIOUS, Redactor
 
 _SPECIAL = frozenset("\\.+*?()|[]{}^$#&-~/")
 
@@ -22,13 +22,18 @@ def suspicion(redactor: Redactor) -> Callable[[bytes], bool]:
     hints = [hint.decode("utf-8", "replace") for hint in redactor.hints]
     if any(not hint or "\ufffd" in hint or not hint.isprintable() for hint in hints):
         return redactor.suspects
-    pattern = "|".join(["".join(f"\\{c}" if c in _SPECIAL else c for c in hint) for hint in hints] + [URL_PASSWORD])
+    pattern = "|".join(["".join(f"\\{c}" if c in _SPECIAL else c for c in hint) for hint in hints] + [SUSPICIOUS])
     found = SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
 
     def suspects(data: bytes) -> bool:
+        if found(data):
+            return True
+        if data.isascii():
+            return False
         try:
-            return found(data.decode())
+            data.decode()  # what is no UTF-8 was not looked into
         except UnicodeDecodeError:
             return redactor.suspects(data)
+        return False
 
     return suspects

@@ -177,3 +177,38 @@ def test_no_text_takes_long(piece: str) -> None:
     began = time.perf_counter()
     redactor.text(text)
     assert time.perf_counter() - began < 2
+
+
+ODD_VALUE = 'pä/"s+s\\wörd'
+
+
+WAYS = ["as it is", "by number", "BY NUMBER", "slashes escaped"]
+URL = "postgres://app:hunter2x@db.internal/main"
+
+
+@given(st.sampled_from([*SHAPED, ODD_VALUE, URL]), st.lists(st.sampled_from(WAYS), min_size=1, max_size=5))
+def test_a_secret_is_found_in_a_line_of_json_however_its_letters_are_written(secret: str, ways: list[str]) -> None:
+    def written(place: int, letter: str) -> str:
+        way = ways[place % len(ways)]
+        plain = json.dumps(letter, ensure_ascii=False)[1:-1]
+        number = f"{ord(letter):04x}"
+        slashed = r"\/" if letter == "/" else plain
+        return dict(zip(WAYS, [plain, rf"\u{number}", rf"\u{number.upper()}", slashed], strict=True))[way]
+
+    letters = "".join(written(place, letter) for place, letter in enumerate(secret))
+    line = f'{{"said": "before {letters} after"}}'
+    assert secret in json.loads(line)["said"]
+    clean = Redactor({"MY_TOKEN": ODD_VALUE}).line(line.encode())
+    assert secret not in json.loads(clean)["said"]
+
+
+@pytest.mark.parametrize(
+    "line", [r'{"a": "pä\/\"s+s\\wörd"}', r'{"a": "p\u00e4/\"s+s\\w\u00F6rd"}', r'{"a": "pä/\u0022s+s\\wörd"}']
+)
+def test_a_value_is_found_as_other_writers_of_json_escape_it(line: str) -> None:
+    assert json.loads(Redactor({"MY_TOKEN": ODD_VALUE}).line(line.encode())) == {"a": "[redacted:MY_TOKEN]"}
+
+
+def test_a_line_that_is_nested_too_deeply_loses_its_secrets_all_the_same() -> None:
+    line = "[" * 700 + '"sk-' + "Ab1c" * 12 + '"' + "]" * 700
+    assert b"[redacted:api-key]" in Redactor({}).line(line.encode())
