@@ -95,7 +95,6 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         self._shaper = PlanShaper()
         self._matching = EventFilter()
         self.words: dict[str, str] = {}
-        self._chosen_by_user = False
         self._drawn_for: str | None = None
         """The row whose agent the agent pane shows."""
 
@@ -180,10 +179,10 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
 
     def _forget(self) -> None:
         """Another session: nothing of the last one's is selected, marked, folded or filtered."""
-        self.collapsed, self.words, self.frozen_at, self._chosen_by_user = frozenset(), {}, None, False
+        self.collapsed, self.words, self.frozen_at = frozenset(), {}, None
         self.roster, self._shaper, self._matching = Roster(), PlanShaper(), EventFilter()
         self._standing = self.roster
-        self.plan.marked, self.plan.selected_id = frozenset(), None
+        self.plan.marked, self.plan.selected_id, self.plan.touched = frozenset(), None, False
         self.events.following = True
         self._frame_frozen()
 
@@ -198,7 +197,7 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         plan = self.plan
         plan.filter_words, plan.order = plan_words, order
         plan.show(self.shown_rows, dict(snapshot.rates.agent_cost))
-        if not self._chosen_by_user:
+        if not plan.touched:
             self._choose_first()
         events = self.events
         events.filter_words = event_words
@@ -276,13 +275,12 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         marked = [self.shown_rows[place] for place in places]
         chosen = plan.selected
         rows = marked or ([chosen] if chosen is not None else [])
-        return target_of(self.newest, [(row.agent, row.task) for row in rows])
+        return target_of(self.newest, [(row.agent, row.task) for row in rows], read_only=self.watch_app.read_only)
 
     # Selection.
 
     def on_row_view_selected(self, event: RowView.Selected) -> None:
         if event.view is self.plan:
-            self._chosen_by_user = True
             # The row first, which is two lines; then what is told of it, which is half the screen.
             self.call_after_refresh(self._draw_chosen)
 
@@ -365,7 +363,7 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
 
     def act(self, name: str, text: str = "") -> None:
         # From here on the selection is the user's: it must not move on to another agent under a preview.
-        self._chosen_by_user = True
+        self.plan.touched = True
         super().act(name, text)
 
     def help_groups(self) -> list[Group]:

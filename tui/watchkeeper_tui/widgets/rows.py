@@ -101,6 +101,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         self.rows: Sequence[T] = ()
         self.selected_id: str | None = None
         self.following = self.FOLLOWS
+        self.touched = False
+        """The user chose a row: from then on nobody else does."""
         self._index = 0
         self._last_seen: str | None = None
         self._painted: dict[int, _Look | None] = {}
@@ -264,6 +266,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         self._index = place
         row_id = self.row_id(self.rows[place])
         changed = row_id != self.selected_id
+        self.touched = self.touched or tell
         self.selected_id = row_id
         self._into_sight(place)
         self.repaint_changed()
