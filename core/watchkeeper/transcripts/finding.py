@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from watchkeeper.transcripts import packed
+from watchkeeper.transcripts.packed import packed_name, unpacked_name
+
 HEAD_BYTES = 65_536
 MOST_PASSED = 128 << 20
 """How far into a file its first whole lines are looked for."""
@@ -17,7 +20,7 @@ class Found:
     """A file that may be a log."""
 
     path: Path
-    """Its real path, links resolved: a file reached in two ways is one file."""
+    """Its real path, links resolved: a file reached in two ways is one file. Of a packed log, its name before."""
     size: int
     modified_at: float
 
@@ -36,6 +39,7 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
     waiting = [(place, True) for place in reversed(places)]
     while waiting:
         path, named = waiting.pop()
+        path = packed_name(path) if named else path
         try:
             found = path.stat()
         except OSError as error:
@@ -53,10 +57,13 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
                 continue
             waiting.extend((path / name, False) for name in reversed(names))
         elif _is_file(found):
-            if identity in files or not (named or may_be_log(path)):
+            log = unpacked_name(path)
+            if identity in files or not (named or may_be_log(log)):
                 continue
+            if log != path and log.exists():
+                continue  # it is unpacked beside it, and goes on there
             files.add(identity)
-            yield Found(Path(os.path.realpath(path)), found.st_size, found.st_mtime)
+            yield Found(unpacked_name(Path(os.path.realpath(path))), found.st_size, found.st_mtime)
         elif named:
             trouble(str(path), "neither a file nor a folder")
 
@@ -67,8 +74,7 @@ def read_head(path: Path, limit: int = HEAD_BYTES) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    with open(path, "rb") as file:
-        return file.read(limit)
+    return packed.read_head(path, limit)
 
 
 def read_past(path: Path, head: bytes) -> bytes:
@@ -79,7 +85,7 @@ def read_past(path: Path, head: bytes) -> bytes:
     """
     if head.count(b"\n") > 1 or len(head) < HEAD_BYTES:
         return b""
-    with open(path, "rb") as file:
+    with packed.open_log(path) as file:
         for _ in range(2):  # the second line may begin in the head, and end far behind it
             while piece := file.readline(HEAD_BYTES):
                 if piece.endswith(b"\n") or file.tell() > MOST_PASSED:

@@ -17,6 +17,7 @@ from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts import finding
 from watchkeeper.transcripts.holding import LEASES, QUIET_SECONDS, Holding
 from watchkeeper.transcripts.importer import Importer
+from watchkeeper.transcripts.packed import packed_name
 
 LOOK_SECONDS = 2.0
 """How often all files are looked at where no event came."""
@@ -150,7 +151,7 @@ class Follower:
         there: list[Path] = []
         for path in dict.fromkeys(paths):
             try:
-                found = path.stat()
+                found = packed_name(path).stat()
             except OSError:
                 continue  # gone again
             self._seen[path] = (found.st_size, found.st_mtime)

@@ -26,6 +26,7 @@ from watchkeeper.transcripts import finding
 from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
 from watchkeeper.transcripts.batch import Batch, Pricing
 from watchkeeper.transcripts.holding import end_abandoned
+from watchkeeper.transcripts.packed import packed_name
 from watchkeeper.transcripts.reading import open_log
 from watchkeeper.transcripts.records import ModelCall, Program
 from watchkeeper.transcripts.registry import programs
@@ -56,7 +57,7 @@ class Progress:
         """By the speed so far; None before it can be told."""
         if not self.bytes_done or self.seconds < 0.5:
             return None
-        return (self.bytes - self.bytes_done) * self.seconds / self.bytes_done
+        return max(0, self.bytes - self.bytes_done) * self.seconds / self.bytes_done
 
 
 def unpriced(call: ModelCall) -> Cost:
@@ -251,7 +252,7 @@ class Importer:
         """Read a file by itself: another importer was faster, or one file of the batch could not be written."""
         for _ in range(ATTEMPTS):
             try:
-                found = path.stat()
+                found = packed_name(path).stat()
                 for chunk in self._chunks(finding.Found(path, found.st_size, found.st_mtime)):
                     self._count(self._submit(_Pending([chunk])))
             except Overtaken:

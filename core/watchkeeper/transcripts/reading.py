@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import transcripts as rows
-from watchkeeper.transcripts import finding, lines
+from watchkeeper.transcripts import finding, lines, packed
 from watchkeeper.transcripts.applying import Chunk
 from watchkeeper.transcripts.jsontext import parse
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Source
@@ -78,13 +79,14 @@ class OpenLog:
         if self._mark is not None:
             yield from self._pulled(self._mark, size)
         else:
-            with open(self._found.path, "rb", buffering=lines.BUFFER_BYTES) as file:
+            with packed.open_log(self._found.path, lines.BUFFER_BYTES) as file:
                 yield from self._lines(file, size)
 
     def _lines(self, file: BinaryIO, size: int) -> Iterator[Chunk]:
         found, row = self._found, self._row
         again = row is not None and (
-            found.size < row.read_bytes or not lines.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
+            file.seek(0, os.SEEK_END) < row.read_bytes
+            or not lines.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
         )
         before = None if again else row
         reader: Any = self._program.reader(self._source, before.state["reader"] if before else None)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.transcripts import packed
 from watchkeeper.transcripts.codex.reader import CodexReader
 from watchkeeper.transcripts.codex.threads import Thread, thread_of
 from watchkeeper.transcripts.codex.types import ITEMS, LINES
@@ -101,18 +102,18 @@ def _thread_named(path: Path, thread_id: str) -> Thread | None:
     """A thread by its log, which lies in the same folder or in that of another day."""
     if _FILE.fullmatch(f"rollout-x-{thread_id}") is None:
         return None
-    name = f"rollout-*-{thread_id}.jsonl"
+    name = f"rollout-*-{thread_id}.jsonl*"
     found = next(path.parent.glob(name), None)
     if found is None and len(path.parents) > 3 and path.parent.name.isdigit():
         found = next(path.parents[3].glob(f"*/*/*/{name}"), None)
-    return _first_thread(found, b"") if found is not None else None
+    return _first_thread(packed.unpacked_name(found), b"") if found is not None else None
 
 
 def _first_thread(path: Path, head: bytes) -> Thread | None:
     """The thread that a log's first lines name."""
     if b"\n" not in head:
         try:
-            with open(path, "rb") as file:
+            with packed.open_log(path) as file:
                 head = file.readline(FIRST_LINE_BYTES)
         except OSError:
             return None

@@ -1,0 +1,87 @@
+"""Logs that were compressed since: Codex packs those that nobody wrote to for a week (`rollout-….jsonl.zst`), and people
+pack what they put aside. A packed log is read as the log that it was, under the name that it had."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+MOST_BYTES = 32 << 30
+"""A log that is larger once it is unpacked is not read."""
+HELD_BYTES = 16 << 20
+"""Unpacked bytes that are held in memory; more of them are put on disk, since a log is read from more than one place."""
+_PIECE = 1 << 20
+
+
+def _zstd(file: IO[bytes]) -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd.ZstdFile(file, "rb")
+
+
+_UNPACK: dict[str, Callable[[IO[bytes]], Any]] = {".zst": _zstd, ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb")}
+
+
+def unpacked_name(path: Path) -> Path:
+    """The name that a packed file had; that of any other file is its own."""
+    return path.with_suffix("") if path.suffix in _UNPACK else path
+
+
+def packed_name(path: Path) -> Path:
+    """The file that holds what that name promises: itself, or where it is gone, what it was packed into."""
+    if os.path.lexists(path):
+        return path
+    return next((packed for suffix in _UNPACK if os.path.lexists(packed := path.with_name(path.name + suffix))), path)
+
+
+def open_log(path: Path, buffering: int = -1) -> BinaryIO:
+    """A log's bytes as they were, from any place.
+
+    Raises:
+        OSError: it cannot be read, or is no log that was packed.
+    """
+    packed = packed_name(path)
+    if packed.suffix not in _UNPACK:
+        return open(packed, "rb", buffering=buffering)
+    with ExitStack() as closing:
+        unpacked = closing.enter_context(tempfile.SpooledTemporaryFile(HELD_BYTES))
+        size = 0
+        for piece in _pieces(packed):
+            size += unpacked.write(piece)
+            if size > MOST_BYTES:
+                raise OSError(f"larger than {MOST_BYTES >> 30} GiB once it is unpacked")
+        unpacked.seek(0)
+        closing.pop_all()
+    return cast(BinaryIO, unpacked)
+
+
+def read_head(path: Path, limit: int) -> bytes:
+    """The beginning of a log.
+
+    Raises:
+        OSError: as for `open_log`.
+    """
+    packed = packed_name(path)
+    if packed.suffix in _UNPACK:
+        return cast(bytes, next(_pieces(packed), b""))[:limit]
+    with open(packed, "rb") as file:
+        return file.read(limit)
+
+
+def _pieces(packed: Path) -> Any:
+    with open(packed, "rb") as file:
+        try:
+            with _UNPACK[packed.suffix](file) as stream:
+                yield from iter(lambda: stream.read(_PIECE), b"")
+        except OSError:
+            raise
+        except Exception as error:  # each of the formats has errors of its own
+            raise OSError(f"it cannot be unpacked ({error})") from error

@@ -1,0 +1,81 @@
+"""Logs that were compressed after they were written are the same logs."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.core.transcripts.conftest import SESSION, Log, Store, text
+from tests.core.transcripts.test_codex_sessions import Rollout
+
+from watchkeeper.transcripts import packed
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+Pack = Callable[[bytes], bytes]
+PACKED = [pytest.param(".zst", zstd.compress, id="zst"), pytest.param(".gz", gzip.compress, id="gz")]
+
+
+def _pack(path: Path, suffix: str, pack: Pack) -> Path:
+    packed_path = path.with_name(path.name + suffix)
+    packed_path.write_bytes(pack(path.read_bytes()))
+    path.unlink()
+    return packed_path
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_a_packed_log_is_read_as_the_log_that_it_was(store: Store, logs: Path, suffix: str, pack: Pack) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(text("Mended."), id="m1")
+    _pack(log.write(logs), suffix, pack)
+    _pack(Rollout().user("go").says("Gone.").tokens(100, 0, 5).write(logs), suffix, pack)
+    report = store.run(logs)
+    assert (report.unknown, report.left) == ([], {})
+    assert store.one("SELECT count(*) FROM sessions") == 2
+    assert store.one("SELECT sum(output_tokens) FROM sessions") == 15
+    before = store.counts()
+    assert store.run(logs).unchanged == 2
+    assert store.counts() == before
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_a_log_that_is_packed_between_two_imports_holds_nothing_new(store: Store, logs: Path, suffix: str, pack: Pack) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.add("new-kind")
+    path = log.write(logs)
+    store.run(logs)
+    before = store.counts()
+    held = _pack(path, suffix, pack)
+    store.run(held)
+    assert store.counts() == before
+    # It is unpacked beside it, and goes on.
+    log.user("more")
+    log.write(logs)
+    store.run(logs)
+    assert store.one("SELECT count(*) FROM messages") == 2
+    assert store.one("SELECT count(*) FROM transcript_files") == 1
+
+
+@pytest.mark.parametrize("suffix", [".zst", ".gz"])
+def test_a_packed_log_that_is_broken_is_named_with_the_reason(store: Store, logs: Path, suffix: str) -> None:
+    (logs / f"{SESSION}.jsonl{suffix}").write_bytes(b"no such thing" * 100)
+    report = store.run(logs)
+    assert len(report.left) == 1
+    assert store.one("SELECT count(*) FROM sessions") == 0
+
+
+def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    log.user("x" * 3_000_000)
+    monkeypatch.setattr(packed, "MOST_BYTES", 1 << 20)
+    _pack(log.write(logs), ".gz", gzip.compress)
+    report = store.run(logs)
+    assert "once it is unpacked" in next(iter(report.left.values()))
