@@ -47,7 +47,7 @@ async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: 
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
         shown = text_of(pilot)
-        for words in ("24k → 6.1k (-75%)", "$0.07", "9.1s beside the loop", "stall 0 ms", "cache −3.8k", "surveyor"):
+        for words in ("24k → 6.1k (-75%)", "$0.07", "9.1s beside the loop", "stall 0ms", "cache −3.8k", "surveyor"):
             assert words in shown
         assert "#1–#5 replaced: 5 messages" in shown
         assert "- #1 user" in shown

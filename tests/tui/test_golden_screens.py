@@ -17,6 +17,7 @@ SCREENS = {
     "transcript": (["3", "right"], "Thirty files of Python"),
     "calls": (["3", "right", "right"], "prompt"),
     "metrics": (["3", "right", "right", "right"], "calls"),
+    "report": (["i"], "Handed back"),
     "compact": (["C"], "y do it"),
     "sessions": (["s"], "live (pid 991)"),
 }

@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.theme import Theme
 
+from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
 from watchkeeper_tui.key_order import KeyOrder
@@ -32,6 +33,7 @@ from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Settings, load_settings
 from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.targets import OPENED_READ_ONLY
 from watchkeeper_tui.theme_watch import ThemeWatch
 from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, user_folder
 
@@ -296,6 +298,19 @@ class WatchkeeperApp(KeyOrder):
             self.call_after_refresh(
                 self._live.say, f"{session_id} is open read-only: every action is refused", "waiting", seconds=30
             )
+
+    @property
+    def read_only(self) -> str:
+        """Why nothing can be done to the open session, for a badge; empty where it can."""
+        session = self.snapshot.session
+        program = imported_from(session.origin) if session is not None else None
+        if program:
+            return f"imported from {program}"
+        if isinstance(self.control, ReadOnlyControl):
+            return OPENED_READ_ONLY
+        if self.database_path.exists() and not os.access(self.database_path, os.W_OK):
+            return "the database is read-only"
+        return ""
 
     def open_replay(self, session_id: str) -> None:
         """A session as it was, step by step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from watchkeeper.store import dashboard_agent
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_agent import ViewFacts
+from watchkeeper.store.dashboard_report import ReportFold
 from watchkeeper.store.driver import Connection
 from watchkeeper_tui.snapshot import AgentDetail, TranscriptBlock
 from watchkeeper_tui.transcript import fold_message, live_block
@@ -18,6 +19,7 @@ class DetailFold:
     def __init__(self, session_id: str, agent_id: str) -> None:
         self.agent_id = agent_id
         self._fold = dashboard_agent.AgentFold(session_id, agent_id)
+        self._report = ReportFold(session_id, agent_id)
         self._messages: list[tuple[int, tuple[TranscriptBlock, ...]]] = []
         self._transcript: tuple[TranscriptBlock, ...] = ()
         self._tool_names: dict[str, str] = {}
@@ -29,14 +31,14 @@ class DetailFold:
 
     def read(self, connection: Connection, agent: AgentFacts) -> AgentDetail:
         """The agent's transcript, calls, facts and context as they stand: the same object where nothing changed."""
-        reading = self._fold.read(connection)
+        reading, report = self._fold.read(connection), self._report.read(connection, agent)
         self._tail(connection, agent.last_seq)
         if self._view is None or self._view.version != agent.view_version:
             self._view = dashboard_agent.view(connection, agent.id, agent.view_version)
         if self._system is None:
             self._system = dashboard_agent.system_prompt(connection, agent.id)
         parts = (
-            self._transcript, agent.live, self._view,
+            self._transcript, agent.live, self._view, report,
             reading.tool_calls, reading.calls, reading.facts, reading.views, reading.inbox,
         )  # fmt: skip
         if self._detail is None or any(now is not then for now, then in zip(parts, self._parts, strict=True)):
@@ -53,6 +55,7 @@ class DetailFold:
                 views=reading.views,
                 system=self._system,
                 inbox=reading.inbox,
+                report=report,
             )
         return self._detail
 

@@ -37,7 +37,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("export", "[FORM]", "this run as one file in the folder you started in: html, md or json"),
     Slash("sessions", "[words]", "every session"),
     Slash("replay", "", "this session as it was, step by step"),
-    Slash("agent", "report", "the selected agent, full screen"),
+    Slash("agent", "report", "what the selected agent was asked, gave back, made and took"),
     Slash("autosave_load", "", "resume the run from where it was saved", "resume"),
     Slash("theme", "NAME", "another theme"),
     Slash("freeze", "", "hold the view still, or let it go on"),

@@ -18,6 +18,7 @@ from watchkeeper.store.dashboard import (
     TaskFacts,
 )
 from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
+from watchkeeper.store.dashboard_report import ReportFacts
 from watchkeeper_tui.pausing import pausing_agents
 from watchkeeper_tui.wording import EventWords, event_words
 
@@ -108,6 +109,8 @@ class AgentDetail:
     system: str = ""
     """The system prompt, as stored: hostile until sanitised."""
     inbox: tuple[InboxFacts, ...] = ()
+    report: ReportFacts | None = None
+    """None in a replay."""
 
 
 @dataclass(frozen=True)

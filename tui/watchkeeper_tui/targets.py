@@ -12,6 +12,9 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Snapshot
 
+OPENED_READ_ONLY = "opened read-only"
+"""Why a session is only looked at that the user opened so."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -21,6 +24,8 @@ class Target:
     agents: tuple[AgentFacts, ...] = ()
     tasks: tuple[TaskFacts, ...] = ()
     """The tasks of the rows, also those that no agent has yet."""
+    read_only: str = ""
+    """Why the session is only looked at; empty where it is not."""
 
     @property
     def agent(self) -> AgentFacts | None:
@@ -38,10 +43,14 @@ class Target:
 
     @property
     def not_ours(self) -> str:
-        """Why nothing can be controlled here: another program runs (or ran) the session; empty for a run of ours."""
+        """Why nothing can be controlled here: another program ran the session, or it is only looked at; empty where it can."""
         session = self.snapshot.session
         program = imported_from(session.origin) if session is not None else None
-        return f"this run is not ours (imported from {program})" if program else ""
+        if program:
+            return f"this run is not ours (imported from {program})"
+        if self.read_only == OPENED_READ_ONLY:
+            return "the session is open read-only; press s, then Enter opens it to act on it"
+        return f"{self.read_only}: nothing can be done here" if self.read_only else ""
 
     @property
     def names(self) -> str:
@@ -72,7 +81,7 @@ class Request:
     """For the status line: `pause coder-17`."""
 
 
-def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]]) -> Target:
+def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]], *, read_only: str = "") -> Target:
     """The target that rows of the plan stand for, each agent and task once and as it is now."""
     agents: dict[str, AgentFacts] = {}
     tasks: dict[str, TaskFacts] = {}
@@ -83,7 +92,7 @@ def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFa
             task = snapshot.task(agent.task_id)
         if task is not None:
             tasks.setdefault(task.id, snapshot.task(task.id) or task)
-    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()))
+    return Target(snapshot, tuple(agents.values()), tuple(tasks.values()), read_only)
 
 
 def cancellable(target: Target) -> list[TaskFacts]:

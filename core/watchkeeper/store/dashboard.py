@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.transcripts import PROGRAMS
 
 LIVE_TEXT_CHARS = 4000
 """How much of a streaming reply a screen is given: its end."""
@@ -161,7 +164,8 @@ class CompactionFacts:
     view_after: int | None
     model: str | None
     cost_usd: float | None
-    stall_seconds: float
+    stall_seconds: float | None
+    """How long the agent's loop waited for it; None where nobody tells."""
     cache_tokens_invalidated: int
     requested_at: float
     ended_at: float | None
@@ -219,6 +223,12 @@ class Rates:
     def is_still(self) -> bool:
         """Nothing runs, so that these stay true until something is written."""
         return not (self.tokens_per_minute or self.events_per_second or self.cost_per_minute)
+
+
+def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
+    """A pass as read, in a session of this origin: other programs' logs do not tell what it held up, and 0 would be a claim."""
+    facts = CompactionFacts(*row)
+    return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
 
 
 def newest_session(connection: Connection) -> str | None:

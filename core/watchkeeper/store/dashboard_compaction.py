@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from watchkeeper.store.dashboard import CompactionFacts
+from watchkeeper.store.dashboard import CompactionFacts, compaction_facts
 from watchkeeper.store.dashboard_agent import StoredMessage, ViewFacts, view
 from watchkeeper.store.driver import Connection
 
@@ -41,12 +41,12 @@ def compaction_detail(connection: Connection, compaction_id: int) -> CompactionD
     row = connection.execute(
         "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
         " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
-        " ended_at, seconds FROM compactions WHERE id = ?",
+        " ended_at, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id) FROM compactions WHERE id = ?",
         (compaction_id,),
     ).fetchone()
     if row is None:
         return None
-    facts, agent_id = CompactionFacts(*row[:18]), row[1]
+    facts, agent_id = compaction_facts(row[:18], row[19]), row[1]
     base = facts.view_before
     if base is None:
         current = connection.execute("SELECT view_version FROM agents WHERE id = ?", (agent_id,)).fetchone()

@@ -19,6 +19,7 @@ from watchkeeper.store.dashboard import (
     Rates,
     SessionFacts,
     TaskFacts,
+    compaction_facts,
     composition_of,
 )
 from watchkeeper.store.driver import Connection
@@ -120,7 +121,9 @@ class SessionFold:
         self._facts: SessionFacts | None = None
         self._tasks = Folded(_TASKS, _task)
         self._agents = Folded(_AGENTS, _agent)
-        self._compactions = Folded(_COMPACTIONS, lambda raw: CompactionFacts(*raw))
+        self._compactions = Folded(
+            _COMPACTIONS, lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else "")
+        )
         self._approvals = Folded(_APPROVALS, lambda raw: ApprovalFacts(*raw))
         self._commands = Folded(_COMMANDS, lambda raw: CommandFacts(*raw))
         self._budgets = Folded(_BUDGETS, lambda raw: BudgetFacts(*raw[1:]))

@@ -7,6 +7,7 @@ from typing import Any
 
 from watchkeeper.store.compaction_worth import worth
 from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.transcripts import PROGRAMS
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -18,13 +19,14 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     """
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     paid = worth(reads, session_id)
+    foreign = session["origin"].removeprefix("export:") in PROGRAMS  # whose logs do not tell what a pass held up
     agents = [_agent(row) for row in reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))]
     return {
         "session": _session(session),
         "plan": _plan(reads, session, agents),
         "agents": agents,
         "compactions": [
-            dict(row) | {"worth": paid.get(row["id"])}
+            dict(row) | {"worth": paid.get(row["id"])} | ({"stall_seconds": None} if foreign else {})
             for row in reads.all("SELECT * FROM compactions WHERE session_id = ? ORDER BY id", (session_id,))
         ],
         "observations": _observations(reads, session_id),

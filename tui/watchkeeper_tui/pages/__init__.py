@@ -14,6 +14,7 @@ from watchkeeper_tui.pages.context import PageContext, PageLine
 from watchkeeper_tui.pages.memory import memory_page
 from watchkeeper_tui.pages.metrics import metrics_page
 from watchkeeper_tui.pages.prompt import prompt_page
+from watchkeeper_tui.pages.report import report_page
 from watchkeeper_tui.pages.transcript import transcript_page
 
 
@@ -36,6 +37,7 @@ PAGES: tuple[Page, ...] = (
     Page("Metrics", "Stats", metrics_page),
     Page("Compactions", "Comp", compactions_page),
     Page("Prompt", "Prompt", prompt_page),
+    Page("Report", "Rep", report_page),
 )
 
 __all__ = ["PAGES", "Page", "PageContext", "PageLine"]

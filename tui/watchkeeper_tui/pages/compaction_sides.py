@@ -10,7 +10,7 @@ from watchkeeper.store.dashboard_agent import ObservationFacts
 from watchkeeper.store.dashboard_compaction import CompactionDetail
 from watchkeeper_tui import figures
 from watchkeeper_tui.identifiers import not_carried_over
-from watchkeeper_tui.pages.compactions import STATES
+from watchkeeper_tui.pages.compactions import STATES, pass_cost, stall
 from watchkeeper_tui.pages.context import PageLine, blank, paragraph
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import TranscriptBlock
@@ -59,10 +59,9 @@ def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float
         first.append((f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ", "strong"))
     elif facts.tokens_before is not None:
         first.append((f"{figures.tokens(facts.tokens_before)} → …  ", "strong"))
-    first.append((f"{figures.money(facts.cost_usd)}  " if facts.cost_usd is not None else "unpriced  ", "money"))
-    running = facts.ended_at is None
-    took = detail.seconds if detail.seconds is not None else (now if running else facts.ended_at or now) - facts.requested_at
-    first.append((f"{figures.duration(took)} beside the loop  stall {facts.stall_seconds * 1000:.0f} ms", "muted"))
+    first.append((f"{pass_cost(facts)}  ", "money"))
+    took = "-" if facts.stall_seconds is None and not detail.seconds else figures.duration(_took(detail, now))
+    first.append((f"{took} beside the loop  stall {stall(facts)}", "muted"))
     second: list[Piece] = [(f" {sanitize(facts.model or 'no model')}  ", "text")]
     if facts.cache_tokens_invalidated:
         second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
@@ -76,6 +75,12 @@ def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float
     if facts.reason:
         second.append((clip(sanitize(facts.reason), 200), "muted" if facts.status == "applied" else "failed"))
     return [first, second]
+
+
+def _took(detail: CompactionDetail, now: float) -> float:
+    if detail.seconds is not None:
+        return detail.seconds
+    return (detail.facts.ended_at or now) - detail.facts.requested_at
 
 
 def before_lines(sides: Sides, width: int, expanded: frozenset[str], *, only_lost: bool = False) -> list[PageLine]:

@@ -26,6 +26,18 @@ def is_buffered(each: CompactionFacts) -> bool:
     return each.status == "prepared" and each.trigger in ("observer", "reflector")
 
 
+def stall(each: CompactionFacts) -> str:
+    """How long the loop waited; a dash where nobody tells."""
+    return "-" if each.stall_seconds is None else f"{each.stall_seconds * 1000:.0f}ms"
+
+
+def pass_cost(each: CompactionFacts) -> str:
+    """What the pass cost: `unpriced` where its model has no known price, a dash where nothing is known or no model was asked."""
+    if each.cost_usd is not None:
+        return figures.money(each.cost_usd)
+    return "-" if each.stall_seconds is None or each.model is None or each.ended_at is None else "unpriced"
+
+
 def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
     """One pass as one line."""
     glyph, role, word = STATES.get(each.status, ("·", "muted", sanitize(each.status)))
@@ -45,10 +57,10 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
             (f"{figures.tokens(before)} → {figures.tokens(after)} ", "text"),
             (figures.change(before, after), "done" if after < before else "muted"),
         ]
-    if each.cost_usd is not None:
-        pieces.append((f" {figures.money(each.cost_usd)}", "money"))
+    if each.cost_usd is not None or (each.ended_at is not None and each.model is not None):
+        pieces.append((f" {pass_cost(each)}", "money"))
     if each.status == "applied":
-        pieces.append((f" stall {each.stall_seconds * 1000:.0f}ms", "muted"))
+        pieces.append((f" stall {stall(each)}", "muted"))
     else:
         pieces.append((f" {word}", role))
     if each.reason and each.status != "applied":
@@ -63,12 +75,13 @@ def compactions_page(view: PageContext) -> list[PageLine]:
         heading("passes", "Compactions", figures.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""))
     ]
     if not mine:
-        lines.append(PageLine("none", (("none yet; C compacts by hand, and says first what it would do", "faint"),)))
+        by_hand = "; C compacts by hand, and says first what it would do" if view.can_act else ""
+        lines.append(PageLine("none", ((f"none yet{by_hand}", "faint"),)))
     for each in mine:
         key = f"{PASS_KEY}{each.id}"
         lines.append(PageLine(key, tuple(compaction_pieces(each, view.now)), key))
     if view.detail.views:
-        lines += [blank("gap"), heading("views", "Views", "u undoes the last compaction, U redoes it")]
+        lines += [blank("gap"), heading("views", "Views", "u undoes the last compaction, U redoes it" if view.can_act else "")]
     for each_view in view.detail.views:
         current = each_view.version == view.agent.view_version
         pieces: list[Piece] = [

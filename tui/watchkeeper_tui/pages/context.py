@@ -24,6 +24,8 @@ class PageContext:
     """Keys of what the user unfolded."""
     words: str = ""
     """What the user searches for."""
+    can_act: bool = True
+    """Keys that act on the run do something here."""
     threshold: float = DEFAULT_THRESHOLD
     """The share of a window at which compaction starts, where the host does not say."""
 

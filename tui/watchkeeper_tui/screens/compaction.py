@@ -189,7 +189,7 @@ class CompactionScreen(Acting, WatchScreen):
         snapshot = self.watch_app.snapshot
         facts = self.sides.detail.facts if self.sides is not None else self._facts()
         agent = snapshot.agent(facts.agent_id) if facts is not None else None
-        return Target(snapshot, (agent,) if agent is not None else ())
+        return Target(snapshot, (agent,) if agent is not None else (), read_only=self.watch_app.read_only)
 
     def _why_not_undo(self) -> str:
         if self.target.not_ours:

@@ -20,7 +20,7 @@ from watchkeeper_tui.pages.context import PageLine
 from watchkeeper_tui.pages.memory import compacts_at, context_used
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.snapshot import AgentDetail, Snapshot
+from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width, set_title
 from watchkeeper_tui.widgets.page import PageView
 from watchkeeper_tui.widgets.plan import context_bar
@@ -206,6 +206,7 @@ class AgentPane(Vertical):
             now=self._now,
             expanded=self._expanded.get(agent.id, frozenset()),
             words=self.words,
+            can_act=not cast("WatchkeeperApp", self.app).read_only and snapshot.state is not SessionState.REPLAY,
             threshold=cast("WatchkeeperApp", self.app).settings.summarization_threshold,
         )
         return PAGES[self.tab].lines(context)
@@ -222,12 +223,16 @@ class AgentPane(Vertical):
         self._start()
         self.redraw()
 
+    def open_page(self, name: str) -> None:
+        """Open a tab by its name."""
+        self.open_tab(next(index for index, page in enumerate(PAGES) if page.name == name))
+
     def action_tab(self, step: int) -> None:
         self.open_tab(self.tab + step)
 
     def action_to_compaction(self) -> None:
         """Go to where the transcript was compacted: above it, observations stand in place of messages."""
-        self.open_tab(next(index for index, page in enumerate(PAGES) if page.name == "Transcript"))
+        self.open_page("Transcript")
         if not self.page.select(BOUNDARY, tell=False):
             cast("WatchScreen", self.screen).say("nothing of this transcript was compacted", "muted")
 

@@ -23,7 +23,7 @@ SOON = 0.55
 class CompactionView(RowView[CompactionFacts | AgentFacts]):
     """One row a pass, in flight first; then the agents that come nearest to one."""
 
-    EMPTY = "no compaction yet; C compacts the agent by hand"
+    EMPTY = "no compaction yet"
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
             pieces.append((f"  ◔ {figures.plural(buffered, 'chunk')} buffered", "slot"))
         if removed > 0:
             pieces.append((f"  {figures.tokens(removed)} tok let go", "muted"))
-        stalled = sum(each.stall_seconds for each in ended)
-        if ended:
-            pieces.append((f"  stall {stalled * 1000:.0f}ms", "muted"))
+        known = [each.stall_seconds for each in ended if each.stall_seconds is not None]
+        if known:
+            pieces.append((f"  stall {sum(known) * 1000:.0f}ms", "muted"))
         set_title(self, pieces, self.watch_app.palette)
 
     def row_id(self, row: CompactionFacts | AgentFacts) -> str:

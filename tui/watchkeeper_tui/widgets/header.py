@@ -86,6 +86,7 @@ class Header(Widget):
             # What the badge says was so when it was read last.
             groups.append((0, [(f" ! NOT READ {figures.duration(now - snapshot.read_at)} ", "badge_failed"), (" ", "text")]))
             now = snapshot.read_at
+        groups += self._read_only()
         session = snapshot.session
         if session is None:
             groups.append((1, [("watchkeeper", "accent")]))
@@ -108,6 +109,13 @@ class Header(Widget):
         if reached is not None:
             groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
         return groups
+
+    def _read_only(self) -> list[tuple[int, list[Piece]]]:
+        """A badge that stays: nothing can be done to what is shown; then why, where there is room."""
+        why = cast("WatchkeeperApp", self.app).read_only
+        if not why:
+            return []
+        return [(0, [(" ≡ READ-ONLY ", "badge_plain"), (" ", "text")]), (8, [(f"{why}  ", "muted")])]
 
     def _counts(self) -> list[Piece]:
         counted, roles = self._roster.counts(), self._roster.roles

@@ -58,6 +58,7 @@ class ReplayHeader(Header):
             groups.append((0, [(f"{playback.position:,}/{len(playback.times):,}", "strong"), ("  ", "text")]))
             groups.append((1, [(figures.time_of_day(at), "waiting"), ("  ", "text")]))
             groups.append((5, [(f"{day_of(at)}  ", "muted")]))
+        groups.append((6, [("read-only  ", "muted")]))
         if session is None:
             return groups
         groups.append((7, [(f"{figures.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))

@@ -107,5 +107,5 @@ def not_yet(each: CompactionFacts, status: str) -> CompactionFacts:
     """A pass that has not come to its end."""
     return replace(
         each, status=status, reason=None, messages_removed=0, tokens_after=None, view_before=None, view_after=None, cost_usd=None,
-        stall_seconds=0.0, cache_tokens_invalidated=0, ended_at=None,
+        stall_seconds=None if each.stall_seconds is None else 0.0, cache_tokens_invalidated=0, ended_at=None,
     )  # fmt: skip

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchkeeper.store.dashboard import AgentFacts, ApprovalFacts, BudgetFacts, CompactionFacts, SessionFacts, TaskFacts
+from watchkeeper.store.dashboard import (
+    AgentFacts,
+    ApprovalFacts,
+    BudgetFacts,
+    CompactionFacts,
+    SessionFacts,
+    TaskFacts,
+    compaction_facts,
+)
 from watchkeeper.store.dashboard_fold import SessionFold
 from watchkeeper.store.driver import Connection
 
@@ -101,7 +109,9 @@ def load(connection: Connection, session_id: str, cancelled: Cancelled) -> Sessi
         tasks=reading.tasks,
         agents=reading.agents,
         budgets=reading.budgets,
-        compactions=tuple(CompactionFacts(*row) for row in connection.execute(_COMPACTIONS, (session_id,))),
+        compactions=tuple(
+            compaction_facts(row, reading.session.origin) for row in connection.execute(_COMPACTIONS, (session_id,))
+        ),
         approvals=tuple((ApprovalFacts(*row[:6]), row[6]) for row in connection.execute(_APPROVALS, (session_id,))),
         calls=[CallRow(*row) for row in each(connection.execute(_CALLS, (session_id,)), cancelled)],
     )

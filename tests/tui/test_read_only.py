@@ -1,0 +1,72 @@
+"""What is only looked at says so in the header for as long as it is looked at, and offers no key that would change it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.test_actions import choose
+
+from watchkeeper_tui.app import WatchkeeperApp
+
+
+def header(pilot: object) -> str:
+    return text_of(pilot).splitlines()[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
+async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(desk: Desk, size: tuple[int, int]) -> None:
+    async with desk.app().run_test(size=size) as pilot:
+        await choose(pilot, "task:t-core")
+        assert "READ-ONLY" not in header(pilot)
+        app = pilot.app
+        assert isinstance(app, WatchkeeperApp)
+        app.open_session(desk.session.id, read_only=True)
+        desk.feed.wake()
+        await until(pilot, lambda: "READ-ONLY" in header(pilot))
+        await pilot.press("C")
+        await until(pilot, lambda: "Compact: the session is open read-only; press s" in text_of(pilot))
+        assert "y do it" not in text_of(pilot)
+        assert desk.session.commands() == []
+        app.open_session(desk.session.id)
+        desk.feed.wake()
+        await until(pilot, lambda: "READ-ONLY" not in header(pilot))
+
+
+async def test_an_imported_session_has_the_badge_and_says_of_which_program(desk: Desk) -> None:
+    desk.session.set(origin="claude-code", status="done")
+    desk.host_pid = None
+    async with desk.app().run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: "READ-ONLY" in header(pilot) and "imported from Claude Code" in header(pilot))
+
+
+async def test_a_database_that_cannot_be_written_has_the_badge(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchkeeper_tui.app.os.access", lambda path, mode: Path(path) != desk.path)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "READ-ONLY" in header(pilot))
+
+
+async def test_what_only_another_programs_log_could_tell_is_a_dash(desk: Desk) -> None:
+    desk.session.set(origin="claude-code", status="done")
+    desk.session.compaction("explorer1", model=None, cost_usd=None)
+    desk.host_pid = None
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await choose(pilot, "task:t-core")
+        await until(pilot, lambda: "stall -" in text_of(pilot))
+        assert "stall 0" not in text_of(pilot)
+        await pilot.press("4", "enter")
+        await until(pilot, lambda: "- beside the loop  stall -" in text_of(pilot))
+        assert "unpriced" not in text_of(pilot)
+
+
+async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
+    desk.session.set(origin="claude-code", status="done")
+    desk.host_pid = None
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await choose(pilot, "task:t-docs")
+        await pilot.press("3", *["right"] * 4)
+        await until(pilot, lambda: "[Compactions]" in text_of(pilot))
+        assert "none yet" in text_of(pilot)
+        assert "by hand" not in text_of(pilot)
+        assert "u undoes" not in text_of(pilot)

@@ -1,0 +1,108 @@
+"""The report on one agent: what it was asked, gave back, made and took, each figure with how well it is known."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import FakeSession, insert
+from tests.tui.test_actions import choose
+
+TALL = (120, 70)
+
+
+def tool(session: FakeSession, agent: str, name: str, turn: int, **values: object) -> None:
+    row = {
+        "session_id": session.id, "agent_id": agent, "turn": turn, "position": values.pop("position", 0), "seq": turn,
+        "tool_use_id": f"{name}{turn}", "name": name, "idempotent": 1, "status": "done", "started_at": session.now - 20,
+        "ended_at": session.now - 18, **values,
+    }  # fmt: skip
+    insert(session.connection, "tool_calls", **row)
+
+
+def output(session: FakeSession, agent: str, name: str, *, kind: str = "artifact", size: int = 1234) -> None:
+    execute = session.connection.execute
+    execute("INSERT OR IGNORE INTO artifacts VALUES (?, ?, 'raw', 'text/plain', x'', 0)", (f"d{size}", size))
+    insert(session.connection, "outputs", session_id=session.id, agent_id=agent, name=name, kind=kind, digest=f"d{size}",
+           created_at=session.now)  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [["i"], ["colon", "ctrl+u", *"/agent report", "enter"], ["ctrl+p", *"Report", "enter"]])
+async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_done(desk: Desk, keys: list[str]) -> None:
+    session = desk.session
+    session.connection.execute(
+        "UPDATE tasks SET instructions = 'Look at every page of the docs.', expected_outputs = '[\"notes\", \"index\"]' WHERE id = 't-docs'"
+    )
+    session.set_agent("explorer3", turn=3, retries=2, errors=1, compactions=1)
+    tool(session, "explorer3", "read_file", 1)
+    tool(session, "explorer3", "read_file", 2)
+    tool(session, "explorer3", "read_file", 3, is_error=1, status="error")
+    tool(session, "explorer3", "bash", 3, position=1)
+    session.call("explorer3", usage_exact=0, price_status="estimated")
+    session.call("explorer3", turn=2)
+    output(session, "explorer3", "notes")
+    output(session, "explorer3", "notes", size=2000)
+    output(session, "explorer3", "result/t-docs", kind="result")
+    async with desk.app().run_test(size=TALL) as pilot:
+        await choose(pilot, "task:t-docs")
+        await pilot.press(*keys)
+        await until(pilot, lambda: "Handed back" in text_of(pilot))
+        said = " ".join(text_of(pilot).split())
+        for words in (
+            "explorer-3 · explorer · surveyor · attempt 1", "✓ done at turn 3", "Asked by planner", "Look at every page of the docs.",
+            "✓ notes · index", "12 files, 800 lines", "notes 2,000 bytes saved 2 times", "Tools 4 calls, 1 error (exact)",
+            "read_file 3 ✗1", "tokens 128,000", "estimated in 1 of 2 calls", "cost $0.11 estimated in 1 of 2 calls", "retries 2 exact",
+            "errors 1 exact", "compacted 1 time exact",
+        ):  # fmt: skip
+            assert words in said, words
+
+
+@pytest.mark.parametrize(
+    ("values", "call", "words"),
+    [
+        ({"cost_usd": None, "unpriced_calls": 1}, {"cost_usd": None, "price_status": "unpriced"}, "cost unpriced no price is known for 1 call"),
+        ({"cost_usd": 0.2}, {}, "cost $0.20 exact"),
+    ],
+)  # fmt: skip
+async def test_a_cost_says_how_well_it_is_known(
+    desk: Desk, values: dict[str, object], call: dict[str, object], words: str
+) -> None:
+    desk.session.set_agent("explorer3", **values)
+    desk.session.call("explorer3", **call)
+    async with desk.app().run_test(size=TALL) as pilot:
+        await choose(pilot, "task:t-docs")
+        await pilot.press("i")
+        await until(pilot, lambda: words in " ".join(text_of(pilot).split()))
+
+
+async def test_the_planners_report_tells_of_every_task(desk: Desk) -> None:
+    async with desk.app().run_test(size=TALL) as pilot:
+        await choose(pilot, "agent:planner1")
+        await pilot.press("i")
+        await until(pilot, lambda: "1 of 5 done, 1 failed" in text_of(pilot))
+        assert "credit balance is too low" in text_of(pilot)
+
+
+async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
+    async with desk.app().run_test(size=TALL) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("i")
+        await until(pilot, lambda: "none used" in text_of(pilot))
+        for count in range(1, 6):
+            turn = 12 + count
+            desk.session.set_agent("explorer1", turn=turn)
+            tool(desk.session, "explorer1", "bash", turn, status="running" if count == 5 else "done")
+            desk.feed.wake()
+            await until(pilot, lambda count=count: f"{count} call" in text_of(pilot))  # type: ignore[misc]
+        assert "1 open" in text_of(pilot)
+        desk.session.connection.execute("UPDATE tool_calls SET status = 'error', is_error = 1 WHERE turn = 17")
+        desk.feed.wake()
+        await until(pilot, lambda: "5 calls, 1 error (exact)" in text_of(pilot))
+        assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Figures")[0]
+
+
+@pytest.mark.parametrize("row", ["task:t-survey"])
+async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk, row: str) -> None:
+    async with desk.app().run_test(size=TALL) as pilot:
+        await choose(pilot, row)
+        await pilot.press("i")
+        await until(pilot, lambda: "this task has not been given to one" in text_of(pilot))

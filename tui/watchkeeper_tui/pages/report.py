@@ -1,0 +1,211 @@
+"""A report on one agent: what it was asked, what it gave back, who it worked with, what it made, and what all that took.
+
+Each figure says whether it is exact, estimated, or unpriced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from watchkeeper.store.dashboard import AgentFacts, CompactionFacts, TaskFacts
+from watchkeeper.store.dashboard_report import ReportFacts
+from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import agent_condition, task_condition
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.sanitize import clip, fit, sanitize
+from watchkeeper_tui.widgets.cells import Piece
+
+FOLDED = 4
+"""Lines of a text that are shown before Enter unfolds it."""
+EXACT: Piece = ("  exact", "muted")
+
+
+def report_page(view: PageContext) -> list[PageLine]:
+    """From the question to the bill."""
+    report = view.detail.report
+    if report is None:
+        return [PageLine("none", (("a report is made of a session as it stands now, not of a step of a replay", "faint"),))]
+    return [*_standing(view), *_asked(view, report), *_result(view, report), *_tasks(view), *_artifacts(view, report),
+            *_tools(view, report), *_bill(view, report)]  # fmt: skip
+
+
+def _standing(view: PageContext) -> list[PageLine]:
+    agent = view.agent
+    condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
+    who = (
+        f"{sanitize(agent.name)} · {sanitize(agent.role)} · {sanitize(figures.model_name(agent.model))} · attempt {agent.attempt}"
+    )
+    stands: list[Piece] = [(f"{condition.glyph} {condition.word}", condition.role), (f" at turn {agent.turn}", "muted")]
+    if agent.ended_at is not None:
+        stands.append((f", {figures.when(agent.ended_at, view.now)}", "muted"))
+    lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("stands", tuple(stands))]
+    reason = condition.note or agent.status_reason or ""
+    if reason and agent.status != "done":
+        lines += paragraph("why", reason, view.width, role=condition.role, indent=2, most=3)
+    return [*lines, blank("who.end")]
+
+
+def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    task = view.snapshot.task(view.agent.task_id)
+    asked = report.instructions or view.agent.goal
+    parent = view.snapshot.agent(view.agent.parent_agent_id)
+    by = f"by {sanitize(parent.name)}" if parent is not None else "by you"
+    if report.inputs:
+        by += f", with {figures.plural(report.inputs, 'artifact')} of other tasks"
+    lines = [heading("asked", "Asked", by)]
+    if task is not None and task.title and task.title != asked:
+        lines.append(PageLine("asked.title", ((f"  {clip(sanitize(task.title), view.width - 2)}", "accent"),), copy=task.title))
+    lines += _folding(view, "asked.text", asked)
+    if report.expected:
+        made = {each.name for each in report.artifacts}
+        wanted: list[Piece] = [("  expects ", "muted")]
+        for name in report.expected[:12]:
+            there = name in made
+            wanted.append((f"{'✓' if there else '·'} {sanitize(name)}  ", "done" if there else "pending"))
+        lines.append(PageLine("asked.expects", tuple(wanted)))
+    return [*lines, blank("asked.end")]
+
+
+def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    task, agent = view.snapshot.task(view.agent.task_id), view.agent
+    if report.result:
+        lines = [heading("result", "Handed back", f"{report.result_chars:,} characters")]
+        return [*lines, *_folding(view, "result.text", report.result, folded=12), blank("result.end")]
+    if agent.status in ("failed", "cancelled"):
+        why = (task.error if task is not None and task.assigned_agent == agent.id else None) or agent.status_reason or "no reason"
+        return [heading("result", "Handed back", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2, most=6),
+                blank("result.end")]  # fmt: skip
+    if agent.task_id is None:
+        session = view.snapshot.session
+        said = session.status_reason if session is not None and session.ended_at is not None else None
+        if not said:
+            return []
+        return [heading("result", "Ended the run"), *_folding(view, "result.text", said, folded=12), blank("result.end")]
+    note = "nothing yet" if agent.ended_at is None else "nothing: another attempt has the task now"
+    return [heading("result", "Handed back", note), blank("result.end")]
+
+
+def _tasks(view: PageContext) -> list[PageLine]:
+    """The tasks that it gave to others; those of the plan, for the planner."""
+    agent, snapshot = view.agent, view.snapshot
+    mine = {each.id for each in snapshot.agents if each.parent_agent_id == agent.id}
+    plans = snapshot.session is not None and snapshot.session.planner_agent_id == agent.id
+    tasks = [each for each in snapshot.tasks if plans or (each.assigned_agent in mine and each.id != agent.task_id)]
+    if not tasks:
+        return []
+    ended = sum(1 for each in tasks if each.status == "done")
+    failed = sum(1 for each in tasks if each.status == "failed")
+    note = f"{ended} of {len(tasks)} done" + (f", {failed} failed" if failed else "")
+    return [heading("tasks", "Tasks", note), *(_task(view, each) for each in tasks), blank("tasks.end")]
+
+
+def _task(view: PageContext, task: TaskFacts) -> PageLine:
+    condition, worker = task_condition(task), view.snapshot.agent(task.assigned_agent)
+    title = fit(sanitize(task.title or task.name), max(12, min(40, view.width // 3)))
+    outcome = clip(" ".join(sanitize(task.error or task.result or condition.word).split()), 200)
+    pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (title, "text")]
+    if task.attempt > 1:
+        pieces.append((f" ↻{task.attempt - 1}", "retrying"))
+    if worker is not None:
+        pieces.append((f" {figures.cost(worker.cost_usd, worker.unpriced_calls)}", "money"))
+    pieces.append((f"  {outcome}", "failed" if task.status == "failed" else "muted"))
+    return PageLine(f"task.{task.id}", tuple(pieces), copy=task.error or task.result or task.title)
+
+
+def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    made = [each for each in report.artifacts if each.kind != "result"]
+    if not made:
+        return [heading("artifacts", "Artifacts", "none"), blank("artifacts.end")]
+    lines = [heading("artifacts", "Artifacts", f"{len(made)}; wk artifacts prints one")]
+    for number, each in enumerate(made):
+        size = f"{each.size:,} bytes" if each.size is not None else "its text is gone"
+        kind = f"  {sanitize(each.kind)}" if each.kind != "artifact" else ""
+        again = f"  saved {each.versions} times" if each.versions > 1 else ""
+        name = clip(sanitize(each.name), max(12, view.width - 30))
+        pieces = ((f"  {name}", "text"), (f"  {size}{kind}{again}", "muted"))
+        lines.append(PageLine(f"artifact.{number}", pieces, copy=each.name))
+    return [*lines, blank("artifacts.end")]
+
+
+def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    calls, errors = sum(each.calls for each in report.tools), sum(each.errors for each in report.tools)
+    note = f"{figures.plural(calls, 'call')}, {figures.plural(errors, 'error')} (exact)" if calls else "none used"
+    lines = [heading("tools", "Tools", note)]
+    for number, each in enumerate(report.tools):
+        pieces: list[Piece] = [
+            (f"  {fit(sanitize(each.name), 22)} ", "tool"),
+            (f"{each.calls:>5,} ", "text"),
+            (f"{f'✗{each.errors:,}' if each.errors else '':>6} ", "failed"),
+            (f"{figures.duration(each.seconds):>8}", "muted"),
+        ]
+        if each.running:
+            pieces.append((f"  {each.running} open", "working"))
+        lines.append(PageLine(f"tool.{number}", tuple(pieces)))
+    return [*lines, blank("tools.end")]
+
+
+def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
+    agent = view.agent
+    mine = [each for each in view.snapshot.compactions if each.agent_id == agent.id]
+    whole = (agent.ended_at or view.now) - agent.created_at
+    split = f"  in {agent.input_tokens:,} · out {agent.output_tokens:,}"
+    cached = f" · cache read {agent.cache_read_tokens:,}, written {agent.cache_write_tokens:,}"
+    rows: list[tuple[str, Sequence[Piece]]] = [
+        ("tokens", [(f"{agent.total_tokens:,}", "tokens"), (split + cached, "muted"), _exact(report.estimated_usage, report)]),
+        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *_price(agent, report)]),
+        (
+            "elapsed",
+            [(figures.duration(whole), "text"), (f"  {figures.duration(agent.active_seconds)} in steps", "muted"), EXACT],
+        ),
+        ("calls", [(f"{agent.model_calls:,} to models", "text"), EXACT]),
+        ("retries", [(f"{agent.retries:,}", "retrying" if agent.retries else "text"), EXACT]),
+        ("errors", [(f"{agent.errors:,}", "failed" if agent.errors else "text"), EXACT]),
+        (
+            "memory",
+            [(f"{agent.last_seq:,} messages", "text"), (f"  {figures.tokens(agent.message_tokens)} tok  estimated", "muted")],
+        ),
+        ("compacted", _compacted(agent, mine)),
+    ]
+    return [
+        heading("bill", "Figures"),
+        *(PageLine(f"bill.{name}", ((f"  {name:<10}", "muted"), *pieces)) for name, pieces in rows),
+    ]
+
+
+def _exact(estimated: int, report: ReportFacts) -> Piece:
+    if not report.calls:
+        return ("  no call yet", "faint")
+    if not estimated:
+        return EXACT
+    return (f"  estimated in {estimated:,} of {figures.plural(report.calls, 'call')}", "retrying")
+
+
+def _price(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
+    of = figures.plural(report.calls, "call")
+    pieces: list[Piece] = []
+    if report.unpriced and agent.cost_usd is not None:
+        pieces.append((f"  at least: {report.unpriced:,} of {of} unpriced", "retrying"))
+    elif agent.cost_usd is None and report.unpriced:
+        pieces.append((f"  no price is known for {of}", "retrying"))
+    doubtful = max(report.estimated_price, report.estimated_usage)
+    if agent.cost_usd is not None and doubtful:
+        pieces.append((f"  estimated in {doubtful:,} of {of}", "retrying"))
+    return pieces or [EXACT if report.calls else ("  no call yet", "muted")]
+
+
+def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Piece]:
+    applied = [each for each in passes if each.status == "applied" and each.tokens_before and each.tokens_after is not None]
+    pieces: list[Piece] = [(figures.plural(agent.compactions, "time"), "text"), EXACT]
+    if applied:
+        gone = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in applied)
+        pieces.append((f"  {figures.tokens(gone)} tok let go (estimated)", "muted"))
+    return pieces
+
+
+def _folding(view: PageContext, key: str, text: str, *, folded: int = FOLDED) -> list[PageLine]:
+    most = 2_000 if key in view.expanded else folded
+    body = paragraph(key, text, view.width, indent=2, most=most + 1)
+    lines = [PageLine(line.id, line.pieces, key, text) for line in body[:most]]
+    if len(body) > most:
+        lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, text))
+    return lines
