@@ -83,13 +83,6 @@ class CommandQueue:
             "unpin": self._pin,
         }
 
-    def waiting(self) -> bool:
-        """Whether a command is queued."""
-        return (
-            self._store.one("SELECT 1 FROM commands WHERE session_id = ? AND status = 'queued'", (self._store.session_id,))
-            is not None
-        )
-
     async def apply_waiting(self) -> None:
         """Apply what is queued, in order."""
         rows = self._store.all(
@@ -118,7 +111,8 @@ class CommandQueue:
         await self._store.commit(
             lambda tx: commands.settle(
                 tx, command.id, command.kind, status, result, agent_id=command.agent_id, task_id=command.task_id
-            )
+            ),
+            urgent=True,
         )
 
     async def _commit(self, command: Command, said: str, change: Callable[[Transaction], T]) -> T:
@@ -131,7 +125,7 @@ class CommandQueue:
             )
             return changed
 
-        return await self._store.commit(write)
+        return await self._store.commit(write, urgent=True)
 
     # --- each kind ---------------------------------------------------------------------------------------------
 

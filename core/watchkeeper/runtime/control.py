@@ -69,7 +69,7 @@ def submit(
     connection = database.open_writable(database_path)
     try:
         refuse_imported(connection, session_id)
-        database.begin_immediate(connection)
+        database.begin_immediate(connection, urgent=lambda: True)
         command_id = commands.insert(
             connection,
             session_id=session_id,

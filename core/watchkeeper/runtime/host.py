@@ -28,9 +28,9 @@ from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.watching import CommandWatch
 from watchkeeper.store import agents, database, plans
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -167,8 +167,8 @@ class SessionHost:
             StoreUnusable: the database failed; everything committed is kept.
         """
         background: list[asyncio.Task[None]] = []
-        feed = ChangeFeed(self.store.path)
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
+        watch = CommandWatch(self.store.path, self.store.session_id, on_command=self.kick, on_failure=self._failed)
         try:
             if self._once is None:
                 await self.store.commit(
@@ -176,7 +176,6 @@ class SessionHost:
                 )
                 await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
             background = [
-                asyncio.create_task(self._watch(feed)),
                 asyncio.create_task(self._live.run()),
                 asyncio.create_task(self._beat()),
                 asyncio.create_task(indexing.run()),
@@ -193,7 +192,7 @@ class SessionHost:
                 await self._changed.wait()
             return await self._finish()
         finally:
-            feed.close()
+            watch.close()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
@@ -358,12 +357,6 @@ class SessionHost:
 
     # --- beside the loops --------------------------------------------------------------------------------------
 
-    async def _watch(self, feed: ChangeFeed) -> None:
-        """Wake for commands of other processes."""
-        while True:
-            if await asyncio.to_thread(feed.wait, 1.0) and self.commands.waiting():
-                self.kick()
-
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
@@ -393,9 +386,13 @@ class SessionHost:
         await self.store.commit(lambda tx: tx.event("host.warning", text=text))
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and task.exception() is not None:
-            self._error = self._error or task.exception()
-            self.kick()
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._failed(error)
+
+    def _failed(self, error: BaseException) -> None:
+        self._error = self._error or error
+        self.kick()
 
     async def _drop_loops(self) -> None:
         tasks = [running.task for running in self._loops.values()]

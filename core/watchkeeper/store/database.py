@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
 )
 LOCK_TIMEOUT_SECONDS = 30.0
+ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
+"""How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it sooner: that is
+what a person's command waits for, and a host that holds one."""
 VIEWER_LOCK_SECONDS = 1.0
 """How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
 
@@ -124,16 +127,22 @@ def migrate(connection: Connection) -> None:
         raise
 
 
-def begin_immediate(connection: Connection, *, timeout_seconds: float | None = None) -> None:
+def _never() -> bool:
+    return False
+
+
+def begin_immediate(connection: Connection, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never) -> None:
     """Take the write lock, asking often: SQLite's own back-off sleeps up to 100 ms and loses to a busy host.
+
+    `urgent`: whether to ask more often than others do, so as to be the next; looked at each time.
 
     Raises:
         sqlite3.OperationalError: still locked after `timeout_seconds` (by default `LOCK_TIMEOUT_SECONDS`).
     """
-    _retrying(lambda: connection.execute("BEGIN IMMEDIATE"), timeout_seconds)
+    _retrying(lambda: connection.execute("BEGIN IMMEDIATE"), timeout_seconds, urgent)
 
 
-def _retrying(attempt: Any, timeout_seconds: float | None = None) -> Any:
+def _retrying(attempt: Any, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never) -> Any:
     deadline = time.monotonic() + (LOCK_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds)
     while True:
         try:
@@ -141,7 +150,7 @@ def _retrying(attempt: Any, timeout_seconds: float | None = None) -> Any:
         except sqlite3.OperationalError as error:
             if not is_busy(error) or time.monotonic() > deadline:
                 raise
-        time.sleep(random.uniform(0.0003, 0.002))
+        time.sleep(random.uniform(*(URGENT_ASK_SECONDS if urgent() else ASK_SECONDS)))
 
 
 def is_busy(error: BaseException) -> bool:

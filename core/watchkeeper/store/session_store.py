@@ -53,10 +53,10 @@ class SessionStore:
             undo.pop_all()
         return store
 
-    async def commit(self, change: Callable[[Transaction], T]) -> T:
+    async def commit(self, change: Callable[[Transaction], T], *, urgent: bool = False) -> T:
         """Run `change` in a fenced transaction; returns once it is durable.
 
-        `change` may run twice, and must touch nothing but the transaction.
+        `change` may run twice, and must touch nothing but the transaction. `urgent`: a person waits for it.
 
         Raises:
             LeaseLost: another host drives the session now.
@@ -69,7 +69,7 @@ class SessionStore:
             return change(Transaction(group, session_id, epoch, now))
 
         try:
-            return await self.writer.commit(batch)
+            return await self.writer.commit(batch, urgent=urgent)
         except LeaseLost as lost:
             self.lost = lost
             raise

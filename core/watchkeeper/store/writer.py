@@ -113,6 +113,9 @@ class Writer:
         self.path = path
         self._gather_seconds = gather_seconds
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._urgent = threading.Event()
+        """A batch is queued that somebody waits for: the thread does not leave the lock to others first."""
+        self._stopping = False
         self._connection = database.open_writable(path, check_same_thread=False)
         self._closed = False
         self._closing = threading.Lock()
@@ -129,11 +132,16 @@ class Writer:
         self._put(_Item(batch, done, None))
         return done
 
-    async def commit(self, batch: Callable[[Group], T]) -> T:
-        """Queue a batch and wait for its commit. Cancelling the wait does not take the batch back."""
+    async def commit(self, batch: Callable[[Group], T], *, urgent: bool = False) -> T:
+        """Queue a batch and wait for its commit. Cancelling the wait does not take the batch back.
+
+        `urgent`: a person waits for it; the write lock is asked for before other processes get it.
+        """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
         self._put(_Item(batch, done, loop))
+        if urgent:
+            self._urgent.set()
         return await done
 
     def close(self) -> None:
@@ -152,31 +160,37 @@ class Writer:
             self._queue.put(item)
 
     def _run(self) -> None:
-        stopping = False
-        while not stopping:
+        while not self._stopping:
             first = self._queue.get()
             if first is None:
                 return
             items = [first]
-            while len(items) < LARGEST_GROUP:
-                try:
-                    item = self._queue.get_nowait()
-                except queue.Empty:
-                    break
-                if item is None:
-                    stopping = True
-                    break
-                items.append(item)
             began = time.perf_counter()
             self._commit(items)
-            if not stopping and (len(items) > 1 or self._queue.qsize() > 1):
+            if not self._stopping and (len(items) > 1 or self._queue.qsize() > 1):
                 least, most = self._gather_seconds
-                time.sleep(min(most, max(least, (time.perf_counter() - began) / 2)))
+                self._urgent.wait(min(most, max(least, (time.perf_counter() - began) / 2)))
+
+    def _gather(self, items: list[_Item]) -> None:
+        """Add what is queued."""
+        self._urgent.clear()
+        while len(items) < LARGEST_GROUP and not self._stopping:
+            try:
+                item = self._queue.get_nowait()
+            except queue.Empty:
+                return
+            if item is None:
+                self._stopping = True
+            else:
+                items.append(item)
 
     def _commit(self, items: list[_Item]) -> None:
+        """Commit these batches, and what is queued by the time that the lock is had."""
         try:
-            outcomes = self._transact(items)
+            outcomes = self._transact(items, gather=True)
         except BaseException as error:
+            if database.is_busy(error):
+                self._gather(items)
             # A lock that outlasts the wait is nobody's fault in the group: one wait for it, not one for each.
             if len(items) == 1 or not self._connection_serves(error):
                 outcomes = [(None, error)] * len(items)
@@ -189,13 +203,15 @@ class Writer:
                         outcomes.append((None, single))
         _acknowledge(items, [(value, self._told(error)) for value, error in outcomes])
 
-    def _transact(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
+    def _transact(self, items: list[_Item], *, gather: bool = False) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
         if _identity(self.path) != self._file:
             # SQLite would go on writing to a file that has no name any more, and "done" would be a lie.
             raise _FileGone(f"{self.path} was deleted or replaced while it was in use; put it back, or choose another with --db")
-        database.begin_immediate(connection)
+        database.begin_immediate(connection, urgent=self._urgent.is_set)
         try:
+            if gather:
+                self._gather(items)
             group = Group(connection)
             outcomes: list[tuple[Any, BaseException | None]] = [(item.batch(group), None) for item in items]
             group.flush()

@@ -367,9 +367,9 @@ async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(ben
 
     original = Writer._transact
 
-    def counting(self: Writer, items: Any) -> Any:
+    def counting(self: Writer, items: Any, **about: Any) -> Any:
         nonlocal commits
-        outcome = original(self, items)
+        outcome = original(self, items, **about)
         posted = bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'")[0][0]
         applied = bench.query("SELECT count(*) FROM commands WHERE kind = 'steer' AND status = 'applied'")[0][0]
         assert posted == applied

@@ -63,7 +63,7 @@ class Ground:
         ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as name:

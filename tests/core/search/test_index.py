@@ -113,7 +113,7 @@ def test_a_search_finds_what_reading_every_message_finds(empty: Path, steps: lis
 def before_the_lock(act: Callable[[], object]) -> Iterator[None]:
     """`act` happens when an indexer has read its batch and has not yet taken the write lock."""
 
-    def begin(connection: Connection, *, timeout_seconds: float | None = None) -> None:
+    def begin(connection: Connection, **about: object) -> None:
         act()
         connection.execute("BEGIN IMMEDIATE")
 

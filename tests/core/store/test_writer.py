@@ -214,7 +214,7 @@ def test_a_lock_that_is_never_given_up_is_waited_for_once_for_the_whole_group(
     attempts: list[int] = []
     queued = threading.Event()
 
-    def impatient(connection: Any) -> None:
+    def impatient(connection: Any, **about: Any) -> None:
         attempts.append(1)
         assert queued.wait(10)
         real(connection, timeout_seconds=0.0)
