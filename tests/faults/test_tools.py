@@ -1,28 +1,23 @@
-"""A tool can never take the host down, nor write outside the workspace by a file tool."""
+"""A tool can never take the host down."""
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from tests.faults.conftest import Run
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
-from watchkeeper.agents.tools.builtin import builtin_tools
-from watchkeeper.agents.tools.confinement import confine_writes
-from watchkeeper.agents.tools.contract import OutsideTool, ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import OutsideTool, ToolContext
 from watchkeeper.agents.tools.mcp import McpServer, McpServers
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.model import ErrorKind, ModelError
@@ -30,163 +25,7 @@ from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 
-Run = Callable[..., Awaitable[ToolResult]]
 LIAR = Path(__file__).with_name("lying_mcp_server.py")
-
-
-@pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace"
-    folder.mkdir()
-    (folder / "hello.txt").write_text("hello\n")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret.txt").write_text("out of bounds\n")
-    return folder
-
-
-@pytest.fixture
-async def pool(workspace: Path) -> AsyncIterator[WorkerPool]:
-    made = WorkerPool(2, workspace, os.environ, timeout_seconds=60)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
-def run(pool: WorkerPool, workspace: Path) -> Run:
-    tools = builtin_tools(pool)
-
-    async def one(name: str, **arguments: Any) -> ToolResult:
-        tool = tools[name]
-        assert isinstance(tool, OutsideTool)
-        return await tool.run(arguments, ToolContext("session1", "agent1", None, None, workspace, 0.0))
-
-    return one
-
-
-# --- the workspace's bounds ------------------------------------------------------------------------------------
-
-
-def in_a_child(work: Callable[[], None]) -> int:
-    """The exit code of a forked process that does `work`: 0, or the errno of what it was refused."""
-    pid = os.fork()
-    if pid == 0:
-        code = 99
-        try:
-            work()
-            code = 0
-        except OSError as error:
-            code = error.errno or 98
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def confined(workspace: Path, work: Callable[[], object]) -> int:
-    def both() -> None:
-        if not confine_writes(str(workspace)):
-            os._exit(97)
-        work()
-
-    return in_a_child(both)
-
-
-@pytest.mark.skipif(confined(Path("/tmp"), lambda: None) == 97, reason="this kernel has no Landlock")
-def test_the_kernel_refuses_every_change_outside_the_workspace(workspace: Path) -> None:
-    outside = workspace.parent / "outside"
-    (workspace / "link").symlink_to(outside)
-    (outside / "empty").mkdir()
-    refused: list[Callable[[], object]] = [
-        lambda: (outside / "new.txt").write_text("x"),
-        lambda: (workspace / "link" / "new.txt").write_text("x"),
-        lambda: (workspace / "link" / "secret.txt").write_text("x"),
-        lambda: os.truncate(outside / "secret.txt", 0),
-        lambda: (outside / "secret.txt").unlink(),
-        lambda: (outside / "empty").rmdir(),
-        lambda: (outside / "folder").mkdir(),
-        lambda: (workspace / "hello.txt").rename(outside / "moved.txt"),
-        lambda: (outside / "secret.txt").rename(workspace / "taken.txt"),
-        lambda: os.link(outside / "secret.txt", workspace / "hard.txt"),
-        lambda: (outside / "link").symlink_to("/etc"),
-        lambda: os.mkfifo(outside / "fifo"),
-    ]
-    assert [confined(workspace, one) in (13, 18) for one in refused] == [True] * len(refused)
-    assert (outside / "secret.txt").read_text() == "out of bounds\n"
-    assert sorted(path.name for path in outside.iterdir()) == ["empty", "secret.txt"]
-    allowed: list[Callable[[], object]] = [
-        lambda: (workspace / "deep").mkdir(),
-        lambda: (workspace / "deep" / "new.txt").write_text("x"),
-        lambda: (workspace / "deep" / "new.txt").rename(workspace / "new.txt"),
-        lambda: (outside / "secret.txt").read_text(),
-        lambda: Path(os.devnull).write_text("x"),
-    ]
-    assert [confined(workspace, one) for one in allowed] == [0] * len(allowed)
-
-
-async def test_a_link_that_is_swapped_in_while_a_tool_writes_leads_nowhere(run: Run, workspace: Path) -> None:
-    outside = workspace.parent / "outside"
-    (workspace / "folder").mkdir()
-    (workspace / "folder" / "secret.txt").write_text("mine\n")
-    (workspace / "aside").symlink_to(outside)
-    over = threading.Event()
-
-    def swap() -> None:
-        """The folder is a folder, then a link to the outside, and so on, as fast as can be."""
-        libc, here, exchange = ctypes.CDLL(None), -100, 2
-        names = os.fsencode(workspace / "folder"), os.fsencode(workspace / "aside")
-        while not over.is_set():
-            libc.renameat2(here, names[0], here, names[1], exchange)
-
-    swapping = threading.Thread(target=swap)
-    swapping.start()
-    try:
-        for number in range(60):
-            await run("write", file_path=f"folder/new{number}.txt", content="escaped")
-            await run("edit", file_path="folder/secret.txt", old_string="o", new_string="0")
-    finally:
-        over.set()
-        swapping.join()
-    assert sorted(path.name for path in outside.iterdir()) == ["secret.txt"]
-    assert (outside / "secret.txt").read_text() == "out of bounds\n"
-
-
-ODD_PATHS = (
-    ["../outside/secret.txt", "/proc/self/root/etc/passwd", "/proc/self/cwd/etc/hosts", "~/x", "a/../../outside/secret.txt",
-     "link/secret.txt", "file_link", "loop", "hello.txt/x", "nul\0byte", "x" * 5000, "/dev/stdin", "\ud800", "."]
-)  # fmt: skip
-
-
-async def test_no_odd_path_leads_outside_or_breaks_a_tool(run: Run, workspace: Path) -> None:
-    outside = workspace.parent / "outside"
-    (workspace / "link").symlink_to(outside)
-    (workspace / "file_link").symlink_to(outside / "secret.txt")
-    (workspace / "loop").symlink_to("loop")
-    for path in ODD_PATHS:
-        results = {
-            "read": await run("read", file_path=path),
-            "write": await run("write", file_path=path, content="owned"),
-            "edit": await run("edit", file_path=path, old_string="out", new_string="in"),
-            "list_folder": await run("list_folder", path=path),
-            "grep": await run("grep", pattern="bounds|root:", path=path),
-            "glob": await run("glob", pattern="*", path=path),
-            "pattern": await run("glob", pattern=path),
-        }
-        for name, result in results.items():
-            assert "out of bounds" not in str(result.content), name
-            assert "root:x" not in str(result.content), name
-            assert "Traceback" not in str(result.content), name
-    assert sorted(one.name for one in outside.iterdir()) == ["secret.txt"]
-    assert (outside / "secret.txt").read_text() == "out of bounds\n"
-    assert not (await run("read", file_path="hello.txt")).is_error
-
-
-async def test_a_workspace_that_was_deleted_and_made_again_can_be_written(run: Run, workspace: Path) -> None:
-    assert not (await run("write", file_path="one.txt", content="1")).is_error
-    shutil.rmtree(workspace)
-    assert (await run("write", file_path="two.txt", content="2")).is_error
-    assert not workspace.exists()
-    workspace.mkdir()
-    assert not (await run("write", file_path="three.txt", content="3")).is_error
-    assert (workspace / "three.txt").read_text() == "3"
 
 
 # --- workers that die, and files that are too large ---------------------------------------------------------------

@@ -1,15 +1,19 @@
-"""In a worker: the kernel's word that nothing is written outside the workspace.
+"""In a worker: the kernel's word that nothing outside the workspace is written or read.
 
 The file tools check each path before they open it, but another process may swap a symbolic link in between the two.
-Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse such a write, whatever the path said. Elsewhere
-the tools' own check stands alone.
+Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse what such a link leads to, whatever the path said.
+Elsewhere the tools' own check stands alone.
+
+What the worker itself is made of stays readable: the interpreter, its libraries and the system's, and programs.
 """
 
 from __future__ import annotations
 
 import ctypes
+import mimetypes
 import os
 import sys
+from collections.abc import Iterator
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 """Numbers of the system calls; the same on every architecture."""
@@ -17,6 +21,8 @@ _VERSION = 1
 _PATH_BENEATH = 1
 _PR_SET_NO_NEW_PRIVS = 38
 
+_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
+_READING = _READ_FILE | _READ_FOLDER
 _WRITE_FILE = 1 << 1
 _CHANGING = _WRITE_FILE | sum(1 << bit for bit in range(4, 13))
 """Writing, and removing and making entries of every kind."""
@@ -33,9 +39,17 @@ class _PathBeneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
-def confine_writes(workspace: str) -> bool:
-    """Let this process, its threads-to-be and its children change files below `workspace` only; False where that is not
-    possible. It cannot be undone, and holds for the folder that now bears the name."""
+_PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store")
+_SETTINGS = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf")
+"""What programs read before they begin. Nothing of `/etc` else, `/home`, `/root`, `/tmp`, `/var` or `/proc`."""
+
+
+def confine(workspace: str) -> bool:
+    """Let this process, its threads-to-be and its children change files below `workspace` only, and read only those and
+    what programs are made of; False where that is not possible.
+
+    It cannot be undone, and holds for the folder that now bears the name.
+    """
     if sys.platform != "linux":
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -43,12 +57,15 @@ def confine_writes(workspace: str) -> bool:
     if version < 1:
         return False
     changing = _CHANGING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    ruleset = _Ruleset(changing)
+    ruleset = _Ruleset(changing | _READING)
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
     if rules < 0:
         return False
     try:
-        allowed = _allow(libc, rules, workspace, changing) and _allow(libc, rules, os.devnull, _WRITE_FILE)
+        allowed = _allow(libc, rules, workspace, changing | _READING)
+        allowed = allowed and _allow(libc, rules, os.devnull, _WRITE_FILE | _READ_FILE)
+        for place in _own_places():
+            _allow(libc, rules, place, _READING if os.path.isdir(place) else _READ_FILE)
         return (
             allowed
             and libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
@@ -56,6 +73,15 @@ def confine_writes(workspace: str) -> bool:
         )
     finally:
         os.close(rules)
+
+
+def _own_places() -> Iterator[str]:
+    """Where this worker's own code, and programs, lie: no user's files, unless somebody keeps them in such a place."""
+    yield from _PROGRAMS
+    yield from _SETTINGS
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(sys.executable), *mimetypes.knownfiles)
+    yield from (place for place in sys.path if os.path.isabs(place))
+    yield from (place for place in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(place))
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str, access: int) -> bool:

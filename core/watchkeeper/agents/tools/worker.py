@@ -133,11 +133,11 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
     """What runs the calls of this mode, and whether several at a time."""
     mode = config["mode"]
     if mode == "files":
-        from watchkeeper.agents.tools.confinement import confine_writes
+        from watchkeeper.agents.tools.confinement import confine
         from watchkeeper.agents.tools.worker_files import FileTools
 
         _limit_memory()
-        confine_writes(config["workspace"])
+        confine(config["workspace"])
         return FileTools(config["workspace"]).run, False
     if mode == "shell":
         from watchkeeper.agents.tools.worker_shell import Shell
