@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import Snapshot
+from watchkeeper.agents.environment import BudgetReached
 from watchkeeper.records.states import AgentStatus
 from watchkeeper.store import agents
 from watchkeeper.store.agents import Agent
@@ -35,6 +36,16 @@ class Ending:
     reason: str = ""
     status: str = "done"
     """For FINISHED: how the session ends."""
+
+
+def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> None:
+    """Say that a budget is used up, the session's or that of the agent's task."""
+    owner = None if reached.whole_session else agent.task_id
+    tx.execute(
+        "UPDATE budgets SET reached_at = coalesce(reached_at, ?) WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        (tx.now, tx.session_id, owner, reached.kind),
+    )
+    tx.event("budget.reached", agent_id=agent.id, task_id=owner, budget=reached.kind, reason=reached.reason)
 
 
 def write_ending(tx: Transaction, agent: Agent, ending: Ending, text: str, turn: int, snapshot: Snapshot | None) -> None:

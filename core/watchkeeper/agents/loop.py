@@ -17,11 +17,11 @@ from watchkeeper.agents.agent_memory import AgentMemory, Recorded
 from watchkeeper.agents.calling import Called, call_model
 from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
-from watchkeeper.agents.endings import Ending, Outcome, write_ending
-from watchkeeper.agents.environment import BudgetReached, Environment
+from watchkeeper.agents.endings import Ending, Outcome, note_budget, write_ending
+from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import limits_of
-from watchkeeper.agents.replies import succeeded, text_of, usable, used_ids
-from watchkeeper.agents.toolbox import OUTCOME_UNKNOWN, Call, Toolbox, assert_mine, load_calls
+from watchkeeper.agents.replies import SAME_CALLS_IN_A_ROW, Repetition, results_of, succeeded, text_of, usable, used_ids
+from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.memory.state import WindowTooSmall
@@ -36,9 +36,6 @@ from watchkeeper.store.transaction import Transaction
 
 MOST_CONTINUATIONS = 3
 """How often a reply that was cut at its output limit is asked to go on."""
-
-SAME_CALLS_IN_A_ROW = 12
-"""Turns with exactly the same tool calls after which an agent counts as looping."""
 
 NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
 
@@ -61,7 +58,7 @@ class AgentLoop:
         self._continuations = 0
         self._squeezed = False
         """Compacted after "prompt too long"; once for a call."""
-        self._last_calls: tuple[Any, int] = (None, 0)
+        self._repetition = Repetition()
 
     async def run(self) -> Ending:
         """Work. Raises only `LeaseLost` and `StoreUnusable`; whatever a model or a tool does becomes an ending."""
@@ -89,7 +86,7 @@ class AgentLoop:
                 return await self._rest()
             reached = self._environment.budget(self._agent.task_id)
             if reached is not None:
-                await self._environment.store.commit(partial(self._note_budget, reached=reached))
+                await self._environment.store.commit(partial(note_budget, agent=self._agent, reached=reached))
                 return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
             finishing = await self._take_turn()
         return finishing
@@ -193,7 +190,7 @@ class AgentLoop:
     async def _finish_turn(self, reply: list[Block]) -> Ending | None:
         """Carry out the calls of the open turn that have not ended, then commit the results message."""
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
-        if self._loops(calls):
+        if self._repetition.is_endless(calls):
             return await self._fail(f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row")
         await self._toolbox.carry_out(calls, self._turn)
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
@@ -202,17 +199,8 @@ class AgentLoop:
         return await self._deliver_results(calls)
 
     async def _deliver_results(self, calls: list[Call]) -> Ending | None:
-        content: list[Block] = [
-            {
-                "type": "tool_result",
-                "tool_use_id": call.tool_use_id,
-                "content": call.result if call.result not in (None, "", []) else "(no output)",
-                **({"is_error": True} if call.is_error else {}),
-            }
-            for call in calls
-        ]
         now = self._environment.clock.now()
-        change = self.memory.append("user", content, at=now)
+        change = self.memory.append("user", results_of(calls), at=now)
         # What the calls ask of the loop is read from the calls: after a crash, their rows are all there is.
         asked = succeeded(calls, "compact")
         finish = succeeded(calls, "finish_session")
@@ -255,31 +243,10 @@ class AgentLoop:
         assert isinstance(reply, list)
         for call in load_calls(store, self._agent.id, self._turn, reply):
             if call.status is ToolCallStatus.RUNNING:
-                await store.commit(partial(self._mark_unknown, call=call))
+                await store.commit(partial(mark_unknown, agent=self._agent, call=call))
         return await self._finish_turn(reply)
 
-    def _mark_unknown(self, tx: Transaction, *, call: Call) -> None:
-        assert_mine(tx, self._agent.id)
-        if not call.idempotent:
-            agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
-        tx.event(
-            "tool.unknown",
-            agent_id=self._agent.id,
-            task_id=self._agent.task_id,
-            tool=call.name,
-            call=call.id,
-            again=call.idempotent,
-        )
-
     # --- between turns ----------------------------------------------------------------------------------------
-
-    def _note_budget(self, tx: Transaction, *, reached: BudgetReached) -> None:
-        owner = None if reached.whole_session else self._agent.task_id
-        tx.execute(
-            "UPDATE budgets SET reached_at = coalesce(reached_at, ?) WHERE session_id = ? AND task_id IS ? AND kind = ?",
-            (tx.now, tx.session_id, owner, reached.kind),
-        )
-        tx.event("budget.reached", agent_id=self._agent.id, task_id=owner, budget=reached.kind, reason=reached.reason)
 
     async def _deliver_inbox(self) -> None:
         store = self._environment.store
@@ -404,12 +371,3 @@ class AgentLoop:
             return await self._pause(self._control.pause_reason or "paused at once")
         except AgentStopped:
             return Ending(Outcome.STOPPED)
-
-    # --- small things -----------------------------------------------------------------------------------------
-
-    def _loops(self, calls: list[Call]) -> bool:
-        same = [(call.name, repr(call.arguments)) for call in calls]
-        last, count = self._last_calls
-        count = count + 1 if same == last else 1
-        self._last_calls = (same, count)
-        return count >= SAME_CALLS_IN_A_ROW

@@ -1,4 +1,4 @@
-"""A model's reply as it may stand in a history."""
+"""A model's reply as it may stand in a history, and what is made of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from watchkeeper.agents.toolbox import Call
 from watchkeeper.records.memory import Block, Message
 from watchkeeper.records.model import Reply
 from watchkeeper.records.states import ToolCallStatus
+
+SAME_CALLS_IN_A_ROW = 12
+"""Turns with exactly the same tool calls after which an agent counts as looping."""
 
 
 def usable(reply: Reply, redact: Callable[[Any], Any], taken: set[str], turn: int) -> tuple[list[Block], dict[str, str]]:
@@ -48,6 +51,33 @@ def succeeded(calls: list[Call], name: str) -> dict[str, Any] | None:
         if call.name == name and call.status is ToolCallStatus.DONE:
             return call.arguments if isinstance(call.arguments, dict) else {}
     return None
+
+
+def results_of(calls: list[Call]) -> list[Block]:
+    """The blocks that tell the model what came of its calls."""
+    return [
+        {
+            "type": "tool_result",
+            "tool_use_id": call.tool_use_id,
+            "content": call.result if call.result not in (None, "", []) else "(no output)",
+            **({"is_error": True} if call.is_error else {}),
+        }
+        for call in calls
+    ]
+
+
+class Repetition:
+    """Notices an agent that makes the same calls again and again."""
+
+    def __init__(self) -> None:
+        self._last: tuple[object, int] = (None, 0)
+
+    def is_endless(self, calls: list[Call]) -> bool:
+        """Whether these calls, of one more turn, are those of the turns before, `SAME_CALLS_IN_A_ROW` times."""
+        same = [(call.name, repr(call.arguments)) for call in calls]
+        last, count = self._last
+        self._last = (same, count + 1 if same == last else 1)
+        return self._last[1] >= SAME_CALLS_IN_A_ROW
 
 
 def used_ids(messages: Sequence[Message]) -> set[str]:

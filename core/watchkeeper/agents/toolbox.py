@@ -285,6 +285,14 @@ def assert_mine(tx: Transaction, agent_id: str) -> None:
         raise AgentStopped(agent_id)
 
 
+def mark_unknown(tx: Transaction, *, agent: Agent, call: Call) -> None:
+    """A call was running when its host died: nobody knows what it did. It runs again only where that does no harm."""
+    assert_mine(tx, agent.id)
+    if not call.idempotent:
+        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
+    tx.event("tool.unknown", agent_id=agent.id, task_id=agent.task_id, tool=call.name, call=call.id, again=call.idempotent)
+
+
 async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
     if timeout_seconds is None:
         await event.wait()

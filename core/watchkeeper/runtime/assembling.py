@@ -133,7 +133,7 @@ async def assemble(
     )
     host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
     host.warnings = redact([*roles.warnings, *mcp.warnings, *([recalling.warning] if recalling.warning else [])])
-    budgets = Budgets(store, store.session_id, host.hosted_seconds)
+    budgets = Budgets(store, store.session_id, host.heartbeat.hosted_seconds)
     environment.budget = budgets.reached
     return Assembled(host, pool, mcp, models)
 

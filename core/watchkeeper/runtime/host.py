@@ -23,13 +23,14 @@ from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, 
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.command_queue import CommandQueue
 from watchkeeper.runtime.dispatch import dispatch, inputs_of
+from watchkeeper.runtime.heartbeat import Heartbeat
 from watchkeeper.runtime.indexing import Indexing
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.runtime.watching import CommandWatch
-from watchkeeper.store import agents, database, plans
+from watchkeeper.store import agents, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.transaction import Transaction
 
@@ -37,11 +38,6 @@ log = logging.getLogger(__name__)
 
 MOST_NUDGES = 3
 """How often an idle planner is told that nothing runs any more before the session pauses."""
-
-HEARTBEAT_SECONDS = 2.0
-
-WAL_WARNING_BYTES = 128 << 20
-"""A write-ahead log beyond this is told of: some program reads without ever ending its transaction, and holds it back."""
 
 PAUSED_EXIT, INTERRUPTED_EXIT = 5, 130
 
@@ -94,10 +90,9 @@ class SessionHost:
         self.warnings: list[str] = []
         """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as events."""
         self._nudges = 0
-        self._wal_told = WAL_WARNING_BYTES
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
-        self.started_at = environment.clock.monotonic()
+        self.heartbeat = Heartbeat(self.store, environment.clock)
         self._made_at = environment.clock.now()
 
     # --- what others may ask -----------------------------------------------------------------------------------
@@ -152,11 +147,6 @@ class SessionHost:
         """Whether this host was started for one command alone."""
         return self._once is not None
 
-    def hosted_seconds(self) -> float:
-        """Wall time for which the session has been hosted, through now."""
-        row = self.store.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (self.store.session_id,))
-        return float(row[0]) + self.environment.clock.monotonic() - self.started_at
-
     # --- the drive ---------------------------------------------------------------------------------------------
 
     async def run(self, *, resume: bool) -> HostResult:
@@ -177,7 +167,7 @@ class SessionHost:
                 await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
             background = [
                 asyncio.create_task(self._live.run()),
-                asyncio.create_task(self._beat()),
+                asyncio.create_task(self.heartbeat.run()),
                 asyncio.create_task(indexing.run()),
             ]
             for task in background:
@@ -345,7 +335,7 @@ class SessionHost:
 
     async def _finish(self) -> HostResult:
         await self._live.flush()
-        await self._note_hosted()
+        await self.heartbeat.note_time()
         row = self.store.one("SELECT status, status_reason FROM sessions WHERE id = ?", (self.store.session_id,))
         status = SessionStatus(row[0])
         if self._once is None and status is SessionStatus.RUNNING:
@@ -356,34 +346,6 @@ class SessionHost:
         return HostResult(status, row[1], codes.get(status, 0))
 
     # --- beside the loops --------------------------------------------------------------------------------------
-
-    async def _beat(self) -> None:
-        while True:
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-            await self._note_hosted()
-            await self._note_wal()
-
-    async def _note_hosted(self) -> None:
-        """Add the time hosted since the last note; a budget of time counts it."""
-        now = self.environment.clock.monotonic()
-        seconds, self.started_at = now - self.started_at, now
-        await self.store.commit(
-            lambda tx: tx.execute(
-                "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?", (seconds, tx.session_id)
-            )
-        )
-
-    async def _note_wal(self) -> None:
-        """Say once, and again at each doubling, that the write-ahead log grows."""
-        size = database.wal_bytes(self.store.path)
-        if size < self._wal_told:
-            return
-        self._wal_told = size * 2
-        text = (
-            f"the database's write-ahead log has grown to {size >> 20} MiB: a program keeps a read open and so holds it back;"
-            " close viewers and scripts that read the file, and it shrinks by itself"
-        )
-        await self.store.commit(lambda tx: tx.event("host.warning", text=text))
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

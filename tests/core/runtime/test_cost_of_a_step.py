@@ -1,0 +1,141 @@
+"""What a step costs does not depend on how many agents rest, nor on how much was said: counted in SQLite's own instructions."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted import PlannedRun, call, said, task, turns
+
+from watchkeeper.records.clock import ManualClock
+from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.states import AgentStatus, TaskStatus
+from watchkeeper.runtime import heartbeat, indexing, live
+from watchkeeper.runtime.scheduling import Board
+from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.store import agents, database, plans
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+
+from .conftest import Bench
+
+TURNS = 40
+
+
+class Counted:
+    """Counts the instructions that SQLite carries out for the host: none is random, and a search in a tree is one."""
+
+    def __init__(self) -> None:
+        self.instructions = Counter[str]()
+
+    def watch(self, connection: Any, name: str) -> Any:
+        def count() -> int:
+            self.instructions[name] += 1
+            return 0
+
+        connection.set_progress_handler(count, 1)
+        return connection
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Counts what a host reads and writes, and keeps still what works by the clock beside its agents."""
+    found = Counted()
+    monkeypatch.setattr(live, "PERIOD_SECONDS", 3_600.0)
+    monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 3_600.0)
+    monkeypatch.setattr(indexing, "EVERY_SECONDS", 3_600.0)
+    writable, claim = database.open_writable, SessionStore.__init__
+
+    def open_writable(path: Any, **options: Any) -> Any:
+        return found.watch(writable(path, **options), "writes")
+
+    def store(self: SessionStore, *about: Any) -> None:
+        claim(self, *about)
+        found.watch(self._reader, "reads")
+
+    monkeypatch.setattr(database, "open_writable", open_writable)
+    monkeypatch.setattr(SessionStore, "__init__", store)
+    return found
+
+
+async def costs_of_steps(bench: Bench, counted: Counted, at_rest: int) -> list[tuple[int, int]]:
+    """Instructions (reading, writing) from each call of one agent's model to the next, after `at_rest` others have ended.
+
+    Each of those has remembered a fact. The session has budgets that are never reached.
+    """
+    seen: list[tuple[int, int]] = []
+
+    def work(name: str, request: ModelRequest) -> Any:
+        turn = turns(request)
+        if name != "long":
+            return [call("remember", {"text": f"{name} is a thing of its own"}, "toolu_0")] if turn == 0 else [said("done")]
+        seen.append((counted.instructions["reads"], counted.instructions["writes"]))
+        if turn == TURNS:
+            return [said("done")]
+        return [said("on it goes"), call("read_back", {"ref": f"message://nobody/{turn}"}, f"toolu_{turn}")]
+
+    names = [f"t{number}" for number in range(at_rest)]
+    script = PlannedRun([*map(task, names), task("long", needs=tuple(names))], work)
+    bench.start(script, window=200_000, budgets={"turns": 10_000, "tokens": 1e9, "seconds": 1e9})
+    assert (await bench.run()).status == "done"
+    return [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(seen)]
+
+
+async def test_a_step_costs_the_store_the_same_however_long_the_agent_has_worked(bench: Bench, counted: Counted) -> None:
+    costs = await costs_of_steps(bench, counted, 2)
+    assert set(costs[3:]) == {costs[3]}
+
+
+async def test_a_step_costs_the_store_the_same_however_many_agents_rest(
+    bench: Bench, counted: Counted, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    few = await costs_of_steps(bench, counted, 2)
+    many = await costs_of_steps(Bench(tmp_path_factory.mktemp("many")), counted, 40)
+    # Not quite the same: which rows end a page or an index depends on ids, which are random.
+    assert all(abs(a - b) <= 10 for one, other in zip(few[3:], many[3:], strict=True) for a, b in zip(one, other, strict=True))
+
+
+def test_looking_what_may_run_costs_the_same_however_many_agents_rest(tmp_path: Path, counted: Counted) -> None:
+    assert cost_of_a_look(tmp_path / "few.db", counted, 4) == cost_of_a_look(tmp_path / "many.db", counted, 400)
+
+
+def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
+    """Instructions for one look after one task of a plan has ended, on which another waits."""
+    session = create_session(path, NewSession("goal", path.parent, "test/model"))
+    store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
+
+    def write(change: Callable[[Transaction], Any]) -> None:
+        store.writer.submit(lambda group: change(Transaction(group, session, store.epoch, 1.0))).result()
+
+    def prepare(tx: Transaction) -> None:
+        plans.create_plan(tx, "plan", "goal")
+        for number in range(at_rest + 2):
+            name, status = f"t{number}", TaskStatus.DONE if number < at_rest else TaskStatus.PENDING
+            plans.add_task(
+                tx, task_id=name, plan_id="plan", name=name, position=number, title="", instructions="", role="explorer",
+                model=None, expected_outputs=[],
+            )  # fmt: skip
+            agents.create(tx, agent_id=f"a{number}", name=name, role="explorer", model="m", system="", goal="", context_limit=1)
+            tx.execute("UPDATE tasks SET status = ? WHERE id = ?", (status, name))
+        plans.set_dependencies(tx, f"t{at_rest + 1}", [f"t{at_rest}"])
+
+    write(prepare)
+    board = Board(store, session)
+    board.refresh()
+    board.take_agents()
+    assert board.next_ready() == f"t{at_rest}"
+    assert board.next_ready() is None
+    write(lambda tx: plans.move(tx, f"t{at_rest}", TaskStatus.RUNNING))
+    write(lambda tx: plans.finish(tx, f"t{at_rest}", result="", artifact_refs=[], agent_id=f"a{at_rest}"))
+    write(lambda tx: agents.move(tx, f"a{at_rest}", AgentStatus.DONE))
+    before = counted.instructions["reads"]
+    board.refresh()
+    assert board.take_agents() == [f"a{at_rest}"]
+    assert board.next_ready() == f"t{at_rest + 1}"
+    cost = counted.instructions["reads"] - before
+    store.close()
+    return cost
