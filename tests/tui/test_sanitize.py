@@ -13,7 +13,7 @@ from tests.tui.fake_store import HOSTILE
 from textual.color import Color
 
 from watchkeeper_tui.line_filter import HostileTextFilter
-from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, wrap
+from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, sanitize_text, wrap
 
 anything = st.text(st.characters(), max_size=200) | st.lists(
     st.sampled_from(["\x1b", "[", "]", "31m", "\x9b", "2J", "\x07", "\u202e", "\u200b", "\ud800", "a", "漢", "\u0301", " ", ";"])
@@ -65,6 +65,7 @@ def test_words_inside_escape_sequences_stay_in_sight(start: str, end: str) -> No
         ("lone \ud800", "lone \ufffd"),
         ("漢字", "漢字"),
         ("no\u00a0break", "no break"),
+        ("👧🏽 waves", "👧· waves"),
     ],
 )
 def test_known_attacks_become_harmless(text: str, shown: str) -> None:
@@ -84,6 +85,15 @@ def test_wrapped_rows_fit_and_lose_nothing_but_spaces(text: str, cells: int) -> 
     rows = wrap(safe, cells, limit=10_000)
     assert all(cell_len(row) <= cells for row in rows)
     assert "".join(rows).replace(" ", "") == safe.replace(" ", "")
+
+
+@given(anything)
+def test_what_is_copied_keeps_its_lines_and_tabs_and_acts_on_no_terminal(text: str) -> None:
+    copied = sanitize_text(f"one\ttwo{text}\nthree")
+    assert copied.startswith("one\ttwo")
+    assert copied.endswith("\nthree")
+    assert not any(forbidden(character) for character in copied if character not in "\t\n")
+    copied.encode()
 
 
 def test_a_huge_line_is_cut_quickly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.tui.fake_store import FakeSession
 
 from watchkeeper.store.dashboard_sessions import list_sessions
 from watchkeeper.store.session_search import search_messages
+from watchkeeper_tui.widgets.sessions import tags_of
 
 WIDE = (120, 40)
 
@@ -162,3 +164,9 @@ async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached
         await until(pilot, lambda: "Sessions  401 " in text_of(pilot))
         await pilot.press("G")
         await until(pilot, lambda: "audit 399" in text_of(pilot))
+
+
+def test_tags_are_shown_as_they_were_given(desk: Desk) -> None:
+    row = add_session(desk, "tagged23", "g", tags=json.dumps(["漢字", "a,b", 'say "so"', "\x1b[2Jx"]))
+    listed = next(line for line in list_sessions(desk.session.connection, "", 10) if line.id == row.id)
+    assert tags_of(listed) == ("漢字", "a,b", 'say "so"', "·x")

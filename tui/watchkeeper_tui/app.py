@@ -28,7 +28,7 @@ from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
 from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.reader import Reader, lease_pid
-from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.sanitize import sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Settings, load_settings
@@ -345,8 +345,8 @@ class WatchkeeperApp(KeyOrder):
         self.exit(0)
 
     def copy_text(self, text: str) -> None:
-        """Put text on the clipboard (OSC 52, which carries it as base64)."""
-        self.copy_to_clipboard(text)
+        """Put text on the clipboard (OSC 52, which carries it as base64): what is copied is what is seen."""
+        self.copy_to_clipboard(sanitize_text(text))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         for name, each in self.themes.items():

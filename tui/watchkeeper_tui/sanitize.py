@@ -21,12 +21,15 @@ _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences (CSI)
     r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # short sequences; the strings (OSC, DCS, APC, PM, SOS) keep their text in sight
 )
+_UNSTEADY = "\U0001f3fb-\U0001f3ff"
+"""Skin tones: two columns or none, as the terminal has it; all else in their line would stand elsewhere."""
 _INVISIBLE = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f"
     "\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 _SPACES = re.compile("[\u2000-\u200a\u00a0\u1680\u202f\u205f\u3000]")
-_HOSTILE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}]")
+_HOSTILE = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{_INVISIBLE}{_UNSTEADY}]")
+_LINES = re.compile(r"\r\n|[\n\r\v\f\x85\u2028\u2029]")
 _PLAIN = re.compile(r"[ -~]*\Z")
 _ZALGO = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3})"
                     "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+")  # fmt: skip
@@ -56,10 +59,15 @@ def sanitize(text: str) -> str:
     return _ZALGO.sub(r"\1", text)
 
 
+def sanitize_text(text: str) -> str:
+    """`text` with its lines and tabs, else as `sanitize` has it: what is copied acts on no terminal that it is pasted into."""
+    return "\n".join("\t".join(map(sanitize, line.split("\t"))) for line in _LINES.split(text))
+
+
 def sanitize_lines(text: str, *, limit: int = 10_000) -> list[str]:
     """`text` as sanitised lines, at most `limit` of them; tabs go to the next multiple of four columns."""
     lines: list[str] = []
-    for line in re.split(r"\r\n|[\n\r\v\f\x85\u2028\u2029]", text, maxsplit=limit):
+    for line in _LINES.split(text, maxsplit=limit):
         if len(lines) == limit:
             break
         lines.append(sanitize(line.expandtabs(4)))

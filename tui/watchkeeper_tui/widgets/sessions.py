@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.content import Content
@@ -38,8 +40,16 @@ def session_name(row: SessionLine) -> str:
 
 def tags_of(row: SessionLine) -> tuple[str, ...]:
     """The session's tags, sanitised."""
-    text = sanitize(row.tags).strip("[]").replace('"', "")
-    return tuple(tag.strip() for tag in text.split(",") if tag.strip())
+    return _tags(row.tags)
+
+
+@lru_cache(4096)
+def _tags(text: str) -> tuple[str, ...]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = [text]
+    return tuple(sanitize(str(tag)).strip() for tag in found if str(tag).strip()) if isinstance(found, list) else ()
 
 
 class SessionsView(RowView[SessionLine]):
