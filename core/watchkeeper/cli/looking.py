@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.finding import found_sessions, say_found
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.cli.options import Opened, chosen_path, clean, db_option, json_option, last_session_argument, print_json
 from watchkeeper.records.errors import NotFound
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import state
@@ -31,18 +31,21 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
     --search looks through goals, tasks, facts, names of artifacts and every message; "in quotation marks" is a phrase.
     Filters: state: model: tag: workspace: id: cost>1 cost<1 since:2026-11-01 before: compacted.
     """
-    opened = Opened(db)
-    if search is None:
-        rows = state.summaries(opened, limit=limit)
-    else:
-        rows = found_sessions(opened, search, limit)
+    path = chosen_path(db)
+    rows: list[dict[str, Any]] = []
+    # Before the first run there is no file, and so no session: that is an answer. A file that was named must be there.
+    if db is not None or path.exists():
+        opened = Opened(path)
+        rows = state.summaries(opened, limit=limit) if search is None else found_sessions(opened, search, limit)
     for row in rows:
-        row["live"] = row["status"] == "running" and probe(opened.path, row["id"]) is not None
+        row["live"] = row["status"] == "running" and probe(path, row["id"]) is not None
     if as_json:
         print_json(rows)
         return 0
     if not rows:
-        click.echo("no sessions" + (f" with {search!r}" if search else " yet; start one with `wk run GOAL` or `wk demo`"))
+        nowhere = "" if path.exists() else f": there is no database at {clean(path)}"
+        none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`"
+        click.echo("no sessions" + (f" with {search!r}" if search and not nowhere else none_yet))
         return 0
     click.echo(f"  {'id':<8}  {'last active':<16} {'status':<9} {'tasks':>7} {'agents':>6} {'tokens':>12} {'cost':>9}  goal")
     for row in rows:
@@ -59,11 +62,11 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
 
 
 @click.command()
-@session_argument
+@last_session_argument
 @db_option
 @json_option
 def show(session: str, db: Path | None, as_json: bool) -> int:
-    """Show SESSION: plan, tasks, agents with tokens, cost, elapsed time, retries and errors. --json gives all there is."""
+    """Show SESSION (default: the newest): plan, tasks, agents with tokens, cost, elapsed time, retries and errors. --json gives all there is."""
     opened = Opened(db, session)
     whole = state.session_state(opened, opened.session_id)
     holder = probe(opened.path, opened.session_id)
@@ -112,12 +115,12 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
 
 
 @click.command()
-@session_argument
+@last_session_argument
 @click.argument("name", required=False)
 @db_option
 @json_option
 def artifacts(session: str, name: str | None, db: Path | None, as_json: bool) -> int:
-    """List what SESSION produced, or print one artifact by NAME or reference, byte for byte."""
+    """List what SESSION (default: the newest) produced, or print one artifact by NAME or reference, byte for byte."""
     opened = Opened(db, session)
     if name is None:
         rows = state.artifacts(opened, opened.session_id)

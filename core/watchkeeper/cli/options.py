@@ -36,11 +36,21 @@ def session_argument(function: F) -> F:
     return click.argument("session", shell_complete=complete_session)(function)
 
 
+def last_session_argument(function: F) -> F:
+    """SESSION of a command that only looks: the newest where none is named."""
+    return click.argument("session", default="last", shell_complete=complete_session)(function)
+
+
+def chosen_path(path: Path | None) -> Path:
+    """The database file that is meant, whether it is there or not."""
+    return (path or database.default_path()).expanduser().absolute()
+
+
 class Opened:
     """A database opened to look, with the session that is meant."""
 
     def __init__(self, path: Path | None, session: str | None = None) -> None:
-        self.path = (path or database.default_path()).expanduser().absolute()
+        self.path = chosen_path(path)
         self.connection: Connection = database.open_readonly(self.path)
         self.connection.row_factory = sqlite3.Row
         with self._clear_errors():

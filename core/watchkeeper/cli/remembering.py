@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json
 from watchkeeper.store import state
 from watchkeeper.store.encoding import decode
 
@@ -19,7 +19,7 @@ def memory() -> None:
 
 
 @memory.command()
-@click.argument("session", default="last")
+@last_session_argument
 @db_option
 @json_option
 def status(session: str, db: Path | None, as_json: bool) -> int:
@@ -55,7 +55,7 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
 
 
 @memory.command()
-@click.argument("session", default="last")
+@last_session_argument
 @db_option
 @json_option
 def sync(session: str, db: Path | None, as_json: bool) -> int:
@@ -180,7 +180,7 @@ def agent() -> None:
 
 
 @agent.command()
-@click.argument("session", default="last")
+@last_session_argument
 @db_option
 @json_option
 def report(session: str, db: Path | None, as_json: bool) -> int:

@@ -17,7 +17,7 @@ MISUSED = {
     "a flag of another command": (["show", "last", "--headless"], "wk show --help"),
     "no goal": (["run"], "GOAL"),
     "an empty goal": (["run", "  "], "the goal is empty"),
-    "no session": (["show"], "SESSION"),
+    "no session": (["pause"], "SESSION"),
     "no such speed": (["demo", "--speed", "fast"], "a positive number, or max"),
     "no time at all": (["demo", "--speed", "0"], "a positive number, or max"),
     "a budget of nothing": (["demo", "--budget-tokens", "0"], "--budget-tokens"),

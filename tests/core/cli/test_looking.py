@@ -30,6 +30,22 @@ def test_sessions_is_an_array_newest_first(wk: Wk, demo: Path) -> None:
     assert one["tokens"].keys() >= {"input", "output", "cache_read", "cache_write", "total"}
 
 
+def test_before_the_first_run_there_are_no_sessions(wk: Wk, tmp_path: Path) -> None:
+    for arguments in ((), ("--search", "anything")):
+        listed = wk("sessions", "--json", *arguments)
+        assert (listed.code, listed.json, listed.err) == (0, [], "")
+        told = wk("sessions", *arguments)
+        assert told.code == 0
+        assert f"no sessions yet: there is no database at {tmp_path / 'watchkeeper.db'}; start one" in told.out
+    assert not (tmp_path / "watchkeeper.db").exists()
+    assert wk("show").code == 2
+
+
+def test_what_only_looks_means_the_newest_session_where_none_is_named(wk: Wk, demo: Path) -> None:
+    assert wk("show", "--json").json["session"] == wk("show", "last", "--json").json["session"]
+    assert wk("artifacts", "--json").json == wk("artifacts", "last", "--json").json
+
+
 def test_sessions_are_found_by_what_they_hold(wk: Wk, demo: Path) -> None:
     assert len(wk("sessions", "--search", "open TODOs", "--json").json) == 1
     assert wk("sessions", "--search", "a100%sure", "--json").json == []
