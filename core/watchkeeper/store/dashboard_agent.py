@@ -73,6 +73,14 @@ class CallFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """One turn's call to a model: what it read, and when."""
+
+    prompt_tokens: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class FactFacts:
     """One thing remembered."""
 
@@ -188,6 +196,16 @@ class AgentFold:
             self._views.read(connection, agent),
             self._inbox.read(connection, agent),
         )
+
+
+def newest_turns(connection: Connection, agent_id: str, limit: int = 12) -> list[TurnFacts]:
+    """The last turns' calls that brought a reply, newest first."""
+    rows = connection.execute(
+        "SELECT input_tokens + cache_read_tokens + cache_write_tokens, started_at FROM model_calls WHERE agent_id = ?"
+        " AND status = 'done' AND purpose IN ('turn', 'planner') ORDER BY id DESC LIMIT ?",
+        (agent_id, limit),
+    )
+    return [TurnFacts(*row) for row in rows]
 
 
 def newest_messages(connection: Connection, agent_id: str, limit: int) -> list[StoredMessage]:

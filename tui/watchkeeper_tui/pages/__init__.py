@@ -36,8 +36,8 @@ PAGES: tuple[Page, ...] = (
     Page("Calls", "Calls", calls_page),
     Page("Metrics", "Stats", metrics_page),
     Page("Compactions", "Comp", compactions_page),
-    Page("Prompt", "Prompt", prompt_page),
     Page("Report", "Rep", report_page),
+    Page("Prompt", "Prompt", prompt_page),
 )
 
 __all__ = ["PAGES", "Page", "PageContext", "PageLine"]

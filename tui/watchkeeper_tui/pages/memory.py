@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_agent import CallFacts
+from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
@@ -56,16 +56,25 @@ def seconds_to_compaction(calls: Sequence[CallFacts], left: int) -> float | None
     None where it does not grow, or too little is known. `calls` are newest first.
     """
     turns = [call for call in calls if call.status == "done" and call.purpose in ("turn", "planner")][:12]
-    grown: list[CallFacts] = []
-    for call in turns:
-        if grown and call.prompt_tokens > grown[-1].prompt_tokens:
+    pace = tokens_per_second([TurnFacts(call.prompt_tokens, call.started_at) for call in turns])
+    return left / pace if pace is not None and left > 0 else None
+
+
+def tokens_per_second(turns: Sequence[TurnFacts]) -> float | None:
+    """How fast the context has grown since it last shrank; None where it has not, or fewer than three turns tell.
+
+    `turns` are newest first.
+    """
+    grown: list[TurnFacts] = []
+    for turn in turns:
+        if grown and turn.prompt_tokens > grown[-1].prompt_tokens:
             break
-        grown.append(call)
-    if len(grown) < 3 or left <= 0:
+        grown.append(turn)
+    if len(grown) < 3:
         return None
     seconds = grown[0].started_at - grown[-1].started_at
     tokens = grown[0].prompt_tokens - grown[-1].prompt_tokens
-    return left * seconds / tokens if tokens > 0 and seconds > 0 else None
+    return tokens / seconds if tokens > 0 and seconds > 0 else None
 
 
 def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells: int) -> list[Piece]:

@@ -11,6 +11,7 @@ from textual.containers import Container
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID
 from watchkeeper_tui.event_filter import EventFilter
+from watchkeeper_tui.paces import Paces
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.roster import Roster
@@ -94,6 +95,7 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         """Of what was read last: another one while the view is frozen."""
         self._shaper = PlanShaper()
         self._matching = EventFilter()
+        self._paces = Paces()
         self.words: dict[str, str] = {}
         self._drawn_for: str | None = None
         """The row whose agent the agent pane shows."""
@@ -202,7 +204,11 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         events = self.events
         events.filter_words = event_words
         events.show(self._matching.matching(snapshot.events, event_words, roster.names), roster.names)
-        self.query_one(CompactionView).show(snapshot, roster, now)
+        passes = self.query_one(CompactionView)
+        passes.paces = self._paces.known
+        passes.show(snapshot, roster, now)
+        if snapshot.state is SessionState.LIVE:
+            self._paces.look(self.watch_app.reader, passes.near, now, lambda: self.app.call_later(self._paced))
         self._draw_agent(now)
 
     def _draw_agent(self, now: float) -> None:
@@ -214,6 +220,13 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
         pane = self.agent_pane
         pane.words = self.words.get("agent", "")
         pane.show(self.snapshot, agent_id, now)
+
+    def _paced(self) -> None:
+        """How soon the fullest contexts are compacted is known anew."""
+        if self.is_mounted and not self._closing:
+            passes = self.query_one(CompactionView)
+            passes.paces = self._paces.known
+            passes.repaint_changed()
 
     def _draw_edges(self, now: float) -> None:
         behind = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
@@ -11,7 +11,7 @@ from watchkeeper_tui.pages.compactions import compaction_pieces, is_buffered
 from watchkeeper_tui.pages.memory import compacts_at, context_used
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import fit, sanitize
-from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.plan import context_bar
 from watchkeeper_tui.widgets.rows import RowView
@@ -30,14 +30,19 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         super().__init__(id="compaction", classes="pane")
         self._names: dict[str, str] = {}
         self._now = 0.0
+        self._live = False
+        self.near: Sequence[AgentFacts] = ()
+        """The agents listed as coming near to a pass, the nearest first."""
+        self.paces: Mapping[str, float] = {}
+        """Tokens a second by which their contexts grow, where that is known."""
 
     def show(self, snapshot: Snapshot, roster: Roster, now: float) -> None:
         """Show the session's passes."""
         self._names, self._now = roster.names, now
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
         ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
-        near = roster.nearest(SOON, snapshot)
-        self.set_rows([*flying, *near, *ended])
+        self.near, self._live = roster.nearest(SOON, snapshot), snapshot.state is SessionState.LIVE
+        self.set_rows([*flying, *self.near, *ended])
         removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
         pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
         buffered = sum(1 for each in flying if is_buffered(each))
@@ -59,10 +64,15 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         if isinstance(row, AgentFacts):
             used = context_used(row)
             left = max(0, compacts_at(row, self.watch_app.settings.summarization_threshold) - used)
-            note = f"  compacts in {figures.tokens(left)} tok" if left else "  compaction due"
+            note = f"  compacts in {figures.tokens(left)} tok{self._when(row, left)}" if left else "  compaction due"
             bar = context_bar(used, row.context_limit)
             return (
                 [("… ", "faint"), (fit(sanitize(row.name), 12) + " ", "text"), *bar, (note, "muted" if left else "bar_high")],
             )
         name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), 12)
         return (compaction_pieces(row, self._now, name=name),)
+
+    def _when(self, agent: AgentFacts, left: int) -> str:
+        """In about which time, at the pace of its last turns, while it works."""
+        pace = self.paces.get(agent.id)
+        return f", ~{figures.duration(left / pace)}" if pace and self._live and agent.status == "working" else ""
