@@ -24,10 +24,6 @@ LOCKED_AFTER_SECONDS = 1.5
 LOCKED = "waiting, another program holds the database"
 """Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
 
-LOCKED_AFTER_SECONDS = 1.5
-LOCKED = "waiting, another program holds the database"
-"""Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
-
 
 def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float) -> list[Piece]:
     """Trouble with the database, then your last command, then who needs you, then how the run and the row stand."""
@@ -63,15 +59,13 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     if newest.command_id is None:
         if now - newest.at > LOCKED_AFTER_SECONDS:
             return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
-        if now - newest.at > LOCKED_AFTER_SECONDS:
-            return [("… ", "muted"), (newest.about, "text"), (f": {LOCKED}", "waiting")]
         return [("… ", "muted"), (newest.about, "text"), (": writing the command", "muted")]
     command = next((each for each in snapshot.commands if each.id == newest.command_id), None)
     if command is None or command.status == "queued":
         return _queued(snapshot, newest, now)
     if newest.compacts and command.status == "applied":
-        return _pass(snapshot, newest, now) or _settled(command, newest, now)
-    return _settled(command, newest, now)
+        return _pass(snapshot, newest, now) or _settled(snapshot, command, newest, now)
+    return _settled(snapshot, command, newest, now)
 
 
 def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece]:
@@ -125,13 +119,23 @@ def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
     return [("◔ ", "slot"), (f"{sent.about}: accepted, queued ", "text"), (figures.duration(now - sent.at), "muted")]
 
 
-def _settled(command: CommandFacts, sent: Sent, now: float) -> list[Piece]:
+def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) -> list[Piece]:
     if command.applied_at is not None and now - max(command.applied_at, sent.at) > SETTLED_SECONDS:
         return []
     result = clip(sanitize(command.result or ""), 300)
     if command.status == "applied":
-        return [("✓ ", "done"), (f"{sent.about}: ", "text"), (result or "applied", "done")]
+        return [("✓ ", "done"), (f"{sent.about}: ", "text"), (_came(command, snapshot) or result or "applied", "done")]
     return [("✗ ", "failed"), (f"{sent.about}: refused ", "failed"), (f"— {result}" if result else "", "text")]
+
+
+def _came(command: CommandFacts, snapshot: Snapshot) -> str:
+    """What a pause was for, once it has come."""
+    if command.kind != "pause":
+        return ""
+    if command.agent_id is None:
+        return "the run is paused" if snapshot.state is SessionState.PAUSED else ""
+    agent = snapshot.agent(command.agent_id)
+    return f"{sanitize(agent.name)} is paused" if agent is not None and agent.status == "paused" else ""
 
 
 def _run(snapshot: Snapshot, now: float) -> list[Piece]:
