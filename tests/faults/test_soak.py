@@ -11,7 +11,7 @@ import pytest
 from tests.faults.soak import soak_for
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
 
-from watchkeeper.runtime import host
+from watchkeeper.runtime import heartbeat
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
@@ -27,8 +27,8 @@ def test_a_round_of_disturbances_loses_nothing(tmp_path: Path, monkeypatch: pyte
 async def test_a_reader_that_never_ends_its_read_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the write-ahead log back, which then grows without bound: not unnoticed."""
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setattr(host, "HEARTBEAT_SECONDS", 0.02)
-    monkeypatch.setattr(host, "WAL_WARNING_BYTES", 200_000)
+    monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(heartbeat, "WAL_WARNING_BYTES", 200_000)
     told = asyncio.Event()
     words = "word " * 3_000
 

@@ -48,7 +48,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[Rows]]:
 
     monkeypatch.setattr(Writer, "_commit", watched)
     monkeypatch.setattr("watchkeeper.store.writer.LARGEST_GROUP", 1)
-    monkeypatch.setattr("watchkeeper.runtime.host.HEARTBEAT_SECONDS", 60.0)
+    monkeypatch.setattr("watchkeeper.runtime.heartbeat.EVERY_SECONDS", 60.0)
     return states
 
 

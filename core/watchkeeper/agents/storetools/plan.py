@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from watchkeeper.agents.storetools.base import FunctionTool, names_of, text_of, tool
@@ -14,6 +16,9 @@ from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
 MOST_TASKS = 500
+
+MOST_TOLD = 100
+"""Tasks of a plan up to which each change of it tells how all of them stand."""
 
 MOST_FAILURES = 5
 """How often a planner may resume a task that fails at the same turn. A person may go on doing so."""
@@ -107,17 +112,19 @@ class PlanTools:
             ids[self._add(tx, plan_id, position, one, ids)] = str(position)
         by_name = {row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE parent_plan_id = ?", (plan_id,))}
         for one in wanted:
-            self._depend(tx, by_name, by_name[one["name"]], names_of(one, "depends_on"))
+            _depend(tx, by_name, by_name[one["name"]], names_of(one, "depends_on"))
+        _refuse_cycles(tx)
         revision = plans.revise(tx, plan_id, "created")
         told = {"plan": plan_id, "revision": revision, "tasks": by_name}
         return ToolResult(json.dumps(told), effects={"plan": True})
 
     def add_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         plan_id = _plan(tx)
-        known = {task.name: task.id for task in plans.load_tasks(tx, tx.session_id)}
+        known = _ids_by_name(tx)
         name = self._add(tx, plan_id, len(known), arguments, known)
         row = tx.one("SELECT id FROM tasks WHERE parent_plan_id = ? AND name = ?", (plan_id, name))
-        self._depend(tx, known | {name: row[0]}, row[0], names_of(arguments, "depends_on"))
+        _depend(tx, known | {name: row[0]}, row[0], names_of(arguments, "depends_on"))
+        _refuse_cycles(tx)
         return self._told(tx, plan_id, f"added {name}")
 
     def revise_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -133,8 +140,8 @@ class PlanTools:
             (title, instructions, role, json.dumps(outputs), task.id),
         )
         if "depends_on" in arguments:
-            known = {other.name: other.id for other in plans.load_tasks(tx, tx.session_id)}
-            self._depend(tx, known, task.id, names_of(arguments, "depends_on"))
+            _depend(tx, _ids_by_name(tx), task.id, names_of(arguments, "depends_on"))
+            _refuse_cycles(tx)
         return self._told(tx, task.parent_plan_id, f"revised {task.name}")
 
     def resume_task(self, tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
@@ -174,8 +181,10 @@ class PlanTools:
 
     def _told(self, tx: Transaction, plan_id: str, what: str) -> ToolResult:
         revision = plans.revise(tx, plan_id, what)
-        states = {task.name: task.status for task in plans.load_tasks(tx, tx.session_id)}
-        return ToolResult(json.dumps({"ok": what, "revision": revision, "tasks": states}), effects={"plan": True})
+        states = {row[0]: row[1] for row in tx.all("SELECT name, status FROM tasks WHERE session_id = ?", (tx.session_id,))}
+        # Of a large plan, whole states in each answer would fill the planner's window.
+        told = {"tasks": states} if len(states) <= MOST_TOLD else {"tasks_by_status": Counter(states.values())}
+        return ToolResult(json.dumps({"ok": what, "revision": revision, **told}), effects={"plan": True})
 
     def _add(self, tx: Transaction, plan_id: str, position: int, one: dict[str, Any], known: dict[str, str]) -> str:
         name = text_of(one, "name", limit=120).strip()
@@ -201,14 +210,6 @@ class PlanTools:
             offered = ", ".join(sorted(self._roles - {"planner"}))
             raise ValueError(f"there is no role {role!r}; there are {offered}")
         return role
-
-    @staticmethod
-    def _depend(tx: Transaction, by_name: dict[str, str], task_id: str, needs: list[str]) -> None:
-        missing = [need for need in needs if need not in by_name]
-        if missing:
-            raise ValueError(f"depends_on names no task of this plan: {', '.join(missing)}")
-        plans.set_dependencies(tx, task_id, [by_name[need] for need in needs])
-        _refuse_cycles(plans.load_tasks(tx, tx.session_id))
 
 
 def find_task(tx: Transaction, arguments: dict[str, Any]) -> Task:
@@ -292,12 +293,22 @@ def _plan(tx: Transaction) -> str:
     return str(row[0])
 
 
-def _refuse_cycles(tasks: list[Task]) -> None:
-    needs = {task.id: set(task.depends_on) for task in tasks}
-    names = {task.id: task.name for task in tasks}
-    while needs:
-        free = [task_id for task_id, left in needs.items() if not left & needs.keys()]
-        if not free:
-            raise ValueError(f"these tasks depend on each other in a circle: {', '.join(names[i] for i in needs)}")
-        for task_id in free:
-            del needs[task_id]
+def _ids_by_name(tx: Transaction) -> dict[str, str]:
+    return {row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE session_id = ?", (tx.session_id,))}
+
+
+def _depend(tx: Transaction, by_name: dict[str, str], task_id: str, needs: list[str]) -> None:
+    missing = [need for need in needs if need not in by_name]
+    if missing:
+        raise ValueError(f"depends_on names no task of this plan: {', '.join(missing)}")
+    plans.set_dependencies(tx, task_id, [by_name[need] for need in needs])
+
+
+def _refuse_cycles(tx: Transaction) -> None:
+    graph = {task.id: task.depends_on for task in plans.all_standings(tx, tx.session_id)}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        names = {task_id: name for name, task_id in _ids_by_name(tx).items()}
+        circle = ", ".join(names[task_id] for task_id in error.args[1][1:])
+        raise ValueError(f"these tasks depend on each other in a circle: {circle}") from None
