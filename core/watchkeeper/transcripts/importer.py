@@ -36,10 +36,12 @@ BATCH_BYTES = 4 << 20
 BATCH_FILES = 200
 FEW_FILES = 20
 ATTEMPTS = 5
-BREATH_SECONDS = 0.005
+BREATH_SECONDS = 0.003
 """The write lock is left free for so long between two batches: runs go on beside an import, and ask every millisecond."""
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
+CHECKPOINT = "PRAGMA wal_autocheckpoint = 4000"
+"""Pages, as many as the log may keep: a batch has a thousand, and many of them again and again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,11 @@ class Progress:
 def unpriced(call: ModelCall) -> Cost:
     """The pricing of whoever knows no prices."""
     return Cost(None, PriceStatus.UNPRICED)
+
+
+def _prepare(group: Group) -> None:
+    group.connection.execute(CACHE)
+    group.connection.execute(CHECKPOINT)
 
 
 @dataclass(slots=True)
@@ -109,6 +116,7 @@ class Importer:
         self._now = now
         self._reading: Connection | None = None
         self._prepared = False
+        self._prices_loaded = False
         self._waiting: Any = None
         """The batch that is being written, while the next one is read."""
         self._totals = (0, 0)
@@ -133,7 +141,7 @@ class Importer:
         report = self.report
         self._began, self._done = began, [0, 0]
         if not self._prepared:
-            self._writer.submit(lambda group: group.connection.execute(CACHE) and None).result()
+            self._writer.submit(_prepare).result()
             end_abandoned(self._writer, self._connection())
             self._prepared = True
         found = list(finding.find(places, self.may_be_log, report.left.__setitem__))
@@ -216,11 +224,21 @@ class Importer:
         if not pending.chunks:
             return None
         chunks = pending.chunks
+        self._load_prices(chunks)
 
         def batch(group: Group) -> Any:
             return apply(Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live), group.connection, chunks)
 
         return chunks, self._writer.submit(batch)
+
+    def _load_prices(self, chunks: list[Chunk]) -> None:
+        """Whatever the pricing has to load, it loads before the write lock is taken: a third of a second."""
+        if self._prices_loaded:
+            return
+        for call in (each for chunk in chunks for _, _, group in chunk.groups for each in group if type(each) is ModelCall):
+            self._pricing(call)
+            self._prices_loaded = True
+            return
 
     def _settle(self, submitted: Any) -> None:
         """Wait for a batch, and count it. Where it did not succeed, each of its files is read again by itself."""
