@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
+from watchkeeper_tui import theme_watch
 from watchkeeper_tui.palette import ROLES, Palette, parse_style
+from watchkeeper_tui.settings import Settings
 from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, shipped_folder
 
 
@@ -40,6 +42,16 @@ def test_a_users_theme_replaces_a_shipped_one_of_its_name(tmp_path: Path) -> Non
         ('[screen]\nprimary = "#000000"\n[roles]\nworking = "no-colour"\n', "'no-colour' is neither a colour"),
         ('[screen]\nmain = "#000000"\n', "unknown key 'main'"),
         ('title = "x"\n', "needs at least `primary`"),
+        ('[screen]\nprimary = "nonsense"\n', "primary = 'nonsense' in [screen] is no colour"),
+        ("[screen]\nprimary = 5\n", "primary = 5 in [screen] is no colour"),
+        ('screen = "x"\n', "screen must be a table"),
+        ('roles = "x"\n[screen]\nprimary = "#000000"\n', "roles must be a table"),
+        ('variables = 3\n[screen]\nprimary = "#000000"\n', "variables must be a table"),
+        (
+            '[screen]\nprimary = "#000000"\n[variables]\npane-border = "x; }"\n',
+            "pane-border = 'x; }' in [variables] is no colour",
+        ),
+        ('[screen]\nprimary = "#000000"\n[variables]\n"a;b" = "#000000"\n', "'a;b' in [variables]"),
     ],
 )
 def test_a_broken_theme_is_left_out_and_said(tmp_path: Path, text: str, said: str) -> None:
@@ -79,4 +91,38 @@ async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(de
         file.write_text("name = [")
         app.reload_themes()
         await until(pilot, lambda: "theme mine.toml" in text_of(pilot))
+        assert app.palette["working"] == parse_style("#222222"), "while it is damaged it is worn as it was"
+        file.unlink()
+        app.reload_themes()
         assert app.theme == DEFAULT_THEME
+        file.write_text('name = "mine"\n[screen]\nprimary = "#654321"\n')
+        app.reload_themes()
+        assert app.theme == "mine"
+
+
+async def test_a_folder_of_themes_that_is_made_later_is_heard_of(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(theme_watch, "LOOK_SECONDS", 0.02)
+    own = tmp_path / "themes"
+    app = desk.app(theme="mine", theme_folders=[shipped_folder(), own])
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        own.mkdir()
+        (own / "mine.toml").write_text('[screen]\nprimary = "#123456"\n')
+        await until(pilot, lambda: app.theme == "mine")
+
+
+async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_kept(desk: Desk, tmp_path: Path) -> None:
+    app = desk.app(layout_path=tmp_path / "layout.json")
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        for key, worn in (("escape", DEFAULT_THEME), ("enter", "phosphor")):
+            await pilot.press("ctrl+p", *"phosphor")
+            await until(pilot, lambda: app.theme == "phosphor")
+            if key == "escape":
+                await pilot.press("escape")
+            await pilot.press(key)
+            await until(pilot, lambda worn=worn: app.theme == worn and len(app.screen_stack) == 2)
+    assert desk.app(layout_path=tmp_path / "layout.json").theme == "phosphor"
+    assert desk.app(layout_path=tmp_path / "layout.json", settings=Settings(theme="day-watch")).theme == "day-watch"

@@ -16,17 +16,14 @@ from textual.app import SystemCommand
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
-from textual.theme import Theme
 
 from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
-from watchkeeper_tui.key_order import KeyOrder
 from watchkeeper_tui.keymap import shown_key, usable_keys
 from watchkeeper_tui.layout import layout_file, load_layout, save_layout
 from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
-from watchkeeper_tui.palette import Palette
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
@@ -34,8 +31,7 @@ from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Settings, load_settings
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.targets import OPENED_READ_ONLY
-from watchkeeper_tui.theme_watch import ThemeWatch
-from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, user_folder
+from watchkeeper_tui.wearing import ThemedApp
 
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
 
@@ -44,7 +40,7 @@ class SnapshotReady(Message):
     """A newer snapshot waits in the app. At most one of these is under way at a time."""
 
 
-class WatchkeeperApp(KeyOrder):
+class WatchkeeperApp(ThemedApp):
     """A viewer: it reads the store and writes commands, and may be killed at any moment."""
 
     TITLE = "watchkeeper"
@@ -75,17 +71,9 @@ class WatchkeeperApp(KeyOrder):
         self.settings = settings if settings is not None else load_settings()
         self._layout_path = layout_path or layout_file()
         self.layout_kept, self._layout_problem = load_layout(self._layout_path)
-        plain = "NO_COLOR" in os.environ
-        self._theme_folders = theme_folders
-        self.themes, self.theme_problems = load_themes(theme_folders, plain=plain)
-        own = theme_folders[-1] if theme_folders else user_folder()
-        self._theme_watch = ThemeWatch(own, lambda: self.call_from_thread(self.reload_themes))
-        super().__init__(ansi_color=True if plain else None)
+        super().__init__(theme or self.settings.theme or self.layout_kept.theme or None, theme_folders)
         if self.settings.reduced_motion:
             self.animation_level = "none"
-        self._register_themes()
-        chosen = TERMINAL_THEME if plain and TERMINAL_THEME in self.themes else theme or self.settings.theme or DEFAULT_THEME
-        self.theme = chosen if chosen in self.themes else DEFAULT_THEME
         self.database_path = database_path
         self._control: Control = control if control is not None else StoreControl(database_path)
         self.control = self._control
@@ -108,57 +96,11 @@ class WatchkeeperApp(KeyOrder):
         self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
-    # Colours.
-
-    @property
-    def palette(self) -> Palette:
-        """The styles of the theme in use."""
-        return self.themes[self.theme if self.theme in self.themes else DEFAULT_THEME].palette
-
-    @property
-    def available_themes(self) -> dict[str, Theme]:
-        """Ours only: the toolkit's own themes do not know our roles. Asked for a dozen times in each painting."""
-        if getattr(self, "reader", None) is None:
-            return super().available_themes  # still being constructed
-        return self._theme_names
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        return {"pane-border": "#333d52", "pane-focus": "#7aa2f7"}
-
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [self._barrier, *super().get_line_filters()]
 
-    def choose_theme(self, name: str) -> tuple[str, str]:
-        """Switch to a theme; returns what to say about it, and in which role."""
-        if name in self.themes:
-            self.theme = name
-            return f"theme {name}", "done"
-        return f"no theme {sanitize(name)!r}; there are {', '.join(sorted(self.themes))}", "failed"
-
-    def reload_themes(self) -> None:
-        """Read every theme file again, and wear the one in use as it is now."""
-        self.themes, self.theme_problems = load_themes(self._theme_folders, plain="NO_COLOR" in os.environ)
-        self._register_themes()
-        if self.theme not in self.themes:
-            self.theme = DEFAULT_THEME
-        self.refresh_css(animate=False)
-        self.watch_theme(self.theme)
-        said = "; ".join(self.theme_problems)
-        front = self.screen
-        if isinstance(front, WatchScreen):
-            front.say(sanitize(said) if said else "themes read again", "failed" if said else "muted")
-
-    def _register_themes(self) -> None:
-        self._theme_names = {name: each.theme for name, each in self.themes.items()}
-        for each in self._theme_names.values():
-            self.register_theme(each)
-
-    def watch_theme(self, theme: str) -> None:
-        for screen in self.screen_stack if self.is_running else ():
-            for widget in screen.query("*"):
-                widget.refresh()
-            if isinstance(screen, LiveScreen) and screen.is_mounted:
-                self.call_after_refresh(screen.redraw)
+    def theme_chosen(self, name: str) -> None:
+        self.remember(theme=name)
 
     # Snapshots.
 
@@ -349,8 +291,8 @@ class WatchkeeperApp(KeyOrder):
         self.copy_to_clipboard(sanitize_text(text))
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
-        for name, each in self.themes.items():
-            yield SystemCommand(f"Theme: {each.title}", f"switch to {name}", lambda name=name: self.choose_theme(name))
+        for title, name in self.theme_commands().items():
+            yield SystemCommand(title, f"switch to {name}", lambda name=name: self.choose_theme(name))
         yield SystemCommand("Sessions", "every session", lambda: self.open_sessions(""))
         if isinstance(screen, LiveScreen):
             for action in ACTIONS:

@@ -22,6 +22,8 @@ class Layout:
     """How the plan is sorted."""
     split: int = 0
     """Per cent of the width for the left panes; 0 leaves it to the size of the terminal."""
+    theme: str = ""
+    """The theme that was chosen while it ran; one in the configuration goes before it."""
     hinted: bool = False
     """The words for whoever opens the dashboard for the first time were shown."""
 

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+LOOK_SECONDS = 2.0
+"""How often it is looked for a folder that is not there yet."""
+
 
 class ThemeWatch:
-    """Calls `changed`, in a thread of its own, whenever a theme file in `folder` was written. Silent where none exists."""
+    """Calls `changed`, in a thread of its own, whenever a theme file in `folder` was written, also once it is made."""
 
     def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
         self._folder = folder
@@ -16,8 +19,8 @@ class ThemeWatch:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Begin, unless the folder is not there."""
-        if self._folder.is_dir():
+        """Begin."""
+        if not self._stop.is_set():
             threading.Thread(target=self._watch, name="watchkeeper-themes", daemon=True).start()
 
     def close(self) -> None:
@@ -25,6 +28,11 @@ class ThemeWatch:
         self._stop.set()
 
     def _watch(self) -> None:
+        if not self._folder.is_dir():
+            while not self._folder.is_dir():
+                if self._stop.wait(LOOK_SECONDS):
+                    return
+            self._changed()
         from watchfiles import watch
 
         try:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from watchkeeper_tui.palette import ROLES, Palette, parse_style
+from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.settings import config_folder
 
 DEFAULT_THEME = "night-watch"
@@ -70,11 +74,10 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
         ValueError: not TOML, a key that no theme has, or a value that is no colour; the message says which.
     """
     content = tomllib.loads(path.read_text(encoding="utf-8"))
-    name = str(content.pop("name", path.stem))
-    title = str(content.pop("title", name))
+    name = sanitize(str(content.pop("name", path.stem)))
+    title = sanitize(str(content.pop("title", name)))
     dark, ansi = bool(content.pop("dark", True)), bool(content.pop("ansi", False))
-    screen, roles = content.pop("screen", {}), content.pop("roles", {})
-    variables = content.pop("variables", {})
+    screen, roles, variables = (_table(content, key) for key in ("screen", "roles", "variables"))
     if content:
         raise ValueError(
             f"unknown key {next(iter(content))!r}; a theme has name, title, dark, ansi, [screen], [roles], [variables]"
@@ -82,6 +85,9 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
     for key in screen:
         if key not in _SCREEN:
             raise ValueError(f"unknown key {key!r} in [screen]; it may hold {', '.join(sorted(_SCREEN))}")
+    for table, values in (("screen", screen), ("variables", variables)):
+        for key, value in values.items():
+            _check_colour(table, key, value)
     for role, value in roles.items():
         if role not in ROLES:
             raise ValueError(f"unknown role {role!r} in [roles]")
@@ -95,6 +101,23 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
     theme = Theme(name=name, dark=dark, ansi=ansi, variables=own, **screen)
     roles = {**_foreground(theme), **{str(role): str(value) for role, value in roles.items()}}
     return ThemeFile(theme, title, Palette(roles, plain=plain), roles)
+
+
+def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
+    table = content.pop(key, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{key} must be a table: [{key}]")
+    return table
+
+
+def _check_colour(table: str, key: str, value: object) -> None:
+    """The toolkit would end the program over a colour that it cannot read."""
+    if re.fullmatch(r"[a-z][a-z0-9-]*", key) is None:
+        raise ValueError(f"{key!r} in [{table}] is no name of a colour")
+    try:
+        Color.parse(value if isinstance(value, str) else "")
+    except ColorParseError:
+        raise ValueError(f"{key} = {value!r} in [{table}] is no colour; write #rrggbb or ansi_red") from None
 
 
 def _foreground(theme: Theme) -> dict[str, str]:
