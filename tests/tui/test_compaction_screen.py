@@ -161,3 +161,25 @@ async def test_hostile_text_on_both_sides_stays_text(desk: Desk, size: tuple[int
 
 def test_a_pass_that_is_not_there_is_none(desk: Desk) -> None:
     assert compaction_detail(desk.session.connection, 12345) is None
+
+
+async def test_what_is_in_flight_stays_in_sight_above_many_passes_until_somebody_chooses(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "18k tok let go" in text_of(pilot))
+        for number in range(30):
+            desk.session.compaction("explorer1", requested_at=desk.time - 100 + number, status="rejected", reason=f"no {number}")
+        desk.session.compaction(
+            "explorer1", status="running", ended_at=None, tokens_after=None, requested_at=desk.time - 1, high_water=77
+        )
+        desk.feed.wake()
+        await until(pilot, lambda: "observing up to #77" in text_of(pilot))
+        await pilot.resize_terminal(110, 36)
+        await until(pilot, lambda: "observing up to #77" in text_of(pilot))
+
+
+async def test_a_digest_asked_no_model_so_it_is_not_called_unpriced(desk: Desk) -> None:
+    desk.session.compaction("explorer1", model="digest", cost_usd=None, reason="digest", high_water=44)
+    desk.session.compaction("explorer1", model="lab/unknown", cost_usd=None, high_water=55)
+    async with desk.app().run_test(size=(140, 40)) as pilot:
+        await until(pilot, lambda: text_of(pilot).count("stall 0ms") >= 3)
+        assert text_of(pilot).count("unpriced") == 1

@@ -35,13 +35,19 @@ def pass_cost(each: CompactionFacts) -> str:
     """What the pass cost: `unpriced` where its model has no known price, a dash where nothing is known or no model was asked."""
     if each.cost_usd is not None:
         return figures.money(each.cost_usd)
-    return "-" if each.stall_seconds is None or each.model is None or each.ended_at is None else "unpriced"
+    return "unpriced" if _asked_a_model(each) and each.ended_at is not None else "-"
+
+
+def _asked_a_model(each: CompactionFacts) -> bool:
+    """A digest is made without one; of other programs' passes nobody tells."""
+    return each.stall_seconds is not None and each.model not in (None, "digest")
 
 
 def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
     """One pass as one line."""
     glyph, role, word = STATES.get(each.status, ("·", "muted", sanitize(each.status)))
-    pieces: list[Piece] = [(f"{glyph} ", role), (f"{figures.time_of_day(each.requested_at)} ", "faint")]
+    at = figures.time_of_day(each.requested_at)
+    pieces: list[Piece] = [(f"{glyph} ", role), (f"{at[:5] if name else at} ", "faint")]
     if name:
         pieces.append((f"{name} ", "text"))
     pieces.append((f"{sanitize(each.trigger)} ", "muted"))
@@ -57,7 +63,7 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
             (f"{figures.tokens(before)} → {figures.tokens(after)} ", "text"),
             (figures.change(before, after), "done" if after < before else "muted"),
         ]
-    if each.cost_usd is not None or (each.ended_at is not None and each.model is not None):
+    if each.cost_usd is not None or (each.ended_at is not None and _asked_a_model(each)):
         pieces.append((f" {pass_cost(each)}", "money"))
     if each.status == "applied":
         pieces.append((f" stall {stall(each)}", "muted"))

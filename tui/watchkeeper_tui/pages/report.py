@@ -39,9 +39,8 @@ def _standing(view: PageContext) -> list[PageLine]:
     if agent.ended_at is not None:
         stands.append((f", {figures.when(agent.ended_at, view.now)}", "muted"))
     lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("stands", tuple(stands))]
-    reason = condition.note or agent.status_reason or ""
-    if reason and agent.status != "done":
-        lines += paragraph("why", reason, view.width, role=condition.role, indent=2, most=3)
+    if condition.note and agent.status != "done":
+        lines += paragraph("why", condition.note, view.width, role=condition.role, indent=2, most=3)
     return [*lines, blank("who.end")]
 
 

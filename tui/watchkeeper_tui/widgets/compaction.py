@@ -42,6 +42,9 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
         ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
         self.near, self._live = roster.nearest(SOON, snapshot), snapshot.state is SessionState.LIVE
+        if not self.touched:
+            # The first row, whichever it is, until somebody chooses: what is in flight must not slip out of sight.
+            self._index, self.selected_id = 0, None
         self.set_rows([*flying, *self.near, *ended])
         removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
         pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
