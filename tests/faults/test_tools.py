@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -19,12 +20,15 @@ from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results
 
 from watchkeeper.agents.tools.contract import OutsideTool, ToolContext
 from watchkeeper.agents.tools.mcp import McpServer, McpServers
+from watchkeeper.agents.tools.processes import kill_tree
+from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.model import ErrorKind, ModelError
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 
+SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.py"
 LIAR = Path(__file__).with_name("lying_mcp_server.py")
 
 
@@ -148,6 +152,48 @@ async def test_a_run_outlives_all_that_its_tools_do(tmp_path: Path, workspace: P
     assert not [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody can tell whose process it is")
+async def test_what_a_killed_hosts_tools_left_running_is_ended_before_the_run_goes_on(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its effect would come after the model has looked whether it came."""
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    runtime = Runtime(tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun([task("one")])))
+    session = start(runtime, workspace)
+    marks = {"mine": mark_of(session, runtime.path), "other": mark_of("other", runtime.path), "copy": mark_of(session, tmp_path)}
+    left = {name: _orphan(mark) for name, mark in marks.items()}
+    try:
+        assert (await asyncio.wait_for(runtime.run(session), 60)).exit_code == 0
+        assert {name: process.poll() for name, process in left.items()} == {"mine": -9, "other": None, "copy": None}
+    finally:
+        for process in left.values():
+            kill_tree(process.pid)
+            process.wait()
+
+
+async def test_everything_that_tools_run_in_bears_its_sessions_mark(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "config" / "agents").mkdir(parents=True)
+    (tmp_path / "config" / "agents" / "all.md").write_text("---\nname: all\ndescription: may do all\n---\nWork.\n")
+    (tmp_path / "config" / "config.toml").write_text(
+        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
+    )
+
+    def work(name: str, request: Any) -> Any:
+        if turns(request) == 0:
+            return [call("bash", {"command": "(setsid env | cat)"}), call("mcp__small__environment", {}, "toolu_2")]
+        return [said("done")]
+
+    model = ScriptedModel(PlannedRun([task("one", role="all")], work))
+    runtime = Runtime(tmp_path / "watchkeeper.db", model=model)
+    session = start(runtime, workspace, allow=("bash", "mcp__small__environment"))
+    assert (await asyncio.wait_for(runtime.run(session), 60)).exit_code == 0
+    content = json.loads(_query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%tool_result%toolu_bash%'")[0][0])
+    assert [f"{SESSION_VARIABLE}={mark_of(session, runtime.path)}" in str(block) for block in content] == [True, True]
+
+
 async def test_a_model_cannot_steer_its_own_run_from_its_shell(tmp_path: Path, workspace: Path, run: Run) -> None:
     path = tmp_path / "watchkeeper.db"
     broke = ModelError("no credit", kind=ErrorKind.PAUSE)
@@ -236,6 +282,10 @@ def test_a_shells_environment_has_no_credentials_whatever_they_are_called(tmp_pa
     )
     assert "PATH=" in done.stdout
     assert "planted" not in done.stdout
+
+
+def _orphan(mark: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sh", "-c", "sleep 1000; true"], env={SESSION_VARIABLE: mark}, start_new_session=True)
 
 
 def _query(path: Path, sql: str) -> list[Any]:

@@ -19,6 +19,8 @@ from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers, parse_servers
 from watchkeeper.agents.tools.permissions import Permissions, parse_rules
+from watchkeeper.agents.tools.processes import kill_marked
+from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import default_counter
 from watchkeeper.models.registry import ModelConfig, resolve
@@ -80,9 +82,13 @@ async def assemble(
     check_workspace(workspace)
     config = config or load_config()
     roles = load_roles(workspace, config_folder())
-    pool = WorkerPool(settings.max_parallel, workspace, os.environ, timeout_seconds=config.tool_timeout_seconds)
+    mark = mark_of(store.session_id, store.path)
+    # What an earlier host's tools left running when it was killed ends before a model looks whether it had its effect.
+    await asyncio.to_thread(kill_marked, SESSION_VARIABLE, mark)
+    environ = os.environ | {SESSION_VARIABLE: mark}
+    pool = WorkerPool(settings.max_parallel, workspace, environ, timeout_seconds=config.tool_timeout_seconds)
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    mcp = McpServers(parse_servers(config.mcp_servers), workspace, os.environ, redact)
+    mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))

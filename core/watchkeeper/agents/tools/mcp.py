@@ -19,6 +19,7 @@ from typing import Any
 from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import is_content
+from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE
 from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
 from watchkeeper.records.errors import BadInput
@@ -160,7 +161,7 @@ class _Link:
             "workspace": here,
             "command": server.command,
             "args": [argument.replace("${workspace}", here) for argument in server.args],
-            "env": dict(server.env),
+            "env": {name: self._environ[name] for name in (SESSION_VARIABLE,) if name in self._environ} | dict(server.env),
             "cwd": server.cwd,
             "url": server.url,
             "headers": dict(server.headers),

@@ -6,10 +6,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-ALLOWED = frozenset({"PATH", "HOME", "LANG", "LANGUAGE", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ"})
+SESSION_VARIABLE = "WATCHKEEPER_SESSION"
+"""Set for all that tools run in, to `mark_of` their session: so what a killed host left running is known for what it is."""
+ALLOWED = frozenset({SESSION_VARIABLE, "PATH", "HOME", "LANG", "LANGUAGE", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ"})
 ALLOWED_PREFIXES = ("LC_",)
 AGENT_VARIABLE = "WATCHKEEPER_AGENT"
 """Set for tools, to the agent's id; the command line refuses control commands under it."""
+
+
+def mark_of(session_id: str, database: Path) -> str:
+    """One session of one database file; a copy of the file is another."""
+    return f"{session_id} {database.resolve()}"
 
 
 def allowed_environment(environ: Mapping[str, str]) -> dict[str, str]:
