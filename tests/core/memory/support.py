@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from watchkeeper.memory.manager import HierarchicalContextManager
+from watchkeeper import HierarchicalContextManager
+from watchkeeper.memory.changes import Prepared
 from watchkeeper.memory.state import ContextState
+from watchkeeper.memory.swaps import Swap
 from watchkeeper.records.memory import Block, Message, View
+
+EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")
+"""Every event that a manager tells of."""
 
 
 class Words:
@@ -116,3 +122,51 @@ async def fill_manager(manager: HierarchicalContextManager, count: int, words: i
         role = "user" if number % 2 else "assistant"
         ids.append(await manager.add_message({"role": role, "content": f"m{number} " + "word " * words}))
     return ids
+
+
+class Summariser:
+    """Says one thing, as soon as `open` is set."""
+
+    def __init__(self, text: Any = "They talked.", *, open_now: bool = True) -> None:
+        self.text = text
+        self.calls = 0
+        self.open = asyncio.Event()
+        if open_now:
+            self.open.set()
+
+    async def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
+        self.calls += 1
+        assert_valid(messages)
+        await self.open.wait()
+        if isinstance(self.text, Exception):
+            raise self.text
+        return self.text
+
+
+def recorded(manager: HierarchicalContextManager) -> list[Swap]:
+    swaps: list[Swap] = []
+    for event in EVENTS:
+        manager.on(event, swaps.append)  # type: ignore[arg-type]
+    return swaps
+
+
+def prepared(state: ContextState, text: str, covers: tuple[int, int], **other: object) -> Prepared:
+    values: dict[str, object] = {
+        "tokens": state.counter.count(text),
+        "citations": covers,
+        "replaces": tuple(o.id for o in state.view.observations if o.covers[1] <= covers[1]),
+        "source_tokens": 10_000,
+        "base_version": state.view.version,
+        "epoch": state.epoch,
+        **other,
+    }
+    return Prepared(text=text, covers=covers, **values)  # type: ignore[arg-type]
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+async def add(manager: HierarchicalContextManager, count: int, characters: int = 200) -> None:
+    for _ in range(count):
+        await manager.add_message(user("x" * characters))

@@ -1,4 +1,4 @@
-"""`BufferingCoordinator`, once more sentence by sentence (DESIGN §4), against a model of it, and used by programs that err."""
+"""`BufferingCoordinator`, once more sentence by sentence, against a model of it, and used by programs that err."""
 
 from __future__ import annotations
 

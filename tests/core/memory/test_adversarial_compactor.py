@@ -1,4 +1,4 @@
-"""The compactor alone: given up at every await, published late, twice, or over a context that has moved (DESIGN §4)."""
+"""The compactor alone: given up at every await, published late, twice, or over a context that has moved."""
 
 from __future__ import annotations
 

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.core.memory.support import Words, assert_covered, call, result
-from tests.support.message_rules import broken_rule
+from tests.core.memory.support import EVENTS, Words, add, assert_covered, user
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.changes import Change
 from watchkeeper.memory.compactor import Outcome
 from watchkeeper.memory.swaps import Swap
-
-EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")
 
 
 async def hangs(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
@@ -27,15 +23,6 @@ async def hangs(messages: list[dict[str, Any]], *, instructions: str | None, pre
 
 async def says(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
     return "Short summary."
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
-
-
-async def add(manager: HierarchicalContextManager, count: int, characters: int = 200) -> None:
-    for _ in range(count):
-        await manager.add_message(user("x" * characters))
 
 
 def listen(manager: HierarchicalContextManager) -> list[Swap]:
@@ -241,111 +228,6 @@ async def test_close_leaves_no_task_pending_while_a_pass_runs() -> None:
 
 
 # --- odd messages -----------------------------------------------------------------------------------------------------
-
-
-class Encoding:
-    """As tiktoken, tokenizers and sentencepiece do, it refuses what is no UTF-8."""
-
-    def count(self, text: str) -> int:
-        return len(text.encode())
-
-
-@pytest.mark.parametrize("tokenizer", [Encoding(), Encoding().count], ids=["object", "callable"])
-async def test_lone_surrogates_never_reach_a_tokenizer(tokenizer: Any) -> None:
-    manager = HierarchicalContextManager(1_000, tokenizer=tokenizer)
-    await manager.add_message(user("half of a pair: \ud83d"))
-    await manager.add_message(
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": "\udc00"}}]}
-    )
-    assert manager.tokens > 0
-
-
-async def test_a_context_can_always_be_sent() -> None:
-    manager = HierarchicalContextManager(1_000)
-    await manager.add_message(user("half of a pair: \ud83d"))
-    await manager.add_message(
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": "\udc00"}}]}
-    )
-    json.dumps(manager.get_context(), ensure_ascii=False).encode()
-
-
-async def test_ids_of_calls_that_return_in_each_turn_do_not_brick_a_session() -> None:
-    manager = HierarchicalContextManager(8_192)
-    await manager.add_message(user("go"))
-    for number in range(3):
-        await manager.add_message({"role": "assistant", "content": call("call_0")})
-        await manager.add_message({"role": "user", "content": result("call_0", text=f"result {number}")})
-    assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
-
-
-@pytest.mark.parametrize("given", [{}, {"input": None}, {"input": "ls -l"}, {"input": ["ls"]}])
-async def test_a_call_with_broken_arguments_does_not_brick_a_session(given: dict[str, Any]) -> None:
-    manager = HierarchicalContextManager(8_192)
-    await manager.add_message(user("go"))
-    await manager.add_message({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "bash", **given}]})
-    await manager.add_message({"role": "user", "content": result("c", text="error: arguments were no JSON object")})
-    assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
-
-
-@pytest.mark.parametrize("text", [None, 5, ""])
-async def test_blocks_that_hold_no_text_do_not_brick_a_session(text: Any) -> None:
-    manager = HierarchicalContextManager(8_192)
-    await manager.add_message({"role": "user", "content": [{"type": "text", "text": "go"}, {"type": "text", "text": text}]})
-    await manager.add_message({"role": "assistant", "content": call("c")})
-    await manager.add_message({"role": "user", "content": [{**result("c")[0], "content": [{"type": "text", "text": text}]}]})
-    first, _, last = manager.get_context()
-    inner = last["content"][0]["content"]
-    blocks = [*first["content"], *(inner if isinstance(inner, list) else [])]
-    assert all(isinstance(block["text"], str) and block["text"].strip() for block in blocks)
-
-
-async def test_cache_breakpoints_of_earlier_turns_do_not_brick_a_session() -> None:
-    manager = HierarchicalContextManager(8_192)
-    for number in range(6):
-        block = {"type": "text", "text": f"turn {number}", "cache_control": {"type": "ephemeral"}}
-        await manager.add_message({"role": "user", "content": [block]})
-    assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
-
-
-async def test_messages_cannot_be_changed_by_who_reads_them() -> None:
-    manager = HierarchicalContextManager(1_000)
-    await manager.add_message({"role": "user", "content": [{"type": "text", "text": "as it was"}]})
-    content = manager.messages[0].content
-    try:
-        content[0]["text"] = "changed"  # type: ignore[index]
-    except TypeError:
-        pass
-    assert manager.messages[0].content == [{"type": "text", "text": "as it was"}]
-    assert manager.get_context() == [{"role": "user", "content": [{"type": "text", "text": "as it was"}]}]
-
-
-async def feed_deep(depth: int) -> None:
-    value: Any = "leaf " * 400
-    for _ in range(depth):
-        value = {"a": value}
-    manager = HierarchicalContextManager(500, tokenizer=Words())
-    await manager.add_message(user("go"))
-    try:
-        await manager.add_message(
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "n", "input": value}]}
-        )
-    except ValueError:
-        assert len(manager.messages) == 1
-    else:
-        await manager.add_message({"role": "user", "content": result("c")})
-        await add(manager, 10)
-    assert manager.tokens <= 500
-    assert manager.get_context()
-
-
-@pytest.mark.parametrize("depth", [50, 2_000])
-async def test_deep_arguments_are_refused_at_once_or_work_for_ever(depth: int) -> None:
-    await feed_deep(depth)
-
-
-async def test_no_depth_of_arguments_is_accepted_and_fails_later() -> None:
-    for depth in range(440, 492, 8):
-        await feed_deep(depth)
 
 
 # --- listeners that call back ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Observational memory with observers and reflectors that err, are slow, talk too much, or are late (DESIGN §4)."""
+"""Observational memory with observers and reflectors that err, are slow, talk too much, or are late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`BufferingCoordinator`: one test for each of its semantics (DESIGN §4)."""
+"""`BufferingCoordinator`: one test for each of its semantics."""
 
 from __future__ import annotations
 

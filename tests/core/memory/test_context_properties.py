@@ -1,4 +1,4 @@
-"""Whatever happens to a context, its invariants hold (DESIGN §8). `WATCHKEEPER_HYPOTHESIS=thorough` runs thousands."""
+"""Whatever happens to a context, its invariants hold. `WATCHKEEPER_HYPOTHESIS=thorough` runs thousands."""
 
 from __future__ import annotations
 

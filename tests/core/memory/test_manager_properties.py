@@ -1,4 +1,4 @@
-"""The manager under random summarisers, interleavings and cancellations (DESIGN §8)."""
+"""The manager under random summarisers, interleavings and cancellations."""
 
 from __future__ import annotations
 

@@ -102,3 +102,9 @@ class Bench:
 def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     return Bench(tmp_path)
+
+
+def agent_of(state: dict[str, Any], name: str) -> dict[str, Any] | None:
+    tasks = {one["name"]: one for one in (state["plan"] or {"tasks": []})["tasks"]}
+    wanted = tasks.get(name, {}).get("agent")
+    return next((one for one in state["agents"] if one["id"] == wanted), None)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.core.runtime.conftest import Bench
+from tests.core.runtime.conftest import Bench, agent_of
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
@@ -25,12 +25,6 @@ def steps(count: int, gate: asyncio.Event | None = None, at: int = 2) -> Any:
         return [said(f"{name} done")]
 
     return work
-
-
-def agent_of(state: dict[str, Any], name: str) -> dict[str, Any] | None:
-    tasks = {one["name"]: one for one in (state["plan"] or {"tasks": []})["tasks"]}
-    wanted = tasks.get(name, {}).get("agent")
-    return next((one for one in state["agents"] if one["id"] == wanted), None)
 
 
 async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_on_there(bench: Bench) -> None:
@@ -181,67 +175,6 @@ async def test_rerunning_a_running_task_cancels_its_attempt_first(bench: Bench) 
     assert [one["status"] for one in bench.state["agents"] if one["task_id"]] == ["cancelled", "done"]
 
 
-def writes(name: str, request: ModelRequest) -> Any:
-    if turns(request) == 0:
-        return [call("write", {"file_path": "note.txt", "content": "hello"})]
-    return [said(flat(request.messages[-1:]))]
-
-
-async def test_a_tool_that_asks_waits_for_a_person_and_runs_when_approved(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
-
-    async def approve() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-        assert waiting[0]["tool"] == "write"
-        assert agent_of(bench.state, "a")["status"] == "waiting"  # type: ignore[index]
-        assert not (bench.workspace / "note.txt").exists()
-        bench.submit("approve", payload={"approval": waiting[0]["id"]})
-
-    assert (await bench.run_while(approve)).exit_code == 0
-    assert (bench.workspace / "note.txt").read_text() == "hello"
-
-
-async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
-
-    async def deny() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-        bench.submit("deny", payload={"approval": waiting[0]["id"], "reason": "not in this folder"})
-
-    await bench.run_while(deny)
-    assert "denied: not in this folder" in bench.tasks()["a"]["result"]
-    assert not (bench.workspace / "note.txt").exists()
-
-
-async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], writes))
-    await bench.run()
-    assert "nobody answered in time" in bench.tasks()["a"]["result"]
-    bench.start(PlannedRun([task("a", role="coder")], writes), allow=("write",))
-    await bench.run()
-    assert (bench.workspace / "note.txt").read_text() == "hello"
-
-
-async def test_a_question_that_waits_survives_a_pause_and_is_asked_once(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
-
-    async def pause() -> None:
-        await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-        bench.submit("pause", payload={"now": True})
-
-    assert (await bench.run_while(pause)).exit_code == 5
-    assert bench.state["approvals"][0]["status"] == "waiting"
-
-    async def approve() -> None:
-        waiting = await bench.until(
-            lambda state: agent_of(state, "a")["status"] == "waiting" and state["approvals"]  # type: ignore[index]
-        )
-        bench.submit("approve", payload={"approval": waiting[0]["id"]})
-
-    assert (await bench.run_while(approve)).exit_code == 0
-    assert len(bench.state["approvals"]) == 1
-
-
 @pytest.mark.parametrize(("kind", "amount"), [("tokens", 3_000.0), ("turns", 4.0)])
 async def test_a_session_budget_pauses_keeps_everything_and_says_which(bench: Bench, kind: str, amount: float) -> None:
     bench.start(PlannedRun([task("a")], steps(8)), budgets={kind: amount})
@@ -338,20 +271,6 @@ async def test_a_command_that_cannot_be_applied_is_refused_with_the_reason(bench
     refused = bench.state["commands"][-1]
     assert refused["status"] == "refused"
     assert "planner" in refused["result"]
-
-
-async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_not_asked_again(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
-
-    async def pause() -> None:
-        await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-        bench.submit("pause")
-
-    assert (await bench.run_while(pause)).exit_code == 5
-    bench.submit("approve", payload={"approval": bench.state["approvals"][0]["id"]})
-    assert (await bench.run()).exit_code == 0
-    assert len(bench.state["approvals"]) == 1
-    assert (bench.workspace / "note.txt").read_text() == "hello"
 
 
 async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(bench: Bench) -> None:
