@@ -236,6 +236,15 @@ def total_tokens(cursor: Any, agent_id: str, seq: int) -> int:
     return int(row[0]) if row else 0
 
 
+def tokens_of(cursor: Any, agent_id: str, seqs: Sequence[int]) -> int:
+    """Tokens of these messages together."""
+    row = cursor.execute(
+        "SELECT coalesce(sum(tokens), 0) FROM messages WHERE agent_id = ? AND seq IN (SELECT value FROM json_each(?))",
+        (agent_id, encode(list(seqs))),
+    ).fetchone()
+    return int(row[0])
+
+
 def message_times(cursor: Any, agent_id: str, first_seq: int) -> list[tuple[int, float]]:
     """`seq` and time of the messages from `first_seq` on."""
     return list(

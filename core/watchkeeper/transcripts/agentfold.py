@@ -34,6 +34,7 @@ class AgentFold:
     observations: list[int] = field(default_factory=list)
     verbatim_from: int = 1
     elided: list[Any] = field(default_factory=list)
+    """As views hold it: `[seq, head, tail, pointer, tokens]`; those that were taken back have no tokens left."""
     last_observation: int = 0
     compaction: int | None = None
     """The newest compaction, while its tokens after it are not known."""
@@ -44,6 +45,8 @@ class AgentFold:
     dropped_tokens: int = 0
     """Running total of tokens before `verbatim_from`."""
     observation_tokens: int = 0
+    taken_back_tokens: int = 0
+    """Of messages that are verbatim by their place, and were taken back."""
 
     @property
     def id(self) -> str:
@@ -56,6 +59,7 @@ class AgentFold:
         call_key, position = rows.last_turn(cursor, agent_id, row["turn"])
         observations, verbatim_from, elided, observed = rows.current_view(cursor, agent_id, row["view_version"])
         waiting = rows.last_compaction(cursor, agent_id)
+        taken_back = [each[0] for each in elided if not each[4]]
         return cls(
             key,
             row,
@@ -72,6 +76,7 @@ class AgentFold:
             compaction=waiting[0] if waiting and waiting[1] is None else None,
             summary=waiting[2] if waiting else None,
             dropped_tokens=rows.total_tokens(cursor, agent_id, (verbatim_from or 1) - 1),
+            taken_back_tokens=rows.tokens_of(cursor, agent_id, taken_back) if taken_back else 0,
         )
 
     @classmethod
@@ -107,7 +112,12 @@ class AgentFold:
     @property
     def view_tokens(self) -> int:
         """Tokens of the messages that are verbatim, estimated."""
-        return max(0, int(self.row["message_tokens"]) - self.dropped_tokens)
+        return max(0, int(self.row["message_tokens"]) - self.dropped_tokens - self.taken_back_tokens)
+
+    @property
+    def taken_back(self) -> set[int]:
+        """The messages of this context that were taken back."""
+        return {each[0] for each in self.elided if not each[4]}
 
     def finished(self) -> dict[str, Any]:
         """The row to be written."""

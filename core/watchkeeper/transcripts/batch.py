@@ -10,13 +10,15 @@ from watchkeeper.records.model import Cost
 from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.identity import record_digest, stable_id
-from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Summary
+from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Rewind, Summary
 
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 
-ANCHORS = frozenset({Message, Compaction, Summary, Failure})
+ANCHORS = frozenset({Message, Compaction, Summary, Rewind, Failure})
 """Records by which a line is recognised."""
+_BESIDE = frozenset({Rewind, Failure})
+"""Those that have no id where a message beside them has one."""
 
 
 @dataclass(slots=True)
@@ -75,7 +77,7 @@ class Batch:
                 if kind is ModelCall:
                     if record.key:  # type: ignore[union-attr]
                         keys.append(record.key)  # type: ignore[union-attr]
-                elif not digest and kind in kinds and (kind is not Failure or record.uid):  # type: ignore[union-attr]
+                elif not digest and kind in kinds and is_anchor(record):
                     uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
                     digest = record_digest(record.at, kinds[kind], uid)  # type: ignore[union-attr]
             digests.append(digest)
@@ -104,6 +106,12 @@ class Batch:
             if owner is not None:
                 self.owners[agent_id] = owner
         return owner
+
+
+def is_anchor(record: Record) -> bool:
+    """Whether a line is recognised by this record of it; the first of them counts."""
+    kind = type(record)
+    return kind in ANCHORS and (kind not in _BESIDE or bool(record.uid))  # type: ignore[union-attr]
 
 
 def line_id(session: str, data: bytes) -> str:

@@ -13,7 +13,7 @@ from watchkeeper.store.encoding import encode
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.estimates import text_tokens
 from watchkeeper.transcripts.identity import record_digest
-from watchkeeper.transcripts.records import Compaction, Summary
+from watchkeeper.transcripts.records import Compaction, Rewind, Summary
 
 if TYPE_CHECKING:
     from watchkeeper.transcripts.sessionfold import SessionFold
@@ -45,13 +45,13 @@ def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compactio
         )  # fmt: skip
         agent.summary = agent.last_observation
     agent.awaits_summary = True
-    agent.observations, agent.observation_tokens, agent.elided = observations, 0, []
+    removed = max(0, last - first + 1) - sum(seq <= last for seq in agent.taken_back)
+    agent.elided = [each for each in agent.elided if not each[4] and each[0] > last]
+    agent.observations, agent.observation_tokens, agent.taken_back_tokens = observations, 0, 0
     agent.verbatim_from = last + 1
     agent.dropped_tokens = _total_through(session, cursor, agent, last)
     _view(session, agent, compaction_id, "summary", at)
-    _write(
-        session, agent, record, compaction_id, at, last, max(0, last - first + 1), record.tokens_before or before_tokens, version
-    )
+    _write(session, agent, record, compaction_id, at, last, removed, record.tokens_before or before_tokens, version)
 
 
 def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction) -> int:
@@ -87,6 +87,28 @@ def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compacti
     _write(session, agent, record, compaction_id, at, agent.row["last_seq"], 0, record.tokens_before, version)
 
 
+def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind, at: float) -> None:
+    """What was said last was taken back: a view without it, and no compaction."""
+    agent.touch(at)
+    newest = int(agent.row["last_seq"])
+    first = max(agent.verbatim_from, newest - record.messages + 1)
+    gone = [seq for seq in range(first, newest + 1) if seq not in agent.taken_back]
+    if not gone:
+        return
+    agent.taken_back_tokens += _tokens_of(session, cursor, agent, gone)
+    shown = [each for each in agent.elided if each[0] < first or not each[4]]
+    agent.elided = sorted([*shown, *([seq, 0, 0, f"message://{agent.id}/{seq}", 0] for seq in gone)])
+    _view(session, agent, None, "rewind", at)
+    session.event("context.rewound", agent, at, messages=len(gone), first_seq=gone[0], reason=f"{len(gone)} messages taken back")
+
+
+def _tokens_of(session: SessionFold, cursor: Any, agent: AgentFold, seqs: list[int]) -> int:
+    wanted = set(seqs)
+    pending = {row[1]: int(row[4]) for row in session.into["messages"] if row[0] == agent.id and row[1] in wanted}
+    stored = [seq for seq in seqs if seq not in pending]
+    return sum(pending.values()) + (rows.tokens_of(cursor, agent.id, stored) if stored else 0)
+
+
 def _compaction_id(session: SessionFold, agent: AgentFold, record: Compaction) -> int:
     session.ids["compactions"] += 1
     compaction_id = session.ids["compactions"]
@@ -95,7 +117,7 @@ def _compaction_id(session: SessionFold, agent: AgentFold, record: Compaction) -
     return compaction_id
 
 
-def _view(session: SessionFold, agent: AgentFold, compaction_id: int, reason: str, at: float) -> None:
+def _view(session: SessionFold, agent: AgentFold, compaction_id: int | None, reason: str, at: float) -> None:
     version = agent.row["view_version"] + 1
     tokens = agent.view_tokens + agent.observation_tokens
     session.into["views"].append(

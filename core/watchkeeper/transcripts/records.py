@@ -208,6 +208,17 @@ class Summary(NamedTuple):
     at: float | None = None
 
 
+class Rewind(NamedTuple):
+    """A person took back what was said last: it stays in the agent's history, and is in its context no more."""
+
+    agent: str
+    uid: str
+    """As of a message; empty where its group holds a message, which is what came in its place."""
+    messages: int
+    """How many messages were taken back, from the agent's newest."""
+    at: float | None = None
+
+
 class Failure(NamedTuple):
     """An error or an interruption."""
 
@@ -235,7 +246,9 @@ class Skipped(NamedTuple):
     reason: str
 
 
-Record = Session | Agent | Message | ToolCall | ToolResult | ModelCall | Plan | Compaction | Summary | Failure | Raw | Skipped
+Record = (
+    Session | Agent | Message | ToolCall | ToolResult | ModelCall | Plan | Compaction | Summary | Rewind | Failure | Raw | Skipped
+)
 
 
 class LineReader(Protocol):

@@ -13,9 +13,10 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.message_index import indexed_text
 from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.batch import ANCHORS, Batch, line_id
-from watchkeeper.transcripts.compactionfold import compact, summarise
+from watchkeeper.transcripts.batch import Batch, is_anchor, line_id
+from watchkeeper.transcripts.compactionfold import compact, go_back, summarise
 from watchkeeper.transcripts.estimates import message_tokens
+from watchkeeper.transcripts.goals import GOAL_CHARS, goal_of
 from watchkeeper.transcripts.identity import AGENT_LENGTH, record_digest, stable_id
 from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.planfold import PlanFold
@@ -29,6 +30,7 @@ from watchkeeper.transcripts.records import (
     Plan,
     Raw,
     Record,
+    Rewind,
     Session,
     Skipped,
     Summary,
@@ -38,7 +40,6 @@ from watchkeeper.transcripts.records import (
 from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
-_GOAL_CHARS = 4_000
 _PREVIEW_CHARS = 160
 
 
@@ -93,7 +94,7 @@ class SessionFold:
         seen: bool | None = False
         outcome: Raw | Skipped | None = None
         if digest:
-            seen = self._known(next(each for each in group if type(each) in ANCHORS), data, digest)
+            seen = self._known(next(filter(is_anchor, group)), data, digest)
             if seen:
                 outcome = _REPEATED
         for record in group:
@@ -202,7 +203,7 @@ class SessionFold:
                 found.row["status"] = "working" if self._live else "done"
                 self.batch.owners[agent_id] = self.id
                 if told is not None:
-                    found.row["name"] = (told.name or key)[:_GOAL_CHARS]
+                    found.row["name"] = (told.name or key)[:GOAL_CHARS]
                     found.row["role"] = told.role or found.row["role"]
                 self.into["views"].append((agent_id, 1, None, "[]", 1, "[]", "start", 0, None, at))
                 self.event("agent.created", found, at, name=found.row["name"], role=found.row["role"])
@@ -224,7 +225,7 @@ class SessionFold:
             ("model", record.model),
         ):
             if value:
-                row[column] = value[:_GOAL_CHARS]
+                row[column] = value[:GOAL_CHARS]
         if record.context_limit:
             row["context_limit"] = record.context_limit
         if record.at is not None and not row["last_seq"]:
@@ -266,7 +267,7 @@ class SessionFold:
         if record.role == "assistant":
             agent.take_call(record.call_key)
         elif not record.injected and (not row["current_goal"] or (agent.key == MAIN and not self.row["goal"])):
-            said = _said(record.content)
+            said = goal_of(record.content)
             if said:
                 row["current_goal"] = row["current_goal"] or said
                 if agent.key == MAIN and not self.row["goal"]:
@@ -350,6 +351,9 @@ class SessionFold:
     def _summary(self, record: Summary) -> None:
         summarise(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
 
+    def _rewind(self, record: Rewind) -> None:
+        go_back(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
+
     def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
         """One event of the session's log."""
         self.row["event_seq"] += 1
@@ -379,19 +383,9 @@ _HANDLERS: dict[type, Callable[[SessionFold, Any], None]] = {
     Failure: SessionFold._failure,
     Compaction: SessionFold._compaction,
     Summary: SessionFold._summary,
+    Rewind: SessionFold._rewind,
 }
 
 
-_KEPT_IN_REPLAYS = frozenset({Compaction, Summary, Plan})
+_KEPT_IN_REPLAYS = frozenset({Compaction, Summary, Rewind, Plan})
 """What a session that repeats another one's records needs of them besides the messages."""
-
-
-def _said(content: Any) -> str | None:
-    """What a person wrote, if it is that: the goal of a session is its first."""
-    texts = [content] if isinstance(content, str) else [
-        block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"
-    ]  # fmt: skip
-    for text in texts:
-        if isinstance(text, str) and text.strip() and not text.lstrip().startswith(("<", "Caveat:", "[Request interrupted")):
-            return text.strip()[:_GOAL_CHARS]
-    return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from watchkeeper.transcripts.claude.agents import AgentBook
+from watchkeeper.transcripts.claude.branches import BranchBook
 from watchkeeper.transcripts.claude.plans import PlanBook
 from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING, SPAWNING_TOOLS, SYNTHETIC
 from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
@@ -54,6 +55,7 @@ class ClaudeReader:
         """Whose context was compacted, until the summary comes."""
         self._agents = AgentBook(agent)
         self._plans = PlanBook()
+        self._branches = BranchBook()
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
@@ -65,6 +67,7 @@ class ClaudeReader:
         reader._compacted = state.get("compacted")
         reader._agents = AgentBook.restore(reader._owner, state.get("agents", {}))
         reader._plans = PlanBook.restore(state.get("plans", {}))
+        reader._branches = BranchBook(state.get("branches"))
         return reader
 
     def save(self) -> dict[str, Any]:
@@ -78,6 +81,7 @@ class ClaudeReader:
             "compacted": self._compacted,
             "agents": self._agents.save(),
             "plans": self._plans.save(),
+            "branches": self._branches.save(),
         }
 
     def feed(self, line: int, data: bytes) -> list[Record]:
@@ -104,6 +108,7 @@ class ClaudeReader:
             self._title(kind, record, found)
         else:
             self._other(kind, record, found)
+        self._branches.note(record, self._owner, found)
         return found
 
     def _open(self, record: dict[str, Any], found: list[Record]) -> None:

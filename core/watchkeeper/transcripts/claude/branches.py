@@ -1,0 +1,56 @@
+"""Where a person went back and said something else: records are chained by `parentUuid`, and two prompts have one parent.
+
+Parallel calls make branches as well, so that a branch of anything but prompts says nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from watchkeeper.transcripts.jsontext import seconds, text_of
+from watchkeeper.transcripts.records import Message, Record, Rewind
+
+PROMPTS_KEPT = 300
+
+
+class BranchBook:
+    """The prompts of one agent's file, by what they follow."""
+
+    def __init__(self, state: dict[str, Any] | None = None) -> None:
+        state = state or {}
+        self._messages = int(state.get("messages", 0))
+        self._prompts: dict[str, int] = dict(state.get("prompts", {}))
+        """Parent of a prompt (empty: the first of a chain) → how many messages there were before it."""
+
+    def save(self) -> dict[str, Any]:
+        return {"messages": self._messages, "prompts": self._prompts}
+
+    def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
+        """Count the messages that a line became, and put before them that it takes others back, if it does."""
+        place = next((place for place, each in enumerate(found) if type(each) is Message and each.agent == owner), None)
+        if place is None:
+            return
+        message = found[place]
+        if _is_prompt(record, message):  # type: ignore[arg-type]
+            parent = text_of(record.get("parentUuid")) or ""
+            before = self._prompts.get(parent)
+            if before is not None and before < self._messages:
+                found.insert(place, Rewind(owner, "", self._messages - before, seconds(record.get("timestamp"))))
+            elif before is None:
+                self._prompts[parent] = self._messages
+                if len(self._prompts) > PROMPTS_KEPT:
+                    self._prompts.pop(next(iter(self._prompts)))
+        self._messages += sum(type(each) is Message and each.agent == owner for each in found)
+
+
+def _is_prompt(record: dict[str, Any], message: Message) -> bool:
+    """Whether a person typed it, as far as the record tells."""
+    if message.role != "user" or record.get("type") != "user" or record.get("isMeta") is True:
+        return False
+    uuid = text_of(record.get("uuid"))
+    if uuid is None or uuid == text_of(record.get("parentUuid")):
+        return False
+    content = message.content
+    return isinstance(content, str) or not any(
+        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
+    )

@@ -1,0 +1,93 @@
+"""A person goes back and says something else: what was taken back stays, marked, and is in the context no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.core.transcripts.conftest import Log, Store, call, text
+from tests.core.transcripts.test_codex_sessions import Rollout
+
+
+def _taken_back(store: Store) -> list[int]:
+    (elided,) = store.all("SELECT v.elided FROM views v JOIN agents a ON a.id = v.agent_id AND a.view_version = v.version")
+    return [each[0] for each in json.loads(elided[0])]
+
+
+def _context(store: Store) -> int:
+    return int(json.loads(store.one("SELECT composition FROM agents"))["messages"])
+
+
+def _claude() -> Log:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(text("Which one?"), id="m1")
+    log.user("The first " + "one " * 100)
+    log.reply(call("Bash", "t1"), id="m2", stop="tool_use")
+    log.result("t1")
+    log.user("The second one", parent=log.records[1]["uuid"])
+    log.reply(text("Mended."), id="m3")
+    return log
+
+
+def test_a_prompt_that_is_said_anew_takes_back_what_came_of_the_first(store: Store, logs: Path) -> None:
+    log = _claude()
+    store.run(log.write(logs))
+    assert store.one("SELECT count(*) FROM messages") == 7
+    assert _taken_back(store) == [3, 4, 5]
+    assert _context(store) == sum(row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5)"))
+    assert store.one("SELECT count(*) FROM compactions") == 0
+    assert store.one("SELECT model_calls FROM sessions") == 3
+    assert store.all("SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'") == [(3,)]
+
+
+def test_imports_at_any_two_moments_take_back_the_same(open_store, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    log = _claude()
+    log.user("The third one", parent=log.records[1]["uuid"])
+    log.reply(text("Mended too."), id="m4")
+    log.boundary()
+    log.summary("All of it.")
+    log.user("And on")
+    seen = set()
+    for cut in (1, 4, 5, 6, 7, 8, len(log.lines)):
+        store = open_store(f"cut{cut}")
+        path = tmp_path / f"{log.session}.jsonl"
+        path.write_bytes(b"".join(line + b"\n" for line in log.lines[:cut]))
+        store.run(path)
+        path.write_bytes(log.bytes)
+        store.run(path)
+        views = store.all("SELECT version, verbatim_from, elided, reason, tokens FROM views ORDER BY version")
+        seen.add(json.dumps([views, store.all("SELECT high_water, messages_removed FROM compactions"), _context(store)]))
+    assert len(seen) == 1
+    # What was taken back is not what the compaction dropped.
+    assert store.all("SELECT high_water, messages_removed FROM compactions") == [(9, 4)]
+    assert _taken_back(store) == []
+
+
+def test_parallel_calls_take_nothing_back(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("Bash", "t1"), id="m1", stop=None)
+    first = log.last
+    log.reply(call("Bash", "t2"), id="m1", stop="tool_use")
+    log.result("t1", parent=first)
+    log.result("t2")
+    log.user("Go on", parent=first)
+    store.run(log.write(logs))
+    assert store.one("SELECT count(*) FROM views") == 1
+
+
+def test_turns_of_codex_that_were_rolled_back_are_taken_back(store: Store, logs: Path) -> None:
+    log = Rollout().user("one").says("a1").tokens(100, 0, 5).user("two").call("c1").output("c1").tokens(200, 0, 5)
+    log.user("three").says("a3").tokens(300, 0, 5).event("thread_rolled_back", num_turns=2).user("four").says("a4")
+    path = log.write(logs)
+    store.run(path)
+    gone = _taken_back(store)
+    said = dict(store.all("SELECT seq, content FROM messages"))
+    assert [word for seq in gone for word in ("two", "three", "a3") if f'"{word}"' in said[seq]] == ["two", "three", "a3"]
+    assert not any(f'"{word}"' in said[seq] for seq in gone for word in ("one", "a1", "four", "a4"))
+    assert store.one("SELECT count(*) FROM raw_records WHERE kind LIKE '%rolled_back'") == 0
+    before = store.counts()
+    path.write_bytes(path.read_bytes() + b"\n")
+    store.run(logs)
+    assert store.counts() == before
