@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from textual.color import Color
 
 from watchkeeper_tui import theme_watch
 from watchkeeper_tui.palette import ROLES, Palette, parse_style
@@ -126,3 +127,42 @@ async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_k
             await until(pilot, lambda worn=worn: app.theme == worn and len(app.screen_stack) == 2)
     assert desk.app(layout_path=tmp_path / "layout.json").theme == "phosphor"
     assert desk.app(layout_path=tmp_path / "layout.json", settings=Settings(theme="day-watch")).theme == "day-watch"
+
+
+def luminance(colour: tuple[int, int, int]) -> float:
+    """Of WCAG 2."""
+    parts = [part / 255 for part in colour]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: tuple[int, int, int], other: tuple[int, int, int]) -> float:
+    """From 1, the same, to 21, black on white."""
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("name", ["night-watch", "day-watch", "phosphor", "high-contrast", "colour-safe"])
+def test_words_can_be_read_in_every_theme(name: str) -> None:
+    themes, _ = load_themes([shipped_folder()])
+    theme = themes[name]
+    assert theme.theme.background is not None
+    ground = Color.parse(theme.theme.background).rgb
+    for role in ROLES:
+        style = theme.palette[role]
+        if style.color is None or role == "bar_empty":
+            continue
+        under = style.bgcolor.get_truecolor() if style.bgcolor is not None else ground
+        least = 3.0 if role == "faint" or role.startswith(("bar_", "kind_")) else 4.5
+        assert contrast(tuple(style.color.get_truecolor()), tuple(under)) >= least, role
+
+
+@pytest.mark.parametrize("name", ["high-contrast", TERMINAL_THEME])
+def test_a_row_that_is_selected_by_reversal_has_one_colour(name: str) -> None:
+    themes, _ = load_themes([shipped_folder()])
+    palette = themes[name].palette
+    looks = {
+        (style.color, style.bgcolor, style.reverse)
+        for style in (palette[role] + palette["selected"] for role in ("failed", "money", "text"))
+    }
+    assert len(looks) == 1

@@ -28,14 +28,14 @@ class ThemeWatch:
         self._stop.set()
 
     def _watch(self) -> None:
-        if not self._folder.is_dir():
-            while not self._folder.is_dir():
-                if self._stop.wait(LOOK_SECONDS):
-                    return
-            self._changed()
         from watchfiles import watch
 
         try:
+            if not self._folder.is_dir():
+                while not self._folder.is_dir():
+                    if self._stop.wait(LOOK_SECONDS):
+                        return
+                self._changed()
             for _ in watch(
                 self._folder,
                 watch_filter=lambda _, name: name.endswith(".toml"),
