@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 GOAL_CHARS = 4_000
+_COMMAND = re.compile(
+    r"\s*<command-message>[^<]*</command-message>\s*<command-name>(?P<name>[^<]+)</command-name>"
+    r"(\s*<command-args>(?P<arguments>[^<]*)</command-args>)?"
+)
+"""A command that asks the model for something; those of the program itself (`/exit`, `/model`) begin with their name."""
 
 
 def goal_of(content: Any) -> str | None:
@@ -13,6 +19,10 @@ def goal_of(content: Any) -> str | None:
         block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"
     ]  # fmt: skip
     for text in texts:
-        if isinstance(text, str) and text.strip() and not text.lstrip().startswith(("<", "Caveat:", "[Request interrupted")):
+        if not isinstance(text, str) or not text.strip():
+            continue
+        if asked := _COMMAND.match(text):
+            return f"{asked['name']} {asked['arguments'] or ''}".strip()[:GOAL_CHARS]
+        if not text.lstrip().startswith(("<", "Caveat:", "[Request interrupted")):
             return text.strip()[:GOAL_CHARS]
     return None

@@ -290,3 +290,18 @@ def test_a_fork_that_gave_its_copies_new_ids_is_known_by_the_old_ones(store: Sto
     assert store.counts()["tool_calls"] == store.counts()["model_calls"] == 1
     forked_from = store.one("SELECT forked_from FROM sessions WHERE source LIKE '%0b0b%'")
     assert forked_from == store.one("SELECT id FROM sessions WHERE source LIKE '%0a0a%'")
+
+
+def test_the_goal_is_what_a_person_asked_for_by_a_command_too(store: Store, logs: Path) -> None:
+    log = Log()
+    log.user("<command-name>/model</command-name>\n            <command-message>model</command-message>")
+    log.user("<local-command-stdout>Set model</local-command-stdout>")
+    log.user(
+        "<command-message>plan-implement is running…</command-message>\n<command-name>/plan-implement</command-name>\n"
+        "<command-args>7975 with care</command-args>"
+    )
+    log.user([text("# /plan-implement\n\nImplement a plan")], isMeta=True)
+    log.reply(text("Done."), id="m1")
+    store.run(log.write(logs))
+    assert store.one("SELECT goal FROM sessions") == "/plan-implement 7975 with care"
+    assert store.one("SELECT current_goal FROM agents") == "/plan-implement 7975 with care"

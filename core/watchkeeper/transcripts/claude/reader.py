@@ -188,7 +188,7 @@ class ClaudeReader:
             compacted, self._compacted = self._compacted, None
             found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
             return
-        found.append(Message(agent, uid, "user", content, at))
+        found.append(Message(agent, uid, "user", content, at, injected=record.get("isMeta") is True))
         outcome = record.get("toolUseResult")
         results = 0
         if isinstance(content, list):
