@@ -359,3 +359,27 @@ async def test_every_agent_near_a_compaction_is_told_with_the_time_left(desk: De
     async with desk.app().run_test(size=(120, 40)) as pilot:
         # 3,000 tokens are left, and each ten seconds brought a thousand.
         await until(pilot, lambda: "explorer-4" in text_of(pilot) and "compacts in 3.0k tok, ~30s" in text_of(pilot))
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
+async def test_a_name_stays_in_sight_however_deep_it_stands(desk: Desk, size: tuple[int, int]) -> None:
+    above = "explorer1"
+    for depth in range(40):
+        desk.session.agent(f"deep{depth}", f"deep-{depth}", parent_agent_id=above)
+        above = f"deep{depth}"
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        await until(pilot, lambda: screen.plan.place_of("agent:deep39") is not None)
+        screen.plan.select("agent:deep39")
+        await until(pilot, lambda: "╴deep-39" in text_of(pilot))
+
+
+async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> None:
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        for keys in ([], ["minus"]):
+            await pilot.press(*keys)
+            await until(pilot, lambda: any("planner" in line and "Σ640k" in line for line in text_of(pilot).splitlines()))
+            assert any("planner" in line and "$0.55" in line for line in text_of(pilot).splitlines())

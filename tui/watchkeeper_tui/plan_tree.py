@@ -36,11 +36,13 @@ class PlanRow:
     expandable: bool
     expanded: bool
     tokens: int
-    """Of the row's own agent, or of the whole subtree where it is collapsed."""
+    """Of the whole subtree; of the row's own agent where nothing stands below."""
     cost_usd: float | None
     unpriced_calls: int
     hidden: int = 0
     """Rows that are folded away below this one."""
+    agent_ids: tuple[str, ...] = ()
+    """The agents whose figures these are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class _Place:
     agent_id: str | None
     expandable: bool
     expanded: bool
-    below: tuple[Node, ...] = ()
-    """All that is folded away below."""
+    node: Node | None = None
+    """Where it stands in the tree; None in a list without one."""
 
 
 class PlanShape:
@@ -117,7 +119,9 @@ class PlanRows(Sequence[PlanRow]):
     def _make(self, place: _Place) -> PlanRow:
         snapshot = self.snapshot
         task, agent = snapshot.task(place.task_id), snapshot.agent(place.agent_id)
-        tokens, cost, unpriced = _sum([agent, *(snapshot.agent(each.agent_id) for each in place.below)])
+        under = list(below(place.node)) if place.node is not None and place.expandable else []
+        agents = [each for each in (agent, *(snapshot.agent(node.agent_id) for node in under)) if each is not None]
+        tokens, cost, unpriced = _sum(agents)
         return PlanRow(
             id=place.id,
             prefix=place.prefix,
@@ -130,7 +134,8 @@ class PlanRows(Sequence[PlanRow]):
             tokens=tokens,
             cost_usd=cost,
             unpriced_calls=unpriced,
-            hidden=len(place.below),
+            hidden=0 if place.expanded else len(under),
+            agent_ids=tuple(each.id for each in agents),
         )
 
 
@@ -214,7 +219,7 @@ def _places(roots: list[Node], snapshot: Snapshot, now: float, collapsed: frozen
             agent_id=node.agent_id,
             expandable=bool(children),
             expanded=expanded,
-            below=() if expanded else tuple(below(node)),
+            node=node,
         )
         if expanded:
             inner = lines + ("" if depth == 0 else " " if last else "│")
@@ -286,14 +291,13 @@ def _kept(roots: list[Node], wanted: list[str], snapshot: Snapshot, now: float) 
     return kept
 
 
-def _sum(agents: Iterable[AgentFacts | None]) -> tuple[int, float | None, int]:
+def _sum(agents: Iterable[AgentFacts]) -> tuple[int, float | None, int]:
     tokens, cost, unpriced = 0, None, 0
     for agent in agents:
-        if agent is not None:
-            tokens += agent.total_tokens
-            unpriced += agent.unpriced_calls
-            if agent.cost_usd is not None:
-                cost = (cost or 0.0) + agent.cost_usd
+        tokens += agent.total_tokens
+        unpriced += agent.unpriced_calls
+        if agent.cost_usd is not None:
+            cost = (cost or 0.0) + agent.cost_usd
     return tokens, cost, unpriced
 
 

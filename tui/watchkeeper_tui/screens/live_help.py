@@ -12,7 +12,8 @@ PANE_HELP: dict[str, Group] = {
     "plan": (
         "This pane: the plan",
         [
-            ("left right", "fold and unfold a branch; a folded one sums up what is below"),
+            ("left right", "fold and unfold a branch"),
+            ("Σ", "tokens, cost and rate of the row and all below it"),
             ("- =", "collapse all, expand all"),
             ("o", "order: as planned, by cost, tokens, context, or who needs you first"),
             ("space", "mark, for an action on several"),

@@ -13,6 +13,8 @@ from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
 
 BAR_CELLS = 8
+NAME_CELLS = 14
+"""Of a name that stands deep in the tree, so much stays in sight."""
 
 
 def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
@@ -31,12 +33,12 @@ class PlanView(RowView[PlanRow]):
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("S", 1),
         Column("task / agent", 24, flexible=True),
-        Column("agent", 12, drop=4),
-        Column("model", 9, drop=3),
-        Column("context", 13),
-        Column("tokens", 6, right=True, drop=1),
-        Column("cost", 7, right=True, drop=2),
-        Column("$/m", 4, right=True, drop=5),
+        Column("agent", 12, drop=5),
+        Column("model", 9, drop=4),
+        Column("context", 13, drop=1),
+        Column("tokens", 6, right=True, drop=2),
+        Column("cost", 7, right=True, drop=3),
+        Column("$/m", 4, right=True, drop=6),
     )
 
     def __init__(self) -> None:
@@ -75,7 +77,7 @@ class PlanView(RowView[PlanRow]):
     def row_cells(self, row: PlanRow) -> Sequence[Cell]:
         condition, agent = row.condition, row.agent
         name_role = "muted" if condition.role in ("pending", "cancelled") else "text"
-        name: list[Piece] = [(row.prefix, "faint"), (row.name, name_role)]
+        name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
         if row.hidden:
             name.append((f" +{row.hidden}", "muted"))
         context: list[Piece]
@@ -87,14 +89,21 @@ class PlanView(RowView[PlanRow]):
             context = [(condition.word, "faint")]
         else:
             context = [(condition.word, condition.role)]
-        rate = sum(self._rates.get(each, 0.0) for each in ([agent.id] if agent else []))
+        rate = sum(self._rates.get(each, 0.0) for each in row.agent_ids)
+        # A row with others below it sums them up, folded or not.
+        sum_of = "Σ" if row.expandable else ""
         return (
             [(condition.glyph, condition.role)],
             name,
             [(sanitize(agent.name) if agent and row.task else "", "muted")],
             [(sanitize(figures.model_name(agent.model)) if agent else "", "muted")],
             context,
-            [(figures.tokens(row.tokens) if row.tokens else "", "tokens")],
+            [(sum_of + figures.tokens(row.tokens) if row.tokens else "", "tokens")],
             [(figures.cost(row.cost_usd, row.unpriced_calls) if row.tokens or row.cost_usd else "", "money")],
-            [(figures.rate(rate) if agent else "", "muted")],
+            [(figures.rate(rate) if row.agent_ids else "", "muted")],
         )
+
+    def _indent(self, prefix: str) -> str:
+        """The lines of the tree, their beginning left out where they would leave no room for the name."""
+        room = (self._widths[1] if len(self._widths) > 1 else 24) - NAME_CELLS
+        return prefix if len(prefix) <= max(4, room) else "…" + prefix[1 - max(4, room) :]
