@@ -241,6 +241,7 @@ class SessionHost:
     def _ended(self, agent: Agent, task: asyncio.Task[Ending]) -> None:
         self._loops.pop(agent.id, None)
         self._board.look_at(agent.id)
+        self._live.end(agent.id)
         if agent.task_id is not None:
             self._nudges = 0
         self.kick()

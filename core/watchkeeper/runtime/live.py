@@ -36,11 +36,13 @@ class LiveRows:
         self._redactor = redactor or Redactor({})
         self._shown: dict[str, _Shown] = {}
         self._dirty: set[str] = set()
+        self._over: set[str] = set()
 
     def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
         """Say what an agent does now; a new activity clears the streamed text."""
         now = self._clock.now()
         old = self._shown.get(agent_id)
+        self._over.discard(agent_id)
         same = old is not None and old.activity == activity and old.detail == detail and until is None
         since = old.since if old is not None and same else now
         text = old.text if old is not None and same else ""
@@ -54,6 +56,14 @@ class LiveRows:
             shown.text = (shown.text + text)[-HELD_CHARACTERS:]
             self._dirty.add(agent_id)
 
+    def end(self, agent_id: str) -> None:
+        """The agent's loop has ended: what it showed last is written, and not held any longer."""
+        self._over.add(agent_id)
+
+    def held_characters(self) -> int:
+        """How much streamed text is held: at most `HELD_CHARACTERS` for each agent that works."""
+        return sum(len(one.text) for one in self._shown.values())
+
     async def run(self) -> None:
         """Write what changed, until cancelled."""
         while True:
@@ -62,9 +72,14 @@ class LiveRows:
 
     async def flush(self) -> None:
         """Write what changed since the last time."""
-        if not self._dirty:
-            return
         dirty, self._dirty = self._dirty, set()
+        over, self._over = self._over, set()
+        if dirty:
+            await self._write(dirty)
+        for agent_id in over - self._dirty:
+            self._shown.pop(agent_id, None)
+
+    async def _write(self, dirty: set[str]) -> None:
         now, session, redactor = self._clock.now(), self._store.session_id, self._redactor
         rows = [
             (

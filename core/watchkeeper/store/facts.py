@@ -36,15 +36,21 @@ _VISIBLE = (
     " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id = line.id)"
     " SELECT id FROM line WHERE id IS NOT NULL))) OR (f.scope = 'workspace' AND f.workspace = ?2))"
 )
-_CURRENT = (
-    f"{_COLUMNS} WHERE {_VISIBLE} AND (?6 IS NULL OR (f.agent_id = ?6 AND f.session_id = ?1))"
-    " ORDER BY f.pinned DESC, f.session_id = ?1 DESC, f.id DESC LIMIT ?5"
+# Where the session is known, an index for each of the two ways to see a fact: else the facts of all sessions would be read.
+_NEAR = (
+    " f.id IN (SELECT id FROM facts WHERE session_id = ?1 UNION ALL"
+    " SELECT id FROM facts WHERE scope = 'workspace' AND workspace = ?2) AND"
 )
+_IN_ORDER = " ORDER BY f.pinned DESC, f.session_id = ?1 DESC, f.id DESC LIMIT ?5"
+_CURRENT = f"{_COLUMNS} WHERE{_NEAR}{_VISIBLE}{_IN_ORDER}"
+_CURRENT_BY = f"{_COLUMNS} WHERE f.agent_id = ?6 AND f.session_id = ?1 AND{_VISIBLE}{_IN_ORDER}"
 _BY_WORDS = f"{_COLUMNS} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?6 AND {_VISIBLE} ORDER BY bm25(facts_fts) LIMIT ?5"
 _HOLDS_LITERAL = "EXISTS (SELECT 1 FROM json_each(?6) AS one WHERE instr(lower(f.text), one.value) > 0)"
-_BY_LITERALS = f"{_COLUMNS} WHERE {_VISIBLE} AND {_HOLDS_LITERAL} ORDER BY f.id DESC LIMIT ?5"
+_HOLD_LITERALS = f"{_VISIBLE} AND {_HOLDS_LITERAL} ORDER BY f.id DESC LIMIT ?5"
+_BY_LITERALS, _BY_LITERALS_IN_ALL = f"{_COLUMNS} WHERE{_NEAR}{_HOLD_LITERALS}", f"{_COLUMNS} WHERE{_HOLD_LITERALS}"
 _BY_IDS = f"{_COLUMNS} WHERE {_VISIBLE} AND f.id IN (SELECT value FROM json_each(?6)) LIMIT ?5"  # noqa: S608
-_COUNT = f"SELECT count(*) FROM facts f WHERE {_VISIBLE}"  # noqa: S608
+_COUNT = f"SELECT count(*) FROM facts f WHERE{_NEAR}{_VISIBLE}"  # noqa: S608
+_COUNT_IN_ALL = f"SELECT count(*) FROM facts f WHERE{_VISIBLE}"  # noqa: S608
 
 
 class Remembered(NamedTuple):
@@ -194,7 +200,8 @@ def current_facts(
         workspace: also what earlier sessions kept for this workspace.
         writer: only what this agent wrote in the session.
     """
-    rows = reads.all(_CURRENT, (session_id, workspace, reader, 0, limit, writer))
+    bound = (session_id, workspace, reader, 0, limit)
+    rows = reads.all(_CURRENT, bound) if writer is None else reads.all(_CURRENT_BY, (*bound, writer))
     found = [Fact(row[0], row[1], row[2], tuple(decode(row[3])), row[4], tuple(decode(row[6]))) for row in rows]
     return sorted(found, key=lambda fact: fact.id)
 
@@ -261,7 +268,8 @@ def find_facts(
         match = " OR ".join(f'"{piece}"' for piece in pieces)
         found.update((row[0], row) for row in reads.all(_BY_WORDS, (*bound, match)))
     if literals:
-        found.update((row[0], row) for row in reads.all(_BY_LITERALS, (*bound, encode(list(literals)))))
+        by_literals = _BY_LITERALS if session_id is not None else _BY_LITERALS_IN_ALL
+        found.update((row[0], row) for row in reads.all(by_literals, (*bound, encode(list(literals)))))
     if near:
         found.update((row[0], row) for row in reads.all(_BY_IDS, (*bound, encode(list(near)))))
     return list(found.values())
@@ -271,7 +279,8 @@ def count_facts(
     reads: Any, session_id: str | None, *, workspace: str | None = None, reader: str | None = None, everyone: bool = False
 ) -> int:
     """How many facts `find_facts` chooses from."""
-    return int(reads.one(_COUNT, (session_id, workspace, reader, int(everyone)))[0])
+    count = _COUNT if session_id is not None else _COUNT_IN_ALL
+    return int(reads.one(count, (session_id, workspace, reader, int(everyone)))[0])
 
 
 def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:

@@ -17,9 +17,10 @@ from watchkeeper.records.states import AgentStatus, TaskStatus
 from watchkeeper.runtime import heartbeat, indexing, live
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import NewSession, create_session
-from watchkeeper.store import agents, database, plans
+from watchkeeper.store import agents, database, facts, plans
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.writer import Group
 
 from .conftest import Bench
 
@@ -136,6 +137,40 @@ def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
     board.refresh()
     assert board.take_agents() == [f"a{at_rest}"]
     assert board.next_ready() == f"t{at_rest + 1}"
+    cost = counted.instructions["reads"] - before
+    store.close()
+    return cost
+
+
+def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(tmp_path: Path, counted: Counted) -> None:
+    assert cost_of_asking(tmp_path / "few.db", counted, 2) == cost_of_asking(tmp_path / "many.db", counted, 300)
+
+
+def cost_of_asking(path: Path, counted: Counted, others: int) -> int:
+    """Instructions for all that an agent's turn and a task's beginning and end ask of the facts."""
+    session = create_session(path, NewSession("goal", path.parent, "test/model"))
+    store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
+
+    def prepare(group: Group) -> None:
+        mine = Transaction(group, session, store.epoch, 1.0)
+        for number in range(others + 3):
+            about = {
+                "agent_id": "a",
+                "workspace": "here" if number < 3 else "elsewhere",
+                "kind": "fact",
+                "text": f"n{number} is so",
+            }
+            facts.add_fact(mine, scope="workspace", pinned=True, sources=[], **about)
+        # As though another session had kept them.
+        mine.execute("UPDATE facts SET session_id = 'another', agent_id = 'b' WHERE id > 3")
+
+    store.writer.submit(prepare).result()
+    before = counted.instructions["reads"]
+    assert len(facts.current_facts(store, session, workspace="here")) == 3
+    assert len(facts.current_facts(store, session, writer="a")) == 3
+    assert facts.count_facts(store, session, workspace="here") == 3
+    assert len(facts.find_facts(store, session, [], ["n1"], workspace="here")) == 1
+    assert len(facts.pinned_facts(store, session)) == 3
     cost = counted.instructions["reads"] - before
     store.close()
     return cost

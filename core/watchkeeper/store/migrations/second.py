@@ -90,7 +90,7 @@ END;
 
 CREATE INDEX facts_digest ON facts (digest);
 CREATE INDEX facts_pinned ON facts (session_id) WHERE pinned = 1;
-CREATE INDEX facts_pinned_everywhere ON facts (workspace) WHERE pinned = 1 AND scope = 'workspace';
+CREATE INDEX facts_workspace ON facts (workspace, pinned) WHERE scope = 'workspace';
 CREATE INDEX facts_superseded ON facts (superseded_by) WHERE superseded_by IS NOT NULL;
 
 CREATE TABLE embeddings (
