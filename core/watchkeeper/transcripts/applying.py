@@ -105,8 +105,8 @@ def _apply_chunk(
     kept: Counter[str] = Counter()
     tally = [0, 0]
     named_first = next((each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None)
-    digests = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
-    for (number, data, group), digest in zip(chunk.groups, digests, strict=True):
+    anchors = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
+    for (number, data, group), anchor in zip(chunk.groups, anchors, strict=True):
         if type(group[0]) is Session and (fold is None or fold.key != group[0].key):
             fold = sessions.get((chunk.program, group[0].key))
             if fold is None:
@@ -126,7 +126,7 @@ def _apply_chunk(
         if chunk.reread and not kept:
             kept = Counter(rows.raw_kept(batch.cursor, chunk.stored_path, fold.id))
             kept["\0"] = 1
-        outcome = fold.take(group, data, digest)
+        outcome = fold.take(group, data, anchor)
         if outcome is None:
             counts.read += 1
         elif type(outcome) is Raw:

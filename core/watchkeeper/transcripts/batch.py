@@ -16,9 +16,14 @@ Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 
 ANCHORS = frozenset({Message, Compaction, Summary, Rewind, Failure})
-"""Records by which a line is recognised."""
+"""Records by which a line is recognised: by the first of them."""
 _BESIDE = frozenset({Rewind, Failure})
 """Those that have no id where a message beside them has one."""
+
+Anchor = tuple[int, Any]
+"""The record by which a line is recognised, behind its digest."""
+
+_NO_ANCHOR: Anchor = (0, None)
 
 
 @dataclass(slots=True)
@@ -62,30 +67,27 @@ class Batch:
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
 
-    def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[int]:
-        """Ask at once what of these groups is here already: one question costs as much as one record's.
-
-        Returns the digest of each group's anchor; 0 where it has none.
-        """
-        digests: list[int] = []
+    def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[Anchor]:
+        """Ask at once what of these groups is here already: one question costs as much as one record's."""
+        anchors: list[Anchor] = []
         keys: list[str] = []
         kinds = {kind: f"{program}/{kind.__name__}" for kind in ANCHORS}
         for _, data, group in groups:
-            digest = 0
+            anchor: Anchor = _NO_ANCHOR
             for record in group:
                 kind = type(record)
                 if kind is ModelCall:
                     if record.key:  # type: ignore[union-attr]
                         keys.append(record.key)  # type: ignore[union-attr]
-                elif not digest and kind in kinds and is_anchor(record):
+                elif anchor is _NO_ANCHOR and kind in kinds and (kind not in _BESIDE or record.uid):  # type: ignore[union-attr]
                     uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
-                    digest = record_digest(record.at, kinds[kind], uid)  # type: ignore[union-attr]
-            digests.append(digest)
-        fresh = [digest for digest in digests if digest and digest not in self.records]
+                    anchor = (record_digest(record.at, kinds[kind], uid), record)  # type: ignore[union-attr]
+            anchors.append(anchor)
+        fresh = [digest for digest, _ in anchors if digest and digest not in self.records]
         self.records.update(dict.fromkeys(fresh))
         self.records.update(rows.find_records(self.cursor, fresh))
         self.stored_calls.update(rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key not in self.calls]))
-        return digests
+        return anchors
 
     def record(self, digest: int) -> tuple[str, int] | None:
         """The message that a record became, if it was imported."""
@@ -106,12 +108,6 @@ class Batch:
             if owner is not None:
                 self.owners[agent_id] = owner
         return owner
-
-
-def is_anchor(record: Record) -> bool:
-    """Whether a line is recognised by this record of it; the first of them counts."""
-    kind = type(record)
-    return kind in ANCHORS and (kind not in _BESIDE or bool(record.uid))  # type: ignore[union-attr]
 
 
 def line_id(session: str, data: bytes) -> str:

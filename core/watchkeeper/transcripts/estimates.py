@@ -9,12 +9,10 @@ IMAGE_TOKENS = 1_500
 """About what an image costs a model, however many bytes it has."""
 
 
-def message_tokens(content: Any, text: str, size: int) -> int:
-    """Tokens of a message whose JSON text is `text`, of `size` bytes."""
-    if '"signature"' in text or '"base64"' in text or '"data"' in text:
-        opaque, images = _opaque(content, 0)
-        return max(1, (size - opaque) // BYTES_PER_TOKEN + images * IMAGE_TOKENS)
-    return max(1, size // BYTES_PER_TOKEN)
+def message_tokens(content: Any, size: int) -> int:
+    """Tokens of a message whose JSON text has `size` bytes."""
+    opaque, images = _opaque(content, 0)
+    return max(1, (size - opaque) // BYTES_PER_TOKEN + images * IMAGE_TOKENS)
 
 
 def text_tokens(text: str) -> int:
@@ -37,6 +35,8 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
         signature = block.get("signature")
         if isinstance(signature, str):
             found += len(signature)
-        inner = _opaque(block.get("content"), depth + 1)
-        found, images = found + inner[0], images + inner[1]
+        inside = block.get("content")
+        if type(inside) is list:
+            inner = _opaque(inside, depth + 1)
+            found, images = found + inner[0], images + inner[1]
     return found, images

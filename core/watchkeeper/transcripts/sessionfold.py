@@ -13,7 +13,7 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.message_index import indexed_text
 from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.batch import Batch, is_anchor, line_id
+from watchkeeper.transcripts.batch import Anchor, Batch, line_id
 from watchkeeper.transcripts.compactionfold import compact, go_back, summarise
 from watchkeeper.transcripts.estimates import message_tokens
 from watchkeeper.transcripts.goals import GOAL_CHARS, goal_of
@@ -85,16 +85,13 @@ class SessionFold:
 
     # Records.
 
-    def take(self, group: list[Record], data: bytes, digest: int) -> Raw | Skipped | None:
-        """One line's records; what became of the line where it was not read.
-
-        `digest` is that of the group's anchor (see `Batch.look_up`).
-        """
+    def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
+        """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was not read."""
         self.changed = True
         seen: bool | None = False
         outcome: Raw | Skipped | None = None
-        if digest:
-            seen = self._known(next(filter(is_anchor, group)), data, digest)
+        if anchor[0]:
+            seen = self._known(anchor[1], data, anchor[0])
             if seen:
                 outcome = _REPEATED
         for record in group:
@@ -277,7 +274,7 @@ class SessionFold:
         """Add a message to an agent's history."""
         row = agent.row
         text, size = write(content)
-        tokens = message_tokens(content, text, size)
+        tokens = message_tokens(content, size)
         row["last_seq"] += 1
         row["message_tokens"] += tokens
         self.batch.texts[row["id"], row["last_seq"]] = text

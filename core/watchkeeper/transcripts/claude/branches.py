@@ -27,8 +27,13 @@ class BranchBook:
 
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
         """Count the messages that a line became, and put before them that it takes others back, if it does."""
-        place = next((place for place, each in enumerate(found) if type(each) is Message and each.agent == owner), None)
-        if place is None:
+        place, count = -1, 0
+        for at, each in enumerate(found):
+            if type(each) is Message and each.agent == owner:
+                count += 1
+                if place < 0:
+                    place = at
+        if not count:
             return
         message = found[place]
         if _is_prompt(record, message):  # type: ignore[arg-type]
@@ -40,7 +45,7 @@ class BranchBook:
                 self._prompts[parent] = self._messages
                 if len(self._prompts) > PROMPTS_KEPT:
                     self._prompts.pop(next(iter(self._prompts)))
-        self._messages += sum(type(each) is Message and each.agent == owner for each in found)
+        self._messages += count
 
 
 def _is_prompt(record: dict[str, Any], message: Message) -> bool:
