@@ -1,32 +1,39 @@
 """Many agents in one host, and one very long session: does anything grow that should not?
 
-    python tests/benchmarks/load.py [--agents 1000] [--turns 100]         every agent a task, all at once, a viewer attached
-    python tests/benchmarks/load.py --messages 1000000                    opened by `wk show`, by a viewer, and resumed
+    python -m tests.benchmarks.load [--agents 1000] [--turns 100]         every agent a task, all at once, a viewer attached
+    python -m tests.benchmarks.load --messages 1000000                    opened by `wk show`, by a viewer, and resumed
 
-Prints ratios and bounds: the time of a step in the last tenth of the turns against that in the first; memory for each
-agent; the largest write-ahead log while a viewer reads. `--hold` keeps one read open all along, as a hung viewer would.
+Prints ratios and bounds: the processor time of a step as the agents' histories grow; memory for each agent; the largest
+write-ahead log while a viewer reads. `--hold` keeps one read open all along, as a hung viewer would.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import fcntl
 import itertools
 import json
 import os
-import statistics
+import pty
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
+from array import array
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
+from tests.support.scripted import PlannedRun, ScriptedModel, call, inbox_of, role_of, said, task
 
 from watchkeeper.records.memory import Message
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
+from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.runtime.driving import SWITCH_SECONDS
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database, memory
@@ -54,8 +61,8 @@ while True:
 """
 
 
-def rss_kib() -> int:
-    with open("/proc/self/status", encoding="ascii") as status:
+def rss_kib(process: int | str = "self") -> int:
+    with open(f"/proc/{process}/status", encoding="ascii") as status:
         return int(next(line for line in status if line.startswith("VmRSS")).split()[1])
 
 
@@ -75,23 +82,11 @@ class Gauge(threading.Thread):
             self.largest_wal = max(self.largest_wal, database.wal_bytes(self.path))
 
 
-def many_agents(folder: Path, count: int, most_turns: int, hold: bool) -> dict[str, Any]:
+def many_agents(folder: Path, count: int, most_turns: int, hold: bool, with_dashboard: bool = False) -> dict[str, Any]:
     """`count` agents of `most_turns` turns each, in one host; every turn is a reply, a stored tool call and its result."""
 
-    def work(name: str, request: ModelRequest) -> Any:
-        turn = turns(request)
-        if turn < most_turns:
-            words = f"Turn {turn} of {name}. " + "It goes on. " * 20
-            return [said(words), call("read_back", {"ref": f"message://{name}/{turn}"}, f"toolu_{turn}")]
-        return [said("done")]
-
-    planned = _Many([task(f"t{number}") for number in range(count)], work)
-
-    def script(request: ModelRequest) -> Any:
-        return planned(request) if request.tools else [said("a summary")]
-
-    model = ScriptedModel(script, context_window=200_000)
-    model.requests = _Nothing()  # or this program itself would grow
+    model = Crowd(count, most_turns)
+    sys.setswitchinterval(SWITCH_SECONDS)  # as a host does
     warm = Runtime(folder / "warm.db", model=ScriptedModel(PlannedRun([task("one")])))
     settings = SessionSettings(approval_timeout_seconds=0.0)
     asyncio.run(warm.run(warm.start("warm", workspace=folder, settings=settings)))
@@ -99,6 +94,7 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool) -> dict[s
     runtime = Runtime(path, model=model)
     session = runtime.start("load", workspace=folder, settings=SessionSettings(approval_timeout_seconds=0.0, max_parallel=count))
     viewer = subprocess.Popen([sys.executable, "-c", VIEWER, str(path), session, "hold" if hold else "read"])
+    dashboard = Dashboard(path, session) if with_dashboard else None
     gauge, began = Gauge(path), time.monotonic()
     before = rss_kib()
     gauge.start()
@@ -108,44 +104,102 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool) -> dict[s
     gauge.join()
     viewer.kill()
     viewer.wait()
+    shown = dashboard.close() if dashboard is not None else {}
     connection = database.open_readonly(path)
-    rows = connection.execute(
-        "SELECT agent_id, turn, started_at FROM model_calls WHERE purpose = 'turn' ORDER BY agent_id, turn"
-    ).fetchall()
     warnings = connection.execute("SELECT count(*) FROM events WHERE kind = 'host.warning'").fetchone()[0]
     connection.close()
-    steps: dict[int, list[float]] = {}
-    for (agent, turn, at), (other, _, then) in itertools.pairwise(rows):
-        if agent == other:
-            steps.setdefault(turn, []).append(then - at)
-    tenth = max(1, most_turns // 10)
-    first = statistics.median([one for turn in range(1, 1 + tenth) for one in steps.get(turn, [])])
-    last = statistics.median([one for turn in range(most_turns - tenth, most_turns) for one in steps.get(turn, [])])
+    steps = len(model.cpu)
+    # Once every agent has begun, and before the first has ended: all steps are alike then.
+    at = [int(steps * (0.2 + 0.07 * number)) for number in range(11)]
+    milliseconds = [1000 * (model.cpu[then] - model.cpu[now]) / (then - now) for now, then in itertools.pairwise(at)]
     half = gauge.memory[len(gauge.memory) // 2]
     return {
-        "agents": count, "turns": most_turns, "exit_code": result.exit_code, "steps": len(rows), "seconds": round(seconds, 1),
-        "steps_per_second": round(len(rows) / seconds, 1), "step_last_to_first_tenth": round(last / first, 2),
+        "agents": count, "turns": most_turns, "exit_code": result.exit_code, "steps": steps, "seconds": round(seconds, 1),
+        "steps_per_second": round(steps / seconds, 1), "cpu_seconds": round(model.cpu[-1] - model.cpu[0], 1),
+        "cpu_milliseconds_of_a_step": [round(one, 2) for one in milliseconds],
+        "step_last_to_first_tenth": round(milliseconds[-1] / milliseconds[0], 2),
         "kib_per_agent": round((max(gauge.memory) - before) / count, 1), "memory_end_to_half": round(gauge.memory[-1] / half, 2),
         "largest_wal_mib": round(gauge.largest_wal / (1 << 20), 1), "warnings": warnings, "viewer": "holds" if hold else "reads",
+        **shown,
     }  # fmt: skip
 
 
-class _Many(PlannedRun):
-    """A plan of more tasks than can be made at once."""
+class Dashboard:
+    """`wk watch` in a pseudo-terminal of 120×40, whose output is read and thrown away."""
 
-    def plan(self, request: ModelRequest) -> Any:
-        if turns(request) == 0:
-            return [call("create_plan", {"goal": "the goal", "tasks": self.tasks[:AT_ONCE]})]
-        if turns(request) == 1 and self.tasks[AT_ONCE:]:
-            return [call("add_task", one, f"toolu_{number}") for number, one in enumerate(self.tasks[AT_ONCE:])]
-        return super().plan(request)
+    def __init__(self, path: Path, session: str) -> None:
+        self._terminal, other = pty.openpty()
+        fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "watchkeeper", "watch", session, "--db", str(path)],
+            stdin=other, stdout=other, stderr=other, start_new_session=True, env=os.environ | {"TERM": "xterm-256color"},
+        )  # fmt: skip
+        os.close(other)
+        self._painted = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._terminal, 65_536):
+                self._painted += len(data)
+
+    def close(self) -> dict[str, Any]:
+        """End it; how much it took and painted."""
+        alive = self._process.poll() is None
+        memory = rss_kib(self._process.pid) if alive else 0
+        self._process.kill()
+        before = os.times().children_user + os.times().children_system
+        self._process.wait()
+        cpu = os.times().children_user + os.times().children_system - before
+        return {
+            "dashboard_alive": alive, "dashboard_mib": memory >> 10, "dashboard_cpu_seconds": round(cpu, 1),
+            "dashboard_painted_kib": self._painted >> 10,
+        }  # fmt: skip
 
 
-class _Nothing(list[Any]):
-    """A list that keeps nothing."""
+class Crowd:
+    """A model whose replies cost this process next to nothing, so that what is measured is the host."""
 
-    def append(self, item: Any) -> None:
-        pass
+    ref, context_window = "test/crowd", 200_000
+
+    def __init__(self, tasks: int, most_turns: int) -> None:
+        self._tasks = [task(f"t{number}") for number in range(tasks)]
+        self._most_turns = most_turns
+        self._over = 0
+        self.cpu = array("d")
+        """Processor time of this process, all threads, at each call."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.cpu.append(time.process_time())
+        answer = self._answer(request)
+        await asyncio.sleep(0)
+        yield Delta("text", "…")
+        stop = "tool_use" if answer[-1]["type"] == "tool_use" else "end_turn"
+        yield Reply(content=answer, stop_reason=stop, usage=Usage(input_tokens=100 * len(request.messages), output_tokens=60))
+
+    def _answer(self, request: ModelRequest) -> list[dict[str, Any]]:
+        turn = len(request.messages) // 2
+        if not request.tools:
+            return [said("a summary")]
+        if role_of(request) == "planner":
+            return self._plan(request)
+        if turn == self._most_turns:
+            return [said("done")]
+        words = f"Turn {turn} of an agent. " + "It goes on. " * 20
+        return [said(words), call("read_back", {"ref": f"message://nobody/{turn}"}, f"toolu_{turn}")]
+
+    def _plan(self, request: ModelRequest) -> list[dict[str, Any]]:
+        made, self._made = self._made, True
+        if not made:
+            rest = [call("add_task", one, f"toolu_{number}") for number, one in enumerate(self._tasks[AT_ONCE:])]
+            return [call("create_plan", {"goal": "the goal", "tasks": self._tasks[:AT_ONCE]}), *rest]
+        self._over += sum(item["kind"] == "task_done" for item in inbox_of(request.messages[-1]))
+        if self._over == len(self._tasks):
+            return [call("finish_session", {"summary": "all tasks are done"})]
+        return [said("I wait for the tasks.")]
+
+    _made = False
 
 
 def long_session(folder: Path, count: int) -> dict[str, Any]:
@@ -235,13 +289,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--messages", type=int, help="instead of agents: a session of that many messages")
     parser.add_argument("--hold", action="store_true", help="the viewer never ends its read")
+    parser.add_argument("--dashboard", action="store_true", help="the dashboard itself is attached too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         os.environ["WATCHKEEPER_CONFIG_DIR"] = name
         if options.messages:
             figures = long_session(Path(name), options.messages)
         else:
-            figures = many_agents(Path(name), options.agents, options.turns, options.hold)
+            figures = many_agents(Path(name), options.agents, options.turns, options.hold, options.dashboard)
     print(json.dumps(figures | {"load": [round(one, 1) for one in os.getloadavg()]}))
 
 

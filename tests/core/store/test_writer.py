@@ -57,6 +57,56 @@ def test_batches_queued_together_share_one_commit(writer: Writer, other: Any) ->
     assert notes(other) == list(range(40))
 
 
+def test_what_comes_while_the_lock_is_waited_for_shares_the_commit(
+    path: Path, writer: Writer, other: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, asked, go = database.begin_immediate, threading.Event(), threading.Event()
+
+    def held_up(connection: Any, **about: Any) -> None:
+        asked.set()
+        assert go.wait(10)
+        real(connection, **about)
+
+    monkeypatch.setattr(database, "begin_immediate", held_up)
+    before = writer.commits
+    first = writer.submit(note(0))
+    assert asked.wait(10)
+    waiting = [first, *(writer.submit(note(number)) for number in range(1, 10))]
+    go.set()
+    assert [one.result(10) for one in waiting] == list(range(10))
+    assert writer.commits == before + 1
+    assert notes(other) == list(range(10))
+
+
+async def test_whoever_a_person_waits_for_asks_for_the_lock_more_often_than_others_do(
+    path: Path, writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a command waits for the transaction that is under way, and not for its turn among busy hosts."""
+    asked: list[tuple[float, float]] = []
+    holder = sqlite3.connect(str(path), isolation_level=None)
+    holder.execute("BEGIN IMMEDIATE")
+    enough = {database.ASK_SECONDS: threading.Event(), database.URGENT_ASK_SECONDS: threading.Event()}
+
+    def uniform(least: float, most: float) -> float:
+        asked.append((least, most))
+        enough[least, most].set()
+        return least
+
+    monkeypatch.setattr(database.random, "uniform", uniform)
+    plain = asyncio.ensure_future(writer.commit(note("a step")))
+    assert await asyncio.to_thread(enough[database.ASK_SECONDS].wait, 10)
+    urgent = asyncio.ensure_future(writer.commit(note("a command"), urgent=True))
+    assert await asyncio.to_thread(enough[database.URGENT_ASK_SECONDS].wait, 10)
+    holder.execute("ROLLBACK")
+    before = writer.commits
+    assert await asyncio.gather(plain, urgent) == ["a step", "a command"]
+    assert writer.commits == before + 1
+    assert asked[0] == database.ASK_SECONDS
+    assert asked[-1] == database.URGENT_ASK_SECONDS
+    assert max(database.URGENT_ASK_SECONDS) <= min(database.ASK_SECONDS)
+    holder.close()
+
+
 def test_what_is_acknowledged_is_seen_by_every_other_connection(writer: Writer, other: Any) -> None:
     for number in range(20):
         writer.submit(note(number)).result(10)
