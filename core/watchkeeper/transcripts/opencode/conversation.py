@@ -80,13 +80,16 @@ class Conversation:
         title = text_of(value.get("title"))
         main = self.key == MAIN
         found: list[Record] = [
-            Session(self._root, text_of(value.get("directory")), title if main else None, text_of(value.get("version")), at=at)
-        ]
+            Session(
+                self._root, text_of(value.get("directory")), title if main else None, text_of(value.get("version")),
+                text_of(value.get("fork_session_id")) if main else None, at,
+            )
+        ]  # fmt: skip
         if main:
             found.append(Agent(MAIN, at=at))
         else:
             name, role = of.title_parts(title)
-            found.append(Agent(self.key, self._parent, name=name, role=role, at=at))
+            found.append(Agent(self.key, self._parent, name=name, role=role or text_of(value.get("agent")), at=at))
         return found
 
     def naming(self) -> Session:

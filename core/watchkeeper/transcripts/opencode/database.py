@@ -16,9 +16,10 @@ from urllib.parse import quote
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.transcripts.jsontext import parse
+from watchkeeper.transcripts.opencode import second
 from watchkeeper.transcripts.opencode.conversation import Conversation, Group
 from watchkeeper.transcripts.opencode.partreading import Part, Stored
-from watchkeeper.transcripts.opencode.parts import digest
+from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
 from watchkeeper.transcripts.records import Raw, Record
 
 BUSY_SECONDS = 5.0
@@ -29,7 +30,7 @@ LATE = 8
 
 EDGE_KEPT = 300
 GENERATIONS = 50
-_TABLES = ("session", "message", "part", "todo", "session_message")
+_TABLES = ("session", "session_v2", "message", "part", "todo", "session_message")
 _NEEDED = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
 
 
@@ -65,7 +66,7 @@ def is_database(path: Path) -> bool:
             columns = columns_of(connection)
     except (OSError, sqlite3.Error):
         return False
-    return all(needed <= columns[table] for table, needed in _NEEDED.items())
+    return any(all(needed <= columns[table] for table, needed in wanted.items()) for wanted in (_NEEDED, second.NEEDED))
 
 
 class DatabaseReader:
@@ -120,16 +121,22 @@ class _Reading:
         self._marks: dict[str, Any] = state["marks"]
         self.recent: dict[str, Any] = dict(state["recent"])
         self._parents: dict[str, str | None] = {}
-        if "parent_id" in self._columns["session"]:
-            rows = connection.execute("SELECT id, parent_id FROM session")
-            self._parents = {str(row[0]): None if row[1] is None else str(row[1]) for row in rows}
+        for table in ("session", "session_v2"):
+            if "parent_id" in self._columns[table]:
+                rows = connection.execute(f"SELECT id, parent_id FROM {table}")  # noqa: S608
+                self._parents |= {str(row[0]): None if not row[1] else str(row[1]) for row in rows}
+        self._second: set[str] = set()
+        """Sessions that OpenCode 2 keeps. Rows of them as they were before may stand beside, and are not read."""
+        if all(needed <= self._columns[table] for table, needed in second.NEEDED.items()):
+            self._second = {str(row[0]) for row in connection.execute("SELECT DISTINCT session_id FROM session_message")}
+            self._second &= {str(row[0]) for row in connection.execute("SELECT id FROM session_v2")}
 
     # What is new.
 
     def marks(self) -> dict[str, Any]:
         """How far each table goes, and the newest rows, which may be written once more at the same time."""
         found: dict[str, Any] = {}
-        for table in ("session", "message", "part", "todo", "session_message"):
+        for table in _TABLES:
             if not self._columns[table]:
                 continue
             timed = "time_updated" in self._columns[table]
@@ -186,6 +193,7 @@ class _Reading:
         found: set[str] = set()
         for table, column in (
             ("session", "id"),
+            ("session_v2", "id"),
             ("message", "session_id"),
             ("part", "session_id"),
             ("todo", "session_id"),
@@ -203,9 +211,11 @@ class _Reading:
             }
         found |= {session_id for session_id, memory in self.recent.items() if memory.get("open")}
         found |= set(list(self.recent)[-LATE:])
-        created = "time_created" if "time_created" in self._columns["session"] else "0"
-        rows = self._connection.execute(f"SELECT id, {created} FROM session")  # noqa: S608
-        times = {str(row[0]): row[1] for row in rows if isinstance(row[1], int | float)}
+        times: dict[str, Any] = {}
+        for table in ("session", "session_v2"):
+            if "time_created" in self._columns[table]:
+                rows = self._connection.execute(f"SELECT id, time_created FROM {table}")  # noqa: S608
+                times |= {str(row[0]): row[1] for row in rows if isinstance(row[1], int | float)}
         places: list[list[Any]] = []
         for each in found:
             above = self._above(each)
@@ -237,7 +247,8 @@ class _Reading:
             self._find,
         )
         named = False
-        for data, records in self._parts_of_session(conversation):
+        reading = self._rows_of_session if session_id in self._second else self._parts_of_session
+        for data, records in reading(conversation):
             yield data, records if named else [conversation.naming(), *records]
             named = True
         self.recent[session_id] = conversation.memory()
@@ -268,6 +279,36 @@ class _Reading:
             yield from self._orphans(session_id, fresh_parts)
         yield from self._rest(conversation)
 
+    def _rows_of_session(self, conversation: Conversation) -> Iterator[Group]:
+        """As `_parts_of_session`, of a session that OpenCode 2 keeps."""
+        session_id = conversation.id
+        if session_id in self._fresh("session_v2", "id = ?", session_id):
+            value = self._row("session_v2", session_id)
+            yield _json(value), conversation.session(_session(value))
+        touched = {*self._fresh("session_message", "session_id = ?", session_id), *conversation.open}
+        order = "seq" if "seq" in self._columns["session_message"] else "rowid"
+        rows = self._connection.execute(
+            f"SELECT id, type FROM session_message WHERE session_id = ? ORDER BY {order}",  # noqa: S608
+            (session_id,),
+        ).fetchall()
+        last = next((row_id for row_id, kind in reversed(rows) if kind in ("assistant", "compaction", "user")), None)
+        model: dict[str, Any] = {}
+        for row_id, kind in rows:
+            row = self._row("session_message", row_id) if kind == "assistant" or row_id in touched else {}
+            if row_id in touched:
+                data = _bytes(row.get("data"))
+                found = second.stored(second.Row(row_id, kind, row.get("time_created"), data), changed=True, model=model)
+                if found is not None:
+                    yield from conversation.message(found, last=row_id == last)
+                else:
+                    known = NOT_FOR_US if kind in second.NOTES else "unknown record type"
+                    yield data, [Raw(f"session_message/{kind}"[:80], known)]
+            if kind == "assistant":
+                told = (parse(_bytes(row.get("data"))) or {}).get("model")
+                model = told if isinstance(told, dict) else model
+        yield from conversation.finish()
+        yield from self._todos(conversation)
+
     def _orphans(self, session_id: str, parts: set[str]) -> Iterator[Group]:
         rows = self._connection.execute(
             "SELECT p.id, p.data FROM part p WHERE p.session_id = ? AND NOT EXISTS (SELECT 1 FROM message m WHERE m.id = p.message_id)",
@@ -278,7 +319,17 @@ class _Reading:
                 yield _bytes(data), [Raw("part", "its message is missing or broken")]
 
     def _rest(self, conversation: Conversation) -> Iterator[Group]:
-        """The to-do list, and tables of later versions."""
+        """The to-do list, and what a table of later versions holds beside."""
+        yield from self._todos(conversation)
+        if {"id", "session_id", "data"} <= self._columns["session_message"]:
+            for row_id in sorted(self._fresh("session_message", "session_id = ?", conversation.id)):
+                value = self._row("session_message", row_id)
+                kind = value.get("type", "?")
+                known = NOT_FOR_US if kind in second.NOTES else "unknown record type"
+                yield _json(value), [Raw(f"session_message/{kind}"[:80], known)]
+
+    def _todos(self, conversation: Conversation) -> Iterator[Group]:
+        """The to-do list."""
         if {"session_id", "content", "status"} <= self._columns["todo"]:
             condition, values = self._new("todo")
             fresh = self._one(f"SELECT 1 FROM todo WHERE session_id = ? AND {condition}", conversation.id, *values)  # noqa: S608
@@ -292,10 +343,6 @@ class _Reading:
                 listed = [{"content": row[0], "status": row[1]} for row in rows]
                 at = max((row[2] for row in rows if isinstance(row[2], int | float)), default=None)
                 yield _json({"todos": listed}), conversation.todos(listed, at / 1000 if at else None)
-        if {"id", "session_id", "data"} <= self._columns["session_message"]:
-            for row_id in sorted(self._fresh("session_message", "session_id = ?", conversation.id)):
-                value = self._row("session_message", row_id)
-                yield _json(value), [Raw(f"session_message/{value.get('type', '?')}"[:80], "unknown record type")]
 
     def _row(self, table: str, row_id: str) -> dict[str, Any]:
         cursor = self._connection.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,))  # noqa: S608
@@ -303,6 +350,12 @@ class _Reading:
         return dict(zip([each[0] for each in cursor.description], row, strict=True)) if row is not None else {}
 
     def _find(self, message_id: str) -> Stored | None:
+        compaction = second.compaction_of(message_id)
+        if compaction is not None:
+            value = parse(_bytes(self._row("session_message", compaction).get("data")))
+            return second.asked(message_id, (value or {}).get("reason"))
+        if not self._columns["message"]:
+            return None
         return self._message(message_id, False, set())
 
     def _message(self, message_id: str, changed: bool, parts: set[str]) -> Stored | None:

@@ -187,14 +187,14 @@ class Here(NamedTuple):
         """The sub-agent that a call started."""
         metadata = state.get("metadata")
         child = text_of(metadata.get("sessionId") or metadata.get("sessionID")) if isinstance(metadata, dict) else None
-        if name != "task" or child is None:
+        if name not in ("task", "subagent") or child is None:
             return None
         return Agent(
             child,
             self.conversation.key,
             call_id,
             text_of(arguments.get("description")) or text_of(state.get("title")),
-            text_of(arguments.get("subagent_type")),
+            text_of(arguments.get("subagent_type")) or text_of(arguments.get("agent")),
             text_of(arguments.get("prompt")),
             at=at,
             status=_CHILD_STATUS.get(str(state.get("status"))),
@@ -206,9 +206,10 @@ def _outcome(state: dict[str, Any], failed: bool) -> Any:
         return "done"
     error = str(state.get("error") or "")
     metadata = state.get("metadata")
-    if "rejected permission" in error or "user rejected" in error.lower():
+    told = metadata if isinstance(metadata, dict) else {}
+    if told.get("denied") is True or "rejected permission" in error or "user rejected" in error.lower():
         return "denied"
-    interrupted = isinstance(metadata, dict) and metadata.get("interrupted") is True
+    interrupted = told.get("interrupted") is True
     return "cancelled" if interrupted or error in ("Tool execution aborted", "Aborted") else "error"
 
 

@@ -1,0 +1,170 @@
+"""OpenCode 2: a session's messages are rows of one table, each with its parts inside; here they become what they were before.
+
+`session_message` holds a row for each message by its `seq`: what a person or the program said, a reply with its content
+(texts, reasoning, tools) and its usage, a compaction with its summary, and notes of switches.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.opencode.partreading import Part, Stored
+
+NEEDED = {"session_v2": {"id"}, "session_message": {"id", "session_id", "type", "data"}}
+NOTES = frozenset({"agent-switched", "display", "idle", "invocation", "location-switched", "model-switched"})
+"""Types of rows that are known, and of no use here."""
+_SAID_BY_PROGRAM = frozenset({"skill", "synthetic", "system"})
+_ASKED = "#asked"
+_STATUS = {"streaming": "pending"}
+
+Value = dict[str, Any]
+
+
+class Row(NamedTuple):
+    """One row of `session_message`."""
+
+    id: str
+    type: str
+    created: Any
+    data: bytes
+
+
+def stored(row: Row, *, changed: bool, model: Value) -> Stored | None:
+    """The row as a message with parts; None where it is none (a note, a type that nobody knows).
+
+    `model` is the one that the last reply before it names.
+    """
+    value = parse(row.data)
+    if value is None:
+        return Stored(row.id, row.data, None, [], changed)
+    times = value.get("time")
+    times = dict(times) if isinstance(times, dict) else {"created": row.created}
+    info: Value = {"id": row.id, "time": times, "role": "user"}
+    if row.type == "user":
+        pieces = [_text(value), *map(_file, _list(value.get("files")))]
+    elif row.type in _SAID_BY_PROGRAM:
+        pieces = [_text(value) | {"synthetic": True}, *map(_file, _list(value.get("files")))]
+    elif row.type == "shell":
+        pieces = [_shell(value)]
+    elif row.type == "assistant":
+        info |= _reply(value)
+        ended = times.get("completed") is not None or isinstance(value.get("error"), dict)
+        pieces = [_content(each, times, ended=ended) for each in _list(value.get("content"))]
+        if isinstance(value.get("retry"), dict):
+            pieces.append(_retry(value["retry"]))
+    elif row.type == "compaction":
+        info |= _compaction(row, value, times, model)
+        pieces = [{"type": "text", "text": value[name]} for name in ("summary", "recent") if text_of(value.get(name))]
+    else:
+        return None
+    # A row says at once what it says: its parts tell nothing of their own.
+    parts = [Part(f"{row.id}.{place}", _json(piece), piece, changed) for place, piece in enumerate(pieces)]
+    return Stored(row.id, row.data, info, parts, changed)
+
+
+def asked(message_id: str, reason: Any) -> Stored:
+    """What asked for a compaction: its own row tells."""
+    value = {"type": "compaction", "auto": reason != "manual"}
+    return Stored(message_id, b"", {"id": message_id, "role": "user", "time": {}}, [Part(message_id, b"", value)])
+
+
+def compaction_of(message_id: str) -> str | None:
+    """The compaction that a name of what asked for one belongs to."""
+    return message_id.removesuffix(_ASKED) if message_id.endswith(_ASKED) else None
+
+
+def _reply(value: Value) -> Value:
+    info: Value = {"role": "assistant", **{name: value[name] for name in ("finish", "cost", "tokens") if name in value}}
+    info |= _model(value.get("model"))
+    error = value.get("error")
+    if isinstance(error, dict):
+        info["error"] = _error(error)
+    return info
+
+
+def _model(model: Any) -> Value:
+    about = model if isinstance(model, dict) else {}
+    return {"modelID": about.get("id"), "providerID": about.get("providerID")}
+
+
+def _error(error: Value) -> Value:
+    kind = str(error.get("type") or "")
+    stopped = "abort" in kind or "interrupt" in kind
+    return {"name": "MessageAbortedError" if stopped else kind, "message": error.get("message") or kind}
+
+
+def _compaction(row: Row, value: Value, times: Value, model: Value) -> Value:
+    """As the reply that held the summary: done, failed, or still being written."""
+    info = _reply(value) | _model(model) | {"summary": True, "parentID": f"{row.id}{_ASKED}"}
+    if value.get("status") == "completed":
+        info["time"] = {"completed": times.get("created"), **times}
+    return info
+
+
+def _text(value: Value) -> Value:
+    return {"type": "text", "text": value.get("text")}
+
+
+def _file(value: Any) -> Value:
+    about = value if isinstance(value, dict) else {}
+    return {"type": "file", "mime": about.get("mime"), "url": about.get("uri") or about.get("url"), "filename": about.get("name")}
+
+
+def _shell(value: Value) -> Value:
+    """A command that the person ran themselves."""
+    output = value.get("output")
+    said = output.get("output") or output.get("text") if isinstance(output, dict) else output
+    return {"type": "text", "text": f"$ {value.get('command')}\n{said or ''}".rstrip(), "synthetic": True}
+
+
+def _retry(value: Value) -> Value:
+    error = value.get("error")
+    return {"type": "retry", "error": _error(error if isinstance(error, dict) else {}), "time": {"created": value.get("at")}}
+
+
+def _content(piece: Any, times: Value, *, ended: bool) -> Value:
+    """A piece of a reply as a part; what has no end is finished where the reply is."""
+    if not isinstance(piece, dict):
+        return {"type": "?", "value": piece}
+    own = piece.get("time")
+    own = own if isinstance(own, dict) else {}
+    start = own.get("ran") or own.get("created") or times.get("created")
+    end = own.get("completed") or (times.get("completed") or start if ended else None)
+    span = {"start": start} | ({"end": end} if end is not None else {})
+    kind = piece.get("type")
+    if kind in ("text", "reasoning"):
+        state = piece.get("state")
+        return {"type": kind, "text": piece.get("text"), "time": span, "metadata": {"provider": state}}
+    if kind == "tool":
+        return {"type": "tool", "callID": piece.get("id"), "tool": piece.get("name"), "state": _state(piece.get("state"), span)}
+    return piece
+
+
+def _state(value: Any, span: Value) -> Value:
+    """What became of a call."""
+    value = value if isinstance(value, dict) else {}
+    state: Value = {**value, "status": _STATUS.get(str(value.get("status")), value.get("status")), "time": span}
+    content = _list(value.get("content"))
+    texts = [each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)]
+    state["output"] = "\n".join(texts)
+    state["attachments"] = [_file(each) for each in content if isinstance(each, dict) and each.get("type") == "file"]
+    error = value.get("error")
+    if isinstance(error, dict):
+        told = _error(error)
+        state["error"] = told["message"]
+        metadata = value.get("metadata")
+        state["metadata"] = (metadata if isinstance(metadata, dict) else {}) | {
+            "interrupted": told["name"] == "MessageAbortedError",
+            "denied": "permission" in told["name"] or "reject" in told["name"],
+        }
+    return state
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
