@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -118,8 +120,37 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get("WATCHKEEPER_DEBUG"):
             raise
+        if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
+            return _say(f"the argument {odd[0]!a} is no valid UTF-8 text; name it by an id, or in other letters", 2)
+        if damage := _damage_in(arguments):
+            return _say(damage, 2)
         return _say(f"a fault of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where", 1)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _is_text(argument: str) -> bool:
+    """Whether it came as UTF-8: names of files need not."""
+    return not any("\ud800" <= character <= "\udfff" for character in argument)
+
+
+def _damage_in(arguments: Sequence[str]) -> str | None:
+    """What is wrong with the rows of the database that a command stumbled over, if it is they that are wrong."""
+    from watchkeeper.cli.options import chosen_path
+    from watchkeeper.store import database
+    from watchkeeper.store.odd_values import first_odd_value
+
+    named = [value for name, value in itertools.pairwise(arguments) if name == "--db"]
+    named += [one.removeprefix("--db=") for one in arguments if one.startswith("--db=")]
+    path = chosen_path(Path(named[-1]) if named else None)
+    try:
+        connection = database.open_readonly(path)
+        try:
+            odd = first_odd_value(connection)
+        finally:
+            connection.close()
+    except Exception:  # nothing more can be learned: the first fault is the one to tell
+        return None
+    return f"{path} is damaged: it holds a value that cannot be read ({odd}); go back to a backup (`wk doctor`)" if odd else None
 
 
 def _say(message: str, code: int) -> int:

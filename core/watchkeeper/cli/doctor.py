@@ -14,6 +14,7 @@ from watchkeeper.cli.options import db_option, json_option, print_json
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import database
 from watchkeeper.store.driver import SAFE_SQLITE, sqlite3
+from watchkeeper.store.odd_values import first_odd_value
 
 
 @click.command()
@@ -88,6 +89,9 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
             rows = connection.execute("PRAGMA integrity_check(3)").fetchall()
             whole = "; ".join(str(row[0]) for row in rows)
             checks.append(_check("integrity", "ok" if whole == "ok" else "bad", whole))
+            odd = first_odd_value(connection) if whole == "ok" else None
+            said = f"a value that cannot be read stands in {odd}; go back to a backup" if odd else "every value can be read"
+            checks.append(_check("values", "bad" if odd else "ok", said))
     except sqlite3.DatabaseError as error:
         checks = [_check("database", "bad", database.explain(path, error))]
     finally:

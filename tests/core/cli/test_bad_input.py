@@ -97,6 +97,37 @@ def test_a_prefix_is_enough_unless_it_is_ambiguous(wk: Wk, demo: Path) -> None:
 
 
 class TestTheDatabase:
+    @pytest.mark.parametrize(
+        ("change", "where", "command"),
+        [
+            ("UPDATE events SET data = '{' WHERE seq = 5", "events.data", ["show", "last", "--json"]),
+            ("UPDATE sessions SET goal = x'00ff'", "sessions.goal", ["sessions", "--json"]),
+            ("UPDATE sessions SET settings = '[1]'", "sessions.settings", ["resume", "last", "--headless"]),
+            ("UPDATE facts SET confidence = 'high'", "facts.confidence", ["memory", "search", "todo"]),
+        ],
+    )
+    def test_rows_that_cannot_be_read_are_told_as_damage(
+        self, wk: Wk, demo: Path, change: str, where: str, command: list[str]
+    ) -> None:
+        connection = sqlite3.connect(demo, isolation_level=None)
+        assert connection.execute(change).rowcount
+        connection.close()
+        said = wk(*command, "--db", demo)
+        if said.code:  # a command that does not read this value does what it does
+            assert said.code == 2
+            assert where in said.err
+            assert "damaged" in said.err
+        assert f"stands in {where}" in wk("doctor", "--db", demo).out
+
+    @pytest.mark.parametrize(
+        "command",
+        [["show", "\udcff"], ["cancel", "last", "\udcff"], ["steer", "last", "\udcff", "x"], ["sessions", "--search", "\udcff"]],
+    )
+    def test_an_argument_of_odd_bytes_is_one_line(self, wk: Wk, demo: Path, command: list[str]) -> None:
+        said = wk(*command, "--db", demo)
+        assert said.code in (0, 2, 3)
+        assert "fault" not in said.err
+
     def test_none_there_says_how_to_start(self, wk: Wk, tmp_path: Path) -> None:
         for arguments in (["sessions"], ["show", "last"], ["watch"], ["resume", "last"], ["memory", "status"]):
             said = wk(*arguments, "--db", tmp_path / "none.db")

@@ -79,7 +79,8 @@ def _own_places() -> Iterator[str]:
     """Where this worker's own code, and programs, lie: no user's files, unless somebody keeps them in such a place."""
     yield from _PROGRAMS
     yield from _SETTINGS
-    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(sys.executable), *mimetypes.knownfiles)
+    yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(sys.executable))
+    yield from map(str, mimetypes.knownfiles)
     yield from (place for place in sys.path if os.path.isabs(place))
     yield from (place for place in os.environ.get("PATH", "").split(os.pathsep) if os.path.isabs(place))
 
