@@ -106,3 +106,23 @@ async def test_a_terminal_of_20_by_5_says_how_the_run_stands_and_takes_keys(desk
         await until(pilot, lambda: "LIVE" in text_of(pilot))
         await pilot.resize_terminal(120, 40)
         await until(pilot, lambda: "Explore core" in text_of(pilot) and "2 Events" in text_of(pilot))
+
+
+async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(desk: Desk) -> None:
+    desk.host_pid = None
+    async with desk.app().run_test(size=(20, 5)) as pilot:
+        await until(pilot, lambda: "needs 80×24  ? Help" in text_of(pilot))
+        assert "† DEAD" in text_of(pilot)
+        await pilot.press("j")
+        await until(pilot, lambda: "├╴Explore core" in text_of(pilot))
+        await pilot.press("C")
+        await until(pilot, lambda: "y do it" in text_of(pilot))
+        await pilot.press("n", "s")
+        await until(pilot, lambda: f"† {desk.session.id}" in text_of(pilot))
+        await pilot.press("slash", *"cents")
+        await until(pilot, lambda: text_of(pilot).splitlines()[-3] == " cents" and desk.session.id in text_of(pilot))
+        await pilot.press("escape", "escape")
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{desk.path}{suffix}").unlink()
+        desk.time += 20
+        await until(pilot, lambda: "! NOT READ" in text_of(pilot) and " ! " in text_of(pilot).splitlines()[-2])

@@ -51,6 +51,10 @@ class WatchkeeperApp(ThemedApp):
     Screen { background: $background; color: $foreground; }
     RowView { background: $background; }
     RowView:focus { background: $background; }
+    .-cramped RowView, .-cramped RowView:focus, .-cramped .pane, .-cramped .pane:focus-within { border: none; }
+    .-cramped HitPane { max-height: 1; }
+    .-cramped Prompt { max-height: 100%; border-top: none; scrollbar-size: 0 0; }
+    .-cramped Prompt.-typing #question { display: none; }
     """
 
     def __init__(

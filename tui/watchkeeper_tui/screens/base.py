@@ -13,7 +13,7 @@ from watchkeeper_tui.slash import SLASHES, Parsed, completions, parse
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.status import KeyLine, StatusLine
+from watchkeeper_tui.widgets.status import CRAMPED, KeyLine, StatusLine
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
@@ -23,6 +23,8 @@ NOTICE_SECONDS = 6.0
 
 class WatchScreen(Screen[None]):
     """The common part. A subclass lays out its widgets, and shows each snapshot it is given."""
+
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("colon", "command_bar", "Command", id="command", show=False),

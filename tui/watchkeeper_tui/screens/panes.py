@@ -9,6 +9,7 @@ from textual.widget import Widget
 from watchkeeper_tui.layout import SPLITS
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.page import PageView
+from watchkeeper_tui.widgets.status import CRAMPED
 
 if TYPE_CHECKING:
     _Base = WatchScreen
@@ -26,11 +27,10 @@ LiveScreen { layout: vertical; }
 #panes.-frozen .pane { border: dashed $warning; }
 LiveScreen.-very-wide #panes { grid-columns: 5fr 6fr; }
 LiveScreen.-narrow #panes { grid-size: 1 2; grid-columns: 1fr; grid-rows: 11fr 9fr; }
-LiveScreen.-low.-narrow #panes, LiveScreen.-tiny #panes, LiveScreen.-zoom #panes {
+LiveScreen.-low.-narrow #panes, LiveScreen.-tiny #panes, LiveScreen.-cramped #panes, LiveScreen.-zoom #panes {
     grid-size: 1 1; grid-columns: 1fr; grid-rows: 1fr;
 }
 LiveScreen .-away { display: none; }
-LiveScreen.-tiny #status { display: none; }
 LiveScreen.-tiny .pane, LiveScreen.-tiny .pane:focus, LiveScreen.-tiny .pane:focus-within { border: none; }
 """
 
@@ -40,7 +40,7 @@ class Panes(_Base):
 
     # Instance variables of the base class, so no ClassVar.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-wide"), (170, "-very-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-tiny"), (14, "-low"), (20, "-tall")]  # noqa: RUF012
 
     lower = "agent"
     """The pane below the plan on a narrow screen."""

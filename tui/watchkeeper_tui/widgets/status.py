@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
 
 
+CRAMPED = (40, 10)
+"""With fewer columns or rows, the footer says what the dashboard needs, and the frames make room for rows."""
+NEEDED = " needs 80×24  "
+
+
 class StatusLine(Widget):
     """One line of plain words."""
 
@@ -84,7 +89,7 @@ class KeyLine(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        pieces: list[Piece] = [(" ", "text")]
+        pieces: list[Piece] = [(NEEDED, "waiting") if self._is_cramped else (" ", "text")]
         for _, _, group in self._groups():
             pieces += group
         return content(pieces, cast("WatchkeeperApp", self.app).palette)
@@ -94,9 +99,15 @@ class KeyLine(Widget):
             if start <= event.x < end:
                 self.post_message(self.Pressed(hint.action))
 
+    @property
+    def _is_cramped(self) -> bool:
+        return self.screen.size.width < CRAMPED[0] or self.screen.size.height < CRAMPED[1]
+
     def _fitting(self) -> list[KeyHint]:
-        """The hints that fit; the last two (command, help) always stay."""
+        """The hints that fit; the last two (command, help) always stay, where there is any room."""
         hints = list(self.hints)
+        if self._is_cramped:
+            return hints[-1:]
 
         def needed() -> int:
             return 1 + sum(len(hint.key) + len(hint.label) + 3 for hint in hints)
@@ -109,7 +120,7 @@ class KeyLine(Widget):
 
     def _groups(self) -> list[tuple[int, int, list[Piece]]]:
         groups: list[tuple[int, int, list[Piece]]] = []
-        start = 1
+        start = len(NEEDED) if self._is_cramped else 1
         for hint in self._fitting():
             dead = bool(hint.why_not)
             group: list[Piece] = [
