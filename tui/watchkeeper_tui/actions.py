@@ -16,7 +16,7 @@ from watchkeeper_tui.pausing import pauses_all
 from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState
-from watchkeeper_tui.targets import Request, Target, budget_of, cancellable
+from watchkeeper_tui.targets import Request, Target, budget_of, cancellable, is_planner
 
 _ENDED = ("done", "failed", "cancelled")
 
@@ -116,7 +116,13 @@ def _whole_run(kind: str) -> Callable[[Target, str], list[Request]]:
     return lambda target, text: [Request(kind, about=f"{kind} the run")]
 
 
+def _why_not_cancel_run(target: Target) -> str:
+    return "" if target.snapshot.state in (SessionState.LIVE, SessionState.PAUSED, SessionState.DEAD) else "the run is over"
+
+
 def _why_not_cancel(target: Target) -> str:
+    if is_planner(target):
+        return _why_not_cancel_run(target)
     if not target.tasks:
         return "select a task first"
     return "" if cancellable(target) else "it has ended"
@@ -270,7 +276,15 @@ _ACTIONS: tuple[Action, ...] = (
         compact_lines,
         once=True,
     ),
-    Action("cancel", "X", "Cancel", "cancel the task; what was done is kept", _cancel, _why_not_cancel, cancel_lines),
+    Action(
+        "cancel",
+        "X",
+        "Cancel",
+        "cancel the task (the planner: the whole run); what was done is kept",
+        _cancel,
+        _why_not_cancel,
+        cancel_lines,
+    ),
     Action(
         "pause_run",
         "P",
@@ -304,9 +318,7 @@ _ACTIONS: tuple[Action, ...] = (
         "Cancel run",
         "end the whole run; what was done is kept",
         _whole_run("cancel"),
-        lambda target: (
-            "" if target.snapshot.state in (SessionState.LIVE, SessionState.PAUSED, SessionState.DEAD) else "the run is over"
-        ),
+        _why_not_cancel_run,
         lambda target, text: ["Cancel the whole run: every task that has not ended is cancelled. What was done is kept."],
         once=True,
     ),

@@ -20,7 +20,7 @@ from textual.screen import Screen
 from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
-from watchkeeper_tui.keymap import shown_key, usable_keys
+from watchkeeper_tui.keymap import active_together, shown_key, usable_keys
 from watchkeeper_tui.layout import layout_file, load_layout, save_layout
 from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
@@ -34,6 +34,11 @@ from watchkeeper_tui.targets import OPENED_READ_ONLY
 from watchkeeper_tui.wearing import ThemedApp
 
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
+
+
+SEEN_SECONDS = 6.0
+"""How long a notice stays once somebody is back who can read it."""
+A_DAY = 86_400.0
 
 
 class SnapshotReady(Message):
@@ -97,6 +102,8 @@ class WatchkeeperApp(ThemedApp):
         self._focused: bool | None = None
         """Whether the terminal has the focus; None until it tells."""
         self._last_input = now()
+        self._seen = False
+        """Somebody is back, and has not had the time yet to read what was told."""
         self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
@@ -158,9 +165,12 @@ class WatchkeeperApp(ThemedApp):
         wanted = self.settings.notifications
         if not notices or not (wanted.when_focused or is_unattended(self._focused, self._last_input, self.now())):
             return
-        for notice in notices[:5]:
-            # Long enough to be found on coming back.
-            self.notify(notice.text, title=notice.title, severity=notice.severity, timeout=60, markup=False)
+        room = 3 if self.size.height >= 30 else 1
+        if len(self._notifications) + len(notices) > room:
+            self.clear_notifications()  # they must not cover what they tell of
+        for number, notice in enumerate(notices[:room], start=1):
+            more = f"  (+{len(notices) - room} more)" if number == room < len(notices) else ""
+            self.notify(f"{notice.text}{more}", title=notice.title, severity=notice.severity, timeout=A_DAY, markup=False)
         signal = terminal_signal(notices[0], wanted.terminal)
         if signal and self._driver is not None:
             self._driver.write(signal)
@@ -174,7 +184,34 @@ class WatchkeeperApp(ThemedApp):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.InputEvent):
             self._last_input = self.now()
+        if isinstance(event, (events.Key, events.MouseDown)) and len(self._notifications) and not self._seen:
+            self._seen = True
+            self.set_timer(SEEN_SECONDS, self._put_notices_away)
         await super().on_event(event)
+
+    def _put_notices_away(self) -> None:
+        self._seen = False
+        self.clear_notifications()
+
+    # Pictures of the screen.
+
+    def save_picture(self) -> None:
+        """Save the screen as SVG in the folder that the dashboard was started in, or hand it to the browser."""
+        self.deliver_screenshot(path=str(Path.cwd()))
+
+    def on_delivery_complete(self, event: events.DeliveryComplete) -> None:
+        event.prevent_default()  # the toolkit would read the path as markup
+        where = f"is in {sanitize(str(event.path))}" if event.path is not None else "was handed to the browser"
+        self._say_in_front(f"✓ the picture {where}", "done")
+
+    def on_delivery_failed(self, event: events.DeliveryFailed) -> None:
+        event.prevent_default()
+        self._say_in_front(f"✗ no picture: {sanitize(str(event.exception))}", "failed")
+
+    def _say_in_front(self, text: str, role: str) -> None:
+        front = next((each for each in reversed(self.screen_stack) if isinstance(each, WatchScreen)), None)
+        if front is not None:
+            front.say(text, role, seconds=12)
 
     # Keys.
 
@@ -182,14 +219,7 @@ class WatchkeeperApp(ThemedApp):
         self.key_problems: list[str] = []
         if not self.settings.keys:
             return {}
-        from watchkeeper_tui.screens.compaction import CompactionScreen
-        from watchkeeper_tui.screens.replay import ReplayScreen
-        from watchkeeper_tui.screens.sessions import SessionsScreen
-        from watchkeeper_tui.widgets.rows import RowView
-
-        common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
-        groups = [[*each.BINDINGS, *common] for each in (LiveScreen, SessionsScreen, CompactionScreen, ReplayScreen)]
-        used, self.key_problems = usable_keys(self.settings.keys, groups)
+        used, self.key_problems = usable_keys(self.settings.keys, active_together())
         return used
 
     def key_for(self, binding_id: str, default: str) -> str:
@@ -301,12 +331,12 @@ class WatchkeeperApp(ThemedApp):
         if isinstance(screen, LiveScreen):
             for action in ACTIONS:
                 yield SystemCommand(action.label, action.help, lambda action=action: screen.act(action.id))
-        if isinstance(screen, LiveScreen):
-            yield SystemCommand("Report", "what the selected agent was asked, gave back, made and took", screen.action_report)
+            for title, words, do in screen.commands():
+                yield SystemCommand(title, words, do)
         if isinstance(screen, WatchScreen):
             yield SystemCommand("Replay", "this session as it was, step by step", screen.action_replay)
             yield SystemCommand("Help", "keys and commands", screen.action_help)
-        yield SystemCommand("Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.deliver_screenshot))
+        yield SystemCommand("Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture))
         yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
 
 

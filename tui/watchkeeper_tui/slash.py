@@ -17,7 +17,7 @@ class Slash:
 
 
 SLASHES: tuple[Slash, ...] = (
-    Slash("pause", "[run]", "pause the selected agent, or the whole run", "pause"),
+    Slash("pause", "[run or now]", "pause the selected agent, the whole run, or the agent at once", "pause"),
     Slash("resume", "", "resume what is paused; start a host where none lives", "resume"),
     Slash("rerun", "[fresh]", "run the selected task again", "rerun"),
     Slash("cancel", "[run]", "cancel the selected task, or the whole run", "cancel"),

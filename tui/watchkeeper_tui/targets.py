@@ -95,6 +95,19 @@ def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFa
     return Target(snapshot, tuple(agents.values()), tuple(tasks.values()), read_only)
 
 
+def is_planner(target: Target) -> bool:
+    """The planner alone is meant, which has no task: what would end it is the end of the run."""
+    session = target.snapshot.session
+    agent = target.agent
+    return (
+        len(target.agents) == 1
+        and not target.tasks
+        and session is not None
+        and agent is not None
+        and (agent.id == session.planner_agent_id)
+    )
+
+
 def cancellable(target: Target) -> list[TaskFacts]:
     """The tasks that have not ended."""
     return [task for task in target.tasks if task.status not in ("done", "failed", "cancelled", "dropped")]

@@ -18,13 +18,13 @@ from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.exporting import Exporting
+from watchkeeper_tui.screens.live_commands import Commanding
 from watchkeeper_tui.screens.live_help import Group, live_help
 from watchkeeper_tui.screens.looking import Looking
 from watchkeeper_tui.screens.panes import LAYOUT_CSS, Panes
 from watchkeeper_tui.screens.statements import status_pieces
-from watchkeeper_tui.slash import Parsed
 from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.targets import Target, target_of
+from watchkeeper_tui.targets import Target, is_planner, target_of
 from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.compaction import CompactionView
 from watchkeeper_tui.widgets.events import EventsView
@@ -43,7 +43,7 @@ FIRST_HINT = (
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
-class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
+class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
     """What goes on, and what can be done about it."""
 
     DEFAULT_CSS = LAYOUT_CSS
@@ -345,38 +345,11 @@ class LiveScreen(Acting, Exporting, Looking, Panes, WatchScreen):
     def action_sessions(self) -> None:
         self.watch_app.open_sessions("")
 
-    # Commands that only this screen knows; the rest stand for actions.
-
-    def run_slash(self, parsed: Parsed) -> None:
-        assert parsed.slash is not None
-        name, argument = parsed.slash.name, parsed.argument
-        tabs = {"memory": "Memory", "context": "Memory", "usage": "Metrics", "cost": "Metrics"}
-        verb, _, words = argument.partition(" ")
-        if name == "memory" and verb == "sync":
-            self.act("memory_sync")
-        elif name == "memory" and verb not in ("", "status", "search"):
-            self.say("/memory takes status, sync, or search and words", "failed")
-        elif name in tabs:
-            if name == "memory":
-                self.words["agent"] = words.strip()
-            self.agent_pane.open_page(tabs[name])
-            self.action_pane("agent")
-            self.redraw()
-        elif name == "agent":
-            self.action_report()
-        elif name == "freeze":
-            self.action_freeze()
-        elif name == "export" and self.newest.session is not None:
-            self.export_session(self.newest.session.id, argument)
-        elif parsed.slash.action:
-            variant = {("pause", "run"): "pause_run", ("cancel", "run"): "cancel_run", ("rerun", "fresh"): "rerun_fresh"}
-            self.act(variant.get((name, argument), parsed.slash.action), argument)
-        else:
-            super().run_slash(parsed)
-
     def act(self, name: str, text: str = "") -> None:
         # From here on the selection is the user's: it must not move on to another agent under a preview.
         self.plan.touched = True
+        if name == "cancel" and is_planner(self.target):
+            name = "cancel_run"
         super().act(name, text)
 
     def help_groups(self) -> list[Group]:
