@@ -267,7 +267,7 @@ class SessionHost:
         )
         if planner_id is None:
             return
-        free = self._settings.max_parallel - sum(1 for agent_id in self._loops if agent_id != planner_id)
+        free = self._settings.max_parallel - len(self._loops) + (planner_id in self._loops)
         while free > 0 and (task_id := self._board.next_ready(self._only)) is not None:
             task = plans.load_task(self.store, task_id)
             if task is None:
