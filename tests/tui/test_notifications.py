@@ -145,3 +145,50 @@ async def test_a_key_that_is_taken_is_refused_in_one_line(desk: Desk) -> None:
         await until(pilot, lambda: "'f' is freeze's key" in text_of(pilot) and "keys.act.fly is no action" in text_of(pilot))
         await pilot.press("p")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
+
+
+@pytest.mark.parametrize(("size", "most"), [((120, 40), 3), ((80, 24), 1)])
+async def test_notices_wait_for_whoever_comes_back_and_cover_little(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], most: int
+) -> None:
+    monkeypatch.setattr("watchkeeper_tui.app.SEEN_SECONDS", 0.05)
+    app = desk.app(settings=Settings(notifications=Notifications(terminal="off")))
+    async with app.run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        app.post_message(events.AppBlur())
+        await pilot.pause()
+        desk.session.connection.execute("UPDATE tasks SET status = 'failed'")
+        desk.feed.wake()
+        await until(pilot, lambda: f"(+{4 - most} more)" in text_of(pilot))
+        assert len(app._notifications) == most
+        desk.time += 7_200
+        ask(desk)
+        desk.feed.wake()
+        await until(pilot, lambda: "needs you" in text_of(pilot))
+        assert 0 < len(app._notifications) <= most
+        await pilot.press("j")
+        await until(pilot, lambda: len(app._notifications) == 0)
+
+
+async def test_every_screens_keys_can_be_changed_and_a_panes_own_clash_is_seen(desk: Desk) -> None:
+    wanted = {"message.next": "ctrl+n", "compare.swap": "x", "fork.filter": "f", "agent.pin": "p", "agent.next_tab": "ctrl+l"}
+    app = desk.app(settings=Settings(keys=wanted))
+    assert [problem for problem in app.key_problems if "agent.pin" not in problem] == []
+    assert "'p' is act.pause's key" in app.key_problems[0]
+
+
+async def test_a_picture_of_the_screen_is_saved_and_said_or_the_reason_is(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "[red]here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    app = desk.app()
+    async with app.run_test(size=WIDE, notifications=True) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        app.save_picture()
+        await until(pilot, lambda: "✓ the picture is in " in text_of(pilot))
+        assert "Explore" in next(folder.glob("*.svg")).read_text()
+        monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
+        app.save_picture()
+        await until(pilot, lambda: "✗ no picture: " in text_of(pilot) and "No such file" in text_of(pilot))

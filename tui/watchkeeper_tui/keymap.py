@@ -17,6 +17,31 @@ def normal(keys: str) -> frozenset[str]:
     return frozenset(_character_to_key(part) if len(part) == 1 else part for part in parts)
 
 
+def active_together() -> list[list[BindingType]]:
+    """The bindings of each screen, and of the panes in it that have keys of their own, with those that every screen has."""
+    from watchkeeper_tui.screens.base import WatchScreen
+    from watchkeeper_tui.screens.compaction import CompactionScreen
+    from watchkeeper_tui.screens.compare import CompareScreen
+    from watchkeeper_tui.screens.fork import ForkScreen
+    from watchkeeper_tui.screens.live import LiveScreen
+    from watchkeeper_tui.screens.message import MessageScreen
+    from watchkeeper_tui.screens.replay import ReplayScreen
+    from watchkeeper_tui.screens.sessions import SessionsScreen
+    from watchkeeper_tui.widgets.agent import AgentPane
+    from watchkeeper_tui.widgets.replay import ReplayAgentPane
+    from watchkeeper_tui.widgets.rows import RowView
+
+    common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
+    screens = (LiveScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen)
+    groups = [[*screen.BINDINGS, *common] for screen in screens]
+    for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
+        own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}
+        # Where a pane has a key of the screen's for itself, that is meant.
+        rest = [each for each in screen.BINDINGS if isinstance(each, Binding) and not normal(each.key) & own]
+        groups.append([*pane.BINDINGS, *rest, *common])
+    return groups
+
+
 def usable_keys(wanted: Mapping[str, str], groups: Iterable[Iterable[BindingType]]) -> tuple[dict[str, str], list[str]]:
     """The part of `wanted` that can be used, and one line for each that cannot.
 

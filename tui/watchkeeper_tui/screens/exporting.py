@@ -1,4 +1,4 @@
-"""`/export`: the run that is shown, as one file, written by the command line in a process of its own."""
+"""Exporting: the run that is shown, as one file, written by the command line in a process of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from watchkeeper_tui import figures
-from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 
 if TYPE_CHECKING:
@@ -43,7 +43,9 @@ class Exporting(_Base):
         if self._closing:
             return
         if problem:
-            self.say(f"✗ not exported: {clip(sanitize(problem), 300)}", "failed", seconds=NOTICE_SECONDS)
+            self.say(f"✗ not exported: {self.trouble(problem)}", "failed", seconds=NOTICE_SECONDS)
             return
         took = f", {figures.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
-        self.say(f"✓ {sanitize(done.path)}  {done.bytes:,} bytes{took}", "done", seconds=NOTICE_SECONDS)
+        path = Path(done.path)
+        said = f"✓ {sanitize(path.name)}  {done.bytes:,} bytes{took}  in {sanitize(str(path.parent))}"
+        self.say(said, "done", seconds=NOTICE_SECONDS)

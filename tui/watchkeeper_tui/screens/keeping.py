@@ -17,22 +17,15 @@ from watchkeeper.store import library
 from watchkeeper.store.dashboard_sessions import SessionLine
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
-from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.screens.exporting import Exporting
 from watchkeeper_tui.screens.statements import LOCKED, LOCKED_AFTER_SECONDS
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.sessions import DeletedLine, SessionsView, session_name, tags_of
 
-if TYPE_CHECKING:
-    _Base = WatchScreen
-else:
-    _Base = object
-
 T = TypeVar("T")
 
-EXPORT_NOTICE_SECONDS = 30.0
 
-
-class Keeping(_Base):
+class Keeping(Exporting):
     """A screen that changes the sessions of its list."""
 
     gone: tuple[library.Deleted, ...] = ()
@@ -293,26 +286,6 @@ class Keeping(_Base):
         ]
 
         def start(form: str) -> Callable[[], None]:
-            return lambda: self._start_export(row.id, form, folder)
+            return lambda: self.export_session(row.id, form)
 
         self.prompt.ask_key(question, {key: start(form) for key, (form, _) in FORMS.items()})
-
-    def _start_export(self, session_id: str, form: str, folder: Path) -> None:
-        self.say(f"exporting {session_id} as {form} …", "muted", seconds=600)
-        self.run_worker(self._export(session_id, form, folder), exit_on_error=False, group="export")
-
-    async def _export(self, session_id: str, form: str, folder: Path) -> None:
-        from watchkeeper_tui.exporting import export
-
-        try:
-            done = await export(self.watch_app.database_path, session_id, form, folder)
-        except (OSError, ValueError, KeyError) as error:
-            self.say(f"✗ not exported: {clip(sanitize(str(error)), 300)}", "failed", seconds=12)
-            return
-        if done.problem:
-            self.say(f"✗ not exported: {clip(sanitize(done.problem), 300)}", "failed", seconds=12)
-            return
-        took = f", {figures.plural(done.redacted, 'secret')} taken out" if done.redacted else ""
-        name = sanitize(Path(done.path).name)
-        said = f"✓ {name}  {done.bytes:,} bytes{took}  in {sanitize(str(Path(done.path).parent))}"
-        self.say(said, "done", seconds=EXPORT_NOTICE_SECONDS)
