@@ -132,3 +132,30 @@ async def test_what_became_of_several_commands_is_told_together_with_the_reason_
         desk.feed.wake()
         await until(pilot, lambda: "pause ×2: 1 applied, 1 refused — pause explorer-4: explorer-4 is idle" in text_of(pilot))
         assert json.loads(desk.session.commands()[0][3]) == {}
+
+
+async def test_an_agent_chosen_in_a_frozen_view_is_shown_as_it_was_then(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await until(pilot, lambda: "core has 30 Python files" in text_of(pilot))
+        await pilot.press("f")
+        await until(pilot, lambda: "VIEW FROZEN" in text_of(pilot))
+        desk.session.message("explorer3", "user", "Explore docs: which pages?")
+        await choose(pilot, "task:t-docs")
+        await pilot.press("3", "right")
+        await until(pilot, lambda: "which pages?" in text_of(pilot) or "no messages" in text_of(pilot))
+        desk.session.message("explorer3", "assistant", "Twelve of them.")
+        desk.feed.wake()
+        await until(pilot, lambda: "Unfreeze" in text_of(pilot))
+        await pilot.pause(0.3)
+        assert "Twelve of them." not in text_of(pilot)
+        await pilot.press("f")
+        await until(pilot, lambda: "Twelve of them." in text_of(pilot))
+
+
+async def test_a_frozen_view_of_a_dead_run_does_not_say_that_it_goes_on(desk: Desk) -> None:
+    desk.host_pid = None
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "DEAD" in text_of(pilot))
+        await pilot.press("f")
+        await until(pilot, lambda: "the view is frozen; f lets it follow" in text_of(pilot))

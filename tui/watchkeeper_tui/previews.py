@@ -56,7 +56,8 @@ def compact_lines(target: Target, text: str) -> list[str]:
             f" now → about {figures.tokens(guess.tokens_left)} ({figures.change(guess.tokens_now, guess.tokens_left)})"
             f" by {sanitize(figures.model_name(guess.model))}, {price}"
         )
-        lines.append(f"  estimated from {guess.basis}; the agent goes on working meanwhile")
+        beside = "the agent goes on working meanwhile" if target.hosted else "a host is started for it alone"
+        lines.append(f"  estimated from {guess.basis}; {beside}")
     if len(target.agents) > 4:
         lines.append(f"  and {len(target.agents) - 4} more")
     lines.append("Nothing is lost: messages stay in the store, and u goes back to the view before.")

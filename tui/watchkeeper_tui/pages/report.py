@@ -150,18 +150,18 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     split = f"  in {agent.input_tokens:,} · out {agent.output_tokens:,}"
     cached = f" · cache read {agent.cache_read_tokens:,}, written {agent.cache_write_tokens:,}"
     rows: list[tuple[str, Sequence[Piece]]] = [
-        ("tokens", [(f"{agent.total_tokens:,}", "tokens"), (split + cached, "muted"), _exact(report.estimated_usage, report)]),
+        ("tokens", [(f"{agent.total_tokens:,}", "tokens"), _exact(report.estimated_usage, report), (split + cached, "muted")]),
         ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *_price(agent, report)]),
         (
             "elapsed",
-            [(figures.duration(whole), "text"), (f"  {figures.duration(agent.active_seconds)} in steps", "muted"), EXACT],
+            [(figures.duration(whole), "text"), EXACT, (f"  {figures.duration(agent.active_seconds)} in steps", "muted")],
         ),
         ("calls", [(f"{agent.model_calls:,} to models", "text"), EXACT]),
         ("retries", [(f"{agent.retries:,}", "retrying" if agent.retries else "text"), EXACT]),
         ("errors", [(f"{agent.errors:,}", "failed" if agent.errors else "text"), EXACT]),
         (
             "memory",
-            [(f"{agent.last_seq:,} messages", "text"), (f"  {figures.tokens(agent.message_tokens)} tok  estimated", "muted")],
+            [(f"{agent.last_seq:,} messages", "text"), (f"  estimated  {figures.tokens(agent.message_tokens)} tok", "muted")],
         ),
         ("compacted", _compacted(agent, mine)),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
@@ -147,8 +148,19 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
             self.snapshot = snapshot
             if self.is_in_sight:
                 self._draw(now)
+        elif self._wants_detail(snapshot):
+            # An agent that was first looked at in a frozen view is shown as it was then, and stays so.
+            self.snapshot = replace(self.snapshot, detail=snapshot.detail)
+            if self.is_in_sight:
+                self._draw(self.frozen_at)
         if self.is_in_sight:
             self._draw_edges(now)
+
+    def _wants_detail(self, snapshot: Snapshot) -> bool:
+        """Whether the agent that is looked at was read only since the view was frozen."""
+        held, read = self.snapshot.detail, snapshot.detail
+        wanted = self.agent_pane.agent_id
+        return read is not None and read.agent_id == wanted and (held is None or held.agent_id != wanted)
 
     def tick(self, now: float) -> None:
         if not self.is_in_sight:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from watchkeeper_tui.plan_tree import ORDERS, PlanRows, plan_rows
 from watchkeeper_tui.screens.base import WatchScreen
-from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.agent import AgentPane
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.events import EventsView
@@ -162,7 +162,8 @@ class Looking(_Base):
         now = self.watch_app.now()
         if self.frozen_at is None:
             self.frozen_at = now
-            self.say("the view is frozen, the run goes on; f lets it follow again", "muted")
+            goes_on = ", the run goes on" if self.newest.state is SessionState.LIVE else ""
+            self.say(f"the view is frozen{goes_on}; f lets it follow again", "muted")
         else:
             self.frozen_at = None
             self.snapshot = self.newest

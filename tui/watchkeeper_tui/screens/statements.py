@@ -146,7 +146,7 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
     if snapshot.state is SessionState.DEAD:
         return [
             ("† no host drives this run", "dead"),
-            (f" since {figures.when(session.last_active, now)}; ", "text"),
+            (f", its last sign was {figures.when(session.last_active, now)}; ".replace("was now", "just now"), "text"),
             ("r", "key"),
             (" starts one, and it carries on from the exact step", "text"),
         ]
