@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core.transcripts.opencode_book import Book, Layout
 
 from watchkeeper.records.model import Cost, PriceStatus
 from watchkeeper.store import database
@@ -120,6 +121,20 @@ def dollar_a_token(each: ModelCall) -> Cost:
     return Cost(float(usd), PriceStatus.EXACT if each.exact else PriceStatus.ESTIMATED)
 
 
+def work(session: str = Log().session, turns: int = 6) -> Log:
+    log = Log(session)
+    log.user("Mend the cache")
+    for turn in range(turns):
+        log.reply(text(f"Step {turn}."), id=f"msg_{session[:2]}{turn}", output=1, stop=None)
+        log.reply(call("Bash", f"t{turn}", command=f"step {turn}"), id=f"msg_{session[:2]}{turn}", output=20, stop="tool_use")
+        log.add("queue-operation", operation="enqueue")
+        log.result(f"t{turn}")
+        if turn == 3:
+            log.boundary()
+            log.summary("Half of it.")
+    return log
+
+
 class Store:
     """A database to import into and to ask."""
 
@@ -180,3 +195,9 @@ def logs(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
     folder.mkdir()
     return folder
+
+
+@pytest.fixture(params=["database", "tree"])
+def write(request: pytest.FixtureRequest) -> Layout:
+    """A way to write sessions of OpenCode."""
+    return Book.database if request.param == "database" else Book.tree

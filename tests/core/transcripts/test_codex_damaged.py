@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.core.transcripts.codex_rollout import spawned_tree
 from tests.core.transcripts.conftest import Store
-from tests.core.transcripts.test_codex_sessions import _tree
+from tests.core.transcripts.opencode_book import Book, compacted, family, lively
 from tests.core.transcripts.test_damaged_logs import _damage
-from tests.core.transcripts.test_opencode_sessions import Book, _compacted, _family, _lively
 
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.transcripts.codex import PROGRAM
@@ -23,7 +23,7 @@ FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 
 
 def _codex_lines() -> list[bytes]:
-    root, child = _tree("stamped anew")
+    root, child = spawned_tree("stamped anew")
     child.item("reasoning", summary=[{"type": "summary_text", "text": "Hm."}], encrypted_content="eA==")
     child.call("p", name="update_plan", plan=[{"step": "a", "status": "pending"}]).output("p", {"content": "x", "success": False})
     child.add("compacted", {"message": "So far", "replacement_history": [{"type": "message", "role": "user", "content": "x"}]})
@@ -95,9 +95,9 @@ def test_no_value_in_a_line_of_codex_makes_its_reader_fail(lines: list[tuple[str
 
 
 def _book() -> Book:
-    book, session, _ = _family()
-    _compacted(book, session, tail=next(iter(book.messages)))
-    other, steps = _lively()
+    book, session, _ = family()
+    compacted(book, session, tail=next(iter(book.messages)))
+    other, steps = lively()
     for step in steps[:5]:
         step()
     for mine, theirs in ((book.sessions, other.sessions), (book.messages, other.messages), (book.parts, other.parts)):

@@ -6,83 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.core.transcripts.codex_rollout import CHILD, ROOT, Rollout, spawned, spawned_tree
 from tests.core.transcripts.conftest import Store
-
-ROOT = "019a0000-0000-7000-8000-000000000001"
-CHILD = "019a0000-ea60-7000-8000-000000000002"
-"""Made a minute after `ROOT`."""
-GRANDCHILD = "019a0001-d4c0-7000-8000-000000000003"
-FORK = "019a0002-bf20-7000-8000-000000000004"
-OLD_TURN = "019a0000-1000-7000-8000-00000000000a"
-"""A turn of `ROOT`, made before `CHILD`."""
-
-
-class Rollout:
-    """Lines of one thread's log, a second apart."""
-
-    def __init__(self, thread: str = ROOT, *, minute: int = 0, model: str = "gpt-5.1-codex", **meta: Any) -> None:
-        self.thread = thread
-        self.lines: list[dict[str, Any]] = []
-        self._second = minute * 60
-        self._total = [0, 0, 0]
-        self.add("session_meta", {
-            "id": thread, "timestamp": self.now, "cwd": "/home/somebody/project", "cli_version": "0.101.0", "source": "cli",
-            "model_provider": "openai", **meta,
-        })  # fmt: skip
-        self.add("turn_context", {"cwd": "/home/somebody/project", "model": model, "approval_policy": "never"})
-
-    @property
-    def now(self) -> str:
-        return f"2026-02-03T04:{self._second // 60:02d}:{self._second % 60:02d}.000Z"
-
-    def add(self, kind: str, payload: dict[str, Any], *, wait: int = 1) -> Rollout:
-        self._second += wait
-        self.lines.append({"timestamp": self.now, "type": kind, "payload": payload})
-        return self
-
-    def item(self, kind: str, **about: Any) -> Rollout:
-        return self.add("response_item", {"type": kind, **about})
-
-    def event(self, kind: str, **about: Any) -> Rollout:
-        return self.add("event_msg", {"type": kind, **about})
-
-    def user(self, text: str) -> Rollout:
-        return self.item("message", role="user", content=[{"type": "input_text", "text": text}])
-
-    def says(self, text: str) -> Rollout:
-        return self.item("message", role="assistant", content=[{"type": "output_text", "text": text}])
-
-    def call(self, call_id: str, name: str = "shell", **arguments: Any) -> Rollout:
-        return self.item("function_call", call_id=call_id, name=name, arguments=json.dumps(arguments))
-
-    def output(self, call_id: str, output: Any = "fine") -> Rollout:
-        return self.item("function_call_output", call_id=call_id, output=output)
-
-    def tokens(self, prompt: int, cached: int, output: int, *, last: bool = True, again: bool = False) -> Rollout:
-        """A count: what the last call used, and the sum so far."""
-        if not again:
-            self._total = [old + new for old, new in zip(self._total, (prompt, cached, output), strict=True)]
-        names = ("input_tokens", "cached_input_tokens", "output_tokens")
-        info: dict[str, Any] = {"total_token_usage": dict(zip(names, self._total, strict=True)), "model_context_window": 272_000}
-        if last:
-            info["last_token_usage"] = dict(zip(names, (prompt, cached, output), strict=True))
-        return self.event("token_count", info=info, rate_limits=None)
-
-    @property
-    def bytes(self) -> bytes:
-        return b"".join(json.dumps(line).encode() + b"\n" for line in self.lines)
-
-    def write(self, folder: Path, day: str = "2026/02/03") -> Path:
-        path = folder / day / f"rollout-2026-02-03T04-00-00-{self.thread}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(self.bytes)
-        return path
-
-
-def _spawned(parent: str, depth: int = 1, **about: Any) -> dict[str, Any]:
-    spawn = {"parent_thread_id": parent, "depth": depth, "agent_nickname": "Kepler", "agent_role": "explorer"}
-    return {"source": {"subagent": {"thread_spawn": spawn}}, **about}
 
 
 def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path) -> None:
@@ -227,117 +152,6 @@ def test_errors_and_interruptions_are_events(store: Store, logs: Path) -> None:
     ]
 
 
-AGENTS = "SELECT a.name, a.role, a.last_seq, a.output_tokens, p.name FROM agents a LEFT JOIN agents p ON p.id = a.parent_agent_id ORDER BY a.created_at"
-
-
-def _tree(copied: str) -> tuple[Rollout, Rollout]:
-    """A thread and one that it spawned, whose log begins with a copy of the other's, as different versions write it."""
-    root = Rollout().event("task_started", turn_id=OLD_TURN, model_context_window=272_000).user("Mend the cache")
-    root.call("s1", name="spawn_agent", message="Look for it", agent_type="explorer").tokens(1_000, 0, 50)
-    history = list(root.lines)
-    root.event("collab_agent_spawn_end", call_id="s1", sender_thread_id=ROOT, new_thread_id=CHILD, new_agent_nickname="Kepler",
-               new_agent_role="explorer", prompt="Look for it", status="running")  # fmt: skip
-    root.output("s1", json.dumps({"agent_id": CHILD, "nickname": "Kepler"})).says("Waiting.").tokens(2_000, 1_000, 30)
-    child = Rollout(CHILD, minute=1, **_spawned(ROOT, forked_from_id=ROOT))
-    began = child.lines[0]["timestamp"]
-    context = child.lines.pop()
-    if copied == "as it was":
-        child.lines += history
-    elif copied == "stamped anew":
-        child.lines += [line | {"timestamp": began} for line in history]
-    elif copied == "without its header":
-        child.lines += [line | {"timestamp": began} for line in history[1:]]
-    elif copied == "its header alone":
-        child.lines.append(history[0] | {"timestamp": began})
-    child._total = [1_000, 0, 50] if copied not in ("not at all", "its header alone") else [0, 0, 0]
-    child.event("task_started", turn_id=CHILD.replace("ea60", "ea70"), model_context_window=272_000)
-    child.lines.append(context | {"timestamp": child.now})
-    child.user("Look for it").says("Found.").tokens(700, 200, 9)
-    return root, child
-
-
-@pytest.mark.parametrize("copied", ["not at all", "as it was", "stamped anew", "without its header", "its header alone"])
-@pytest.mark.parametrize("first", ["parent", "child"])
-def test_what_a_spawned_thread_copies_of_its_parent_counts_once(store: Store, logs: Path, copied: str, first: str) -> None:
-    root, child = _tree(copied)
-    paths = [root.write(logs), child.write(logs)]
-    for path in paths if first == "parent" else reversed(paths):
-        store.run(path)
-    assert store.counts()["sessions"] == 1
-    # The parent: 50 + 30 tokens out; the child: 9, and two messages of its own.
-    assert sorted(store.all(AGENTS)) == [("Kepler", "explorer", 2, 9, "main"), ("main", "main", 4, 80, None)]
-    row = store.one("SELECT input_tokens, cache_read_tokens, output_tokens, model_calls FROM sessions")
-    assert tuple(row) == (1_000 + 1_000 + 500, 1_000 + 200, 89, 3)
-    assert store.counts()["tool_calls"] == 1
-
-
-def test_a_copied_history_without_dated_ids_is_told_by_its_time(store: Store, logs: Path) -> None:
-    root = Rollout("parent").user("Mend the cache").says("a").tokens(1_000, 0, 50)
-    child = Rollout("child", minute=5, **_spawned("parent"))
-    began = child.lines[0]["timestamp"]
-    child.lines += [line | {"timestamp": began} for line in root.lines]
-    child._total = [1_000, 0, 50]
-    child.user("Look for it").says("Found.").tokens(700, 200, 9)
-    for log in (root, child):
-        log.write(logs)
-    store.run(logs)
-    assert tuple(store.one("SELECT output_tokens, model_calls FROM sessions")) == (59, 2)
-    assert sorted(row[2] for row in store.all(AGENTS)) == [2, 2]
-
-
-def test_a_thread_that_a_person_forked_is_a_session_with_the_others_context_and_none_of_its_work(
-    store: Store, logs: Path
-) -> None:
-    root = Rollout().event("task_started", turn_id=OLD_TURN).user("Mend the cache").call("c1").tokens(1_000, 0, 50).output("c1")
-    fork = Rollout(FORK, minute=4, forked_from_id=ROOT)
-    fork.lines += [line | {"timestamp": fork.lines[0]["timestamp"]} for line in root.lines]
-    fork._total = [1_000, 0, 50]
-    fork.event("task_started", turn_id=FORK.replace("bf20", "bf30")).user("Another way").says("Done.").tokens(900, 0, 7)
-    root.write(logs)
-    store.run(root.write(logs), fork.write(logs))
-    rows = store.all(
-        "SELECT s.output_tokens, s.model_calls, f.source, a.last_seq FROM sessions s LEFT JOIN sessions f ON f.id = s.forked_from JOIN agents a ON a.session_id = s.id ORDER BY s.created_at"
-    )
-    assert rows == [(50, 1, None, 3), (7, 1, f"codex:{ROOT}", 5)]
-    assert store.counts()["tool_calls"] == 1
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_grandchild_stands_in_the_session_at_the_top(store: Store, logs: Path, named: bool) -> None:
-    about: dict[str, Any] = {"session_id": ROOT} if named else {}
-    Rollout().user("go").says("a").tokens(10, 0, 1).write(logs)
-    Rollout(CHILD, minute=1, **_spawned(ROOT), **about).user("x").says("b").tokens(10, 0, 2).write(logs)
-    deep = Rollout(GRANDCHILD, minute=2, **_spawned(CHILD, 2), **about).user("y").says("c").tokens(10, 0, 4)
-    deep.write(logs, "2026/02/04")
-    store.run(logs)
-    assert store.counts()["sessions"] == 1
-    assert [(row[3], row[4]) for row in store.all(AGENTS)] == [(1, None), (2, "main"), (4, "Kepler")]
-
-
-def test_a_child_whose_parents_log_is_lost_is_kept_below_an_empty_agent(store: Store, logs: Path) -> None:
-    store.run(Rollout(CHILD, **_spawned(ROOT)).user("x").says("b").tokens(10, 0, 2).write(logs))
-    assert sorted(store.all(AGENTS)) == [("Kepler", "explorer", 2, 2, "main"), ("main", "main", 0, 0, None)]
-    assert store.one("SELECT source FROM sessions") == f"codex:{ROOT}"
-
-
-def test_an_agent_whose_log_is_lost_stands_in_the_tree_with_how_it_ended(store: Store, logs: Path) -> None:
-    log = _tree("not at all")[0]
-    log.event("collab_waiting_end", sender_thread_id=ROOT, call_id="w", statuses={CHILD: {"errored": "no credit"}})
-    store.run(log.write(logs))
-    assert store.all("SELECT name, role, status, current_goal FROM agents WHERE parent_agent_id IS NOT NULL") == [
-        ("Kepler", "explorer", "failed", "Look for it")
-    ]
-
-
-def test_threads_that_are_each_others_parents_stand_in_no_circle(store: Store, logs: Path) -> None:
-    Rollout(CHILD, **_spawned(GRANDCHILD, 2)).user("x").write(logs)
-    Rollout(GRANDCHILD, **_spawned(CHILD, 2)).user("y").write(logs)
-    report = store.run(logs)
-    assert report.lines == 6
-    for agent, parent in store.all("SELECT id, parent_agent_id FROM agents"):
-        assert agent != parent
-
-
 def test_the_oldest_logs_have_bare_items_and_no_times(store: Store, logs: Path) -> None:
     lines: list[dict[str, Any]] = [
         {"id": ROOT, "timestamp": "2025-06-01T10:00:00.000Z", "instructions": None, "git": {}},
@@ -361,7 +175,7 @@ def test_the_oldest_logs_have_bare_items_and_no_times(store: Store, logs: Path) 
 
 
 def test_a_log_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(store: Store, logs: Path, open_store: Any) -> None:
-    root, child = _tree("stamped anew")
+    root, child = spawned_tree("stamped anew")
     whole = open_store("whole")
     paths = [root.write(logs), child.write(logs)]
     whole.run(*paths)
@@ -407,7 +221,7 @@ def test_a_log_that_was_rewritten_or_cut_loses_nothing_and_doubles_nothing(store
 
 
 def test_a_header_longer_than_what_is_looked_at_first_is_read(store: Store, logs: Path) -> None:
-    log = Rollout(CHILD, **_spawned(ROOT), base_instructions={"text": "x" * 100_000})
+    log = Rollout(CHILD, **spawned(ROOT), base_instructions={"text": "x" * 100_000})
     store.run(log.user("go").says("a").write(logs))
     assert store.one("SELECT source FROM sessions") == f"codex:{ROOT}"
 

@@ -8,27 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.core.transcripts.conftest import Log, Store, call, text
+from tests.core.transcripts.conftest import Log, Store, work
 
 from watchkeeper.transcripts import importer as importing
 from watchkeeper.transcripts import lines
 from watchkeeper.transcripts.sessionfold import SessionFold
 
 OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
-
-
-def _work(session: str = Log().session, turns: int = 6) -> Log:
-    log = Log(session)
-    log.user("Mend the cache")
-    for turn in range(turns):
-        log.reply(text(f"Step {turn}."), id=f"msg_{session[:2]}{turn}", output=1, stop=None)
-        log.reply(call("Bash", f"t{turn}", command=f"step {turn}"), id=f"msg_{session[:2]}{turn}", output=20, stop="tool_use")
-        log.add("queue-operation", operation="enqueue")
-        log.result(f"t{turn}")
-        if turn == 3:
-            log.boundary()
-            log.summary("Half of it.")
-    return log
 
 
 CONTENTS = (
@@ -48,7 +34,7 @@ def contents(store: Store) -> list[object]:
 
 
 def test_a_second_import_adds_nothing(store: Store, logs: Path) -> None:
-    path = _work().write(logs)
+    path = work().write(logs)
     store.run(path)
     before, counts = contents(store), store.counts()
     report = store.run(path)
@@ -62,7 +48,7 @@ def test_a_second_import_adds_nothing(store: Store, logs: Path) -> None:
 def test_a_log_that_grows_ends_as_if_it_had_been_imported_at_once(
     store: Store, open_store: Callable[[str], Store], logs: Path, step: int
 ) -> None:
-    log, whole = _work(), open_store("whole")
+    log, whole = work(), open_store("whole")
     whole.run(log.write(logs))
     path = logs / "growing" / f"{log.session}.jsonl"
     path.parent.mkdir()
@@ -75,7 +61,7 @@ def test_a_log_that_grows_ends_as_if_it_had_been_imported_at_once(
 
 
 def test_only_the_new_lines_of_a_log_that_grew_are_read(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     store.run(log.write(logs))
     log.user("And now?")
     report = store.run(log.write(logs))
@@ -83,7 +69,7 @@ def test_only_the_new_lines_of_a_log_that_grew_are_read(store: Store, logs: Path
 
 
 def test_half_of_a_last_line_waits_for_its_end(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     path, data = log.write(logs), log.bytes
     path.write_bytes(data[:-40])
     report = store.run(path)
@@ -94,7 +80,7 @@ def test_half_of_a_last_line_waits_for_its_end(store: Store, logs: Path) -> None
 
 
 def test_a_last_line_without_a_newline_is_read_when_it_is_whole(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     path, data = log.write(logs), log.bytes
     path.write_bytes(data[:-1])
     assert store.run(path).lines == len(log.lines)
@@ -105,7 +91,7 @@ def test_a_last_line_without_a_newline_is_read_when_it_is_whole(store: Store, lo
 
 
 def test_a_rewritten_log_is_read_again_without_doubles_and_without_loss(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     path = log.write(logs)
     store.run(path)
     counts = store.counts()
@@ -125,7 +111,7 @@ def test_a_rewritten_log_is_read_again_without_doubles_and_without_loss(store: S
 
 
 def test_a_truncated_log_that_grows_otherwise_keeps_both_histories(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     path = log.write(logs)
     store.run(path)
     messages = store.counts()["messages"]
@@ -137,31 +123,13 @@ def test_a_truncated_log_that_grows_otherwise_keeps_both_histories(store: Store,
     assert store.counts()["messages"] == messages + 1
 
 
-def test_a_message_that_was_changed_under_its_id_is_kept_as_well(store: Store, logs: Path) -> None:
-    log = _work()
-    path = log.write(logs)
-    store.run(path)
-    log.records[0]["message"]["content"] = "Mend the other cache, please"
-    log.write(logs)
-    store.run(path)
-    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages WHERE role = 'user'")]
-    assert "Mend the cache" in said
-    assert "Mend the other cache, please" in said
-    messages = store.counts()["messages"]
-    for title in ("One", "Two"):
-        log.records = [{"type": "summary", "summary": title}, *log.records]
-        log.write(logs)
-        store.run(path)
-    assert store.counts()["messages"] == messages
-
-
 def test_an_import_killed_between_two_transactions_carries_on(
     store: Store, open_store: Callable[[str], Store], logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
     whole = open_store("whole")
     for session in (Log().session, OTHER):
-        _work(session, turns=30).write(logs)
+        work(session, turns=30).write(logs)
     whole.run(logs)
 
     class Killed(BaseException):
@@ -187,7 +155,7 @@ def test_an_import_killed_between_two_transactions_carries_on(
 
 
 def test_two_importers_of_one_log_take_turns(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = _work(turns=20).write(logs)
+    path = work(turns=20).write(logs)
     monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
     meddled = False
 
@@ -202,53 +170,8 @@ def test_two_importers_of_one_log_take_turns(store: Store, logs: Path, monkeypat
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (20, 400)
 
 
-def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(store: Store, logs: Path) -> None:
-    first = _work()
-    second = Log(OTHER)
-    second.records = [record | {"sessionId": OTHER} for record in first.records]
-    second._second, second.last = first._second, first.last
-    second.user("Carry on")
-    second.reply(text("Yes."), id="msg_new", output=7)
-    os.utime(first.write(logs), (1, 1))
-    second.write(logs)
-    store.run(logs)
-    rows = store.all(
-        "SELECT source, output_tokens, model_calls, (SELECT count(*) FROM tool_calls t WHERE t.session_id = s.id), forked_from IS NOT NULL FROM sessions s ORDER BY source"
-    )
-    assert rows == [(f"claude-code:{first.session}", 120, 6, 6, 0), (f"claude-code:{OTHER}", 7, 1, 0, 1)]
-    parent = store.one("SELECT id FROM sessions WHERE forked_from IS NULL")
-    assert tuple(store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL")) == (parent, 19)
-    # What it repeats is in its context all the same: 19 messages, and its own two.
-    assert store.one("SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT NULL") == 21
-    before = store.counts()
-    second.user("Again", uuid="again")
-    second.write(logs)
-    store.run(logs)
-    assert store.counts()["messages"] == before["messages"] + 1
-
-
-def test_a_fork_in_another_import_is_known_as_one(store: Store, logs: Path) -> None:
-    first = _work()
-    store.run(first.write(logs))
-    second = Log(OTHER)
-    second.records = [record | {"sessionId": OTHER} for record in first.records]
-    store.run(second.write(logs))
-    assert store.all("SELECT output_tokens FROM sessions ORDER BY source") == [(120,), (0,)]
-
-
-def test_a_line_that_stands_twice_counts_once(store: Store, logs: Path) -> None:
-    log = _work()
-    path = log.write(logs)
-    path.write_bytes(b"".join(line + b"\n" + line + b"\n" for line in log.lines))
-    report = store.run(path)
-    assert report.skipped["repeats a record that is here already"] == len(log.lines) - 6
-    assert report.lines == 2 * len(log.lines)
-    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (6, 120)
-    assert store.counts()["tool_calls"] == 6
-
-
 def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: Path) -> None:
-    log = _work(turns=0)
+    log = work(turns=0)
     odd = [
         b'{"type":"brand-new","x":1}',
         b'{"broken":',
@@ -278,7 +201,7 @@ def test_what_is_not_understood_is_kept_counted_and_listed(store: Store, logs: P
 
 
 def test_raw_records_of_a_rewritten_log_are_kept_once(store: Store, logs: Path) -> None:
-    log = _work(turns=3)
+    log = work(turns=3)
     path = log.write(logs)
     store.run(path)
     log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
@@ -307,7 +230,7 @@ def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Stor
 def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST_LINE", 100_000)
     monkeypatch.setattr(lines, "KEPT_OF_LONGEST", 1_000)
-    log = _work(turns=1)
+    log = work(turns=1)
     log.user("y" * 300_000)
     log.user("after it")
     report = store.run(log.write(logs))
@@ -318,7 +241,7 @@ def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(store: Store, logs
 
 
 def test_clocks_that_jump_change_neither_order_nor_totals(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     for place, record in enumerate(log.records):
         if place % 3 == 0:
             record["timestamp"] = "1999-01-01T00:00:00.000Z" if place % 2 else "2099-01-01T00:00:00.000Z"
@@ -335,7 +258,7 @@ def test_clocks_that_jump_change_neither_order_nor_totals(store: Store, logs: Pa
 def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_go(
     store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = _work()
+    log = work()
     log.write(logs / "a")
     (logs / "a" / "round").symlink_to(logs)
     (logs / "twice.jsonl").symlink_to(logs / "a" / f"{log.session}.jsonl")
@@ -363,13 +286,13 @@ def test_a_name_that_is_no_utf8_is_no_obstacle(store: Store, logs: Path) -> None
     folder = os.fsencode(logs) + b"/caf\xe9"
     os.mkdir(folder)
     with open(folder + f"/{Log().session}.jsonl".encode(), "wb") as file:
-        file.write(_work().bytes)
+        file.write(work().bytes)
     assert store.run(logs).files == 1
     assert store.run(logs).unchanged == 1
 
 
 def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     path = log.write(logs)
     store.run(path)
     store.writer.submit(lambda group: group.connection.execute("UPDATE sessions SET deleted_at = 5") and None).result(10)
@@ -387,17 +310,8 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     assert store.run(logs).read == 1
 
 
-def test_sessions_of_two_folders_with_one_id_are_one(store: Store, logs: Path) -> None:
-    """A session that was moved to another project's folder repeats its records there."""
-    _work().write(logs / "a")
-    _work().write(logs / "b")
-    store.run(logs)
-    assert store.counts()["sessions"] == 1
-    assert store.one("SELECT output_tokens FROM sessions") == 120
-
-
 def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
-    log = _work()
+    log = work()
     path = log.write(logs)
     path.write_bytes(log.bytes + b"\n{}\n" + log.lines[0] + b"\n" + b'{"half')
     report = store.run(path)
@@ -407,8 +321,8 @@ def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
 
 
 def test_one_log_that_cannot_be_stored_keeps_no_other_out(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _work().write(logs)
-    bad = _work(OTHER).write(logs)
+    work().write(logs)
+    bad = work(OTHER).write(logs)
     load = SessionFold._load
 
     def fail(fold: SessionFold, program: str, key: str, user_id: str) -> object:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Store
-from tests.core.transcripts.test_codex_sessions import Rollout
+from tests.core.transcripts.opencode_book import Book
 from tests.core.transcripts.test_following import Following
-from tests.core.transcripts.test_opencode_sessions import Book
 
 from watchkeeper.store.driver import sqlite3
 

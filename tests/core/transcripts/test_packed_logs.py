@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import SESSION, Log, Store, text
-from tests.core.transcripts.test_codex_sessions import Rollout
 
 from watchkeeper.transcripts import packed
 

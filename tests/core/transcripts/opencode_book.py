@@ -1,0 +1,256 @@
+"""Sessions of OpenCode, made by hand, as its database and as its tree of files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.store.driver import sqlite3
+
+BEGAN = 1_770_000_000_000
+
+
+SCHEMA = """
+CREATE TABLE project (id TEXT PRIMARY KEY);
+CREATE TABLE session (id TEXT PRIMARY KEY, project_id TEXT, parent_id TEXT, slug TEXT, directory TEXT, title TEXT, version TEXT,
+  time_created INTEGER, time_updated INTEGER);
+CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);
+CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);
+CREATE TABLE todo (session_id TEXT, content TEXT, status TEXT, priority TEXT, position INTEGER, time_created INTEGER,
+  time_updated INTEGER, PRIMARY KEY (session_id, position));
+CREATE INDEX message_session_time_created_id_idx ON message (session_id, time_created, id);
+CREATE INDEX part_message_id_id_idx ON part (message_id, id);
+CREATE INDEX part_session_idx ON part (session_id);
+"""
+
+
+class Book:
+    """Sessions as OpenCode holds them, to be written as a database or as a tree."""
+
+    def __init__(self) -> None:
+        self.now = BEGAN
+        self.sessions: dict[str, dict[str, Any]] = {}
+        self.messages: dict[str, dict[str, Any]] = {}
+        self.parts: dict[str, dict[str, Any]] = {}
+        self.todos: dict[str, list[dict[str, Any]]] = {}
+        self.times: dict[str, int] = {}
+        self._count = 0
+
+    def tick(self) -> int:
+        self.now += 1_000
+        return self.now
+
+    def _id(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}_{self._count:06d}"
+
+    def session(self, title: str = "A title", parent: str | None = None) -> str:
+        session = self._id("ses")
+        at = self.tick()
+        about = {"id": session, "projectID": "p", "directory": "/home/somebody/project", "title": title, "version": "1.2.0"}
+        self.sessions[session] = about | {"time": {"created": at, "updated": at}}
+        if parent is not None:
+            self.sessions[session]["parentID"] = parent
+        self.times[session] = at
+        return session
+
+    def user(self, session: str, text: str | None = None, **about: Any) -> str:
+        message = self._id("msg")
+        at = self.tick()
+        self.messages[message] = {"id": message, "sessionID": session, "role": "user", "time": {"created": at}, **about}
+        self.times[message] = at
+        if text is not None:
+            self.part(message, "text", text=text)
+        return message
+
+    def assistant(self, session: str, *, completed: bool = True, **about: Any) -> str:
+        message = self._id("msg")
+        at = self.tick()
+        times = {"created": at} | ({"completed": at + 900} if completed else {})
+        self.messages[message] = {
+            "id": message, "sessionID": session, "role": "assistant", "time": times, "modelID": "claude-opus-4-6",
+            "providerID": "anthropic", "cost": 0, "tokens": {"input": 0, "output": 0, "reasoning": 0, "cache": {"read": 0, "write": 0}},
+            **about,
+        }  # fmt: skip
+        self.times[message] = at
+        return message
+
+    def part(self, message: str, kind: str, **about: Any) -> str:
+        part = self._id("prt")
+        owner = self.messages[message]
+        if kind in ("text", "reasoning") and owner["role"] == "assistant" and "time" not in about:
+            about["time"] = {"start": self.now, "end": self.now + 100}
+        self.parts[part] = {"id": part, "messageID": message, "sessionID": owner["sessionID"], "type": kind, **about}
+        self.times[part] = self.tick()
+        return part
+
+    def tool(self, message: str, call: str, name: str = "bash", status: str = "completed", **state: Any) -> str:
+        times: dict[str, Any] = {"start": self.now}
+        if status in ("completed", "error"):
+            times["end"] = self.now + 500
+        inside = {"status": status, "input": state.pop("input", {"command": "ls"}), "time": times | state.pop("time", {})}
+        inside |= {"output": "fine"} if status == "completed" else {"error": "it failed"} if status == "error" else {}
+        return self.part(message, "tool", callID=call, tool=name, state=inside | state)
+
+    def step(
+        self, message: str, input: int, output: int, *, reasoning: int = 0, read: int = 0, write: int = 0, cost: float = 0.0
+    ) -> str:
+        tokens = {"input": input, "output": output, "reasoning": reasoning, "cache": {"read": read, "write": write}}
+        return self.part(message, "step-finish", reason="stop", cost=cost, tokens=tokens)
+
+    def touch(self, name: str) -> None:
+        self.times[name] = self.tick()
+
+    # Writing.
+
+    def database(self, folder: Path, name: str = "opencode.db") -> Path:
+        path = folder / name
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA journal_mode = WAL")
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'session'").fetchone():
+            connection.executescript(SCHEMA)
+        for session, about in self.sessions.items():
+            self._put(connection, "session", (session, "p", about.get("parentID"), "slug", about["directory"], about["title"],
+                      about["version"], about["time"]["created"], self.times[session]))  # fmt: skip
+        for message, about in self.messages.items():
+            data = json.dumps({name: value for name, value in about.items() if name not in ("id", "sessionID")})
+            self._put(connection, "message", (message, about["sessionID"], about["time"]["created"], self.times[message], data))
+        for part, about in self.parts.items():
+            data = json.dumps({name: value for name, value in about.items() if name not in ("id", "sessionID", "messageID")})
+            self._put(
+                connection, "part", (part, about["messageID"], about["sessionID"], self.times[part], self.times[part], data)
+            )
+        for session, todos in self.todos.items():
+            connection.execute("DELETE FROM todo WHERE session_id = ?", (session,))
+            for place, todo in enumerate(todos):
+                connection.execute(
+                    "INSERT INTO todo VALUES (?, ?, ?, 'high', ?, ?, ?)",
+                    (session, todo["content"], todo["status"], place, self.now, self.now),
+                )
+        connection.commit()
+        connection.close()
+        return path
+
+    @staticmethod
+    def _put(connection: Any, table: str, row: tuple[Any, ...]) -> None:
+        names = [each[1] for each in connection.execute(f"PRAGMA table_info({table})")]
+        sets = ", ".join(f"{name} = excluded.{name}" for name in names if name != "id")
+        marks = ", ".join("?" * len(names))
+        connection.execute(f"INSERT INTO {table} VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}", row)
+
+    def tree(self, folder: Path) -> Path:
+        for session, about in self.sessions.items():
+            self._file(folder / "storage" / "session" / "p" / f"{session}.json", about, session)
+        for message, about in self.messages.items():
+            self._file(folder / "storage" / "message" / about["sessionID"] / f"{message}.json", about, message)
+        for part, about in self.parts.items():
+            self._file(folder / "storage" / "part" / about["messageID"] / f"{part}.json", about, part)
+        for session, todos in self.todos.items():
+            self._file(folder / "storage" / "todo" / f"{session}.json", todos, session)
+        return folder
+
+    def _file(self, path: Path, value: Any, name: str) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(value)
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            os.utime(path, ns=(self.times[name] * 1_000_000,) * 2)
+
+    @property
+    def records(self) -> int:
+        return len(self.sessions) + len(self.messages) + len(self.parts) + len(self.todos)
+
+
+Layout = Callable[[Book, Path], Path]
+
+
+def simple() -> tuple[Book, str]:
+    book = Book()
+    session = book.session("Cache mended")
+    book.user(session, "Mend the cache")
+    return book, session
+
+
+def family() -> tuple[Book, str, str]:
+    book, session = simple()
+    answer = book.assistant(session)
+    child = book.session("Find it (@explore subagent)", parent=session)
+    deep = book.session("Deeper", parent=child)
+    arguments = {"description": "Find it", "prompt": "Look for it", "subagent_type": "explore"}
+    book.tool(answer, "c1", "task", input=arguments, metadata={"sessionId": child})
+    book.step(answer, 10, 1)
+    for each, tokens in ((child, 2), (deep, 4)):
+        book.user(each, "Look for it")
+        found = book.assistant(each)
+        book.part(found, "text", text="Found.")
+        book.step(found, 10, tokens)
+    return book, session, child
+
+
+def compacted(book: Book, session: str, *, tail: str | None = None, auto: bool = True) -> None:
+    asked = book.user(session)
+    book.part(asked, "compaction", auto=auto, **({"tail_start_id": tail} if tail else {}))
+    summary = book.assistant(session, summary=True, mode="compaction", agent="compaction", parentID=asked)
+    book.step(summary, 160_000, 900)
+    book.part(summary, "text", text="So far: half.")
+
+
+def lively() -> tuple[Book, list[Callable[[], Any]]]:
+    """A session that grows, and the steps in which it does."""
+    book = Book()
+    session = book.session()
+    names: dict[str, str] = {}
+
+    def begin() -> None:
+        names["a"] = book.assistant(session, completed=False)
+        names["start"] = book.part(names["a"], "step-start")
+        names["text"] = book.part(names["a"], "text", text="", time={"start": book.now})
+
+    def text() -> None:
+        book.parts[names["text"]] |= {"text": "Looking.", "time": {"start": book.now, "end": book.now + 1}}
+        book.touch(names["text"])
+        names["tool"] = book.tool(names["a"], "c1", status="pending", input={})
+
+    def run() -> None:
+        book.parts[names["tool"]]["state"] = {"status": "running", "input": {"command": "ls"}, "time": {"start": BEGAN + 1}}
+        book.touch(names["tool"])
+
+    def result() -> None:
+        book.parts[names["tool"]]["state"] |= {
+            "status": "completed",
+            "output": "a",
+            "time": {"start": BEGAN + 1, "end": BEGAN + 2},
+        }
+        book.touch(names["tool"])
+
+    def end() -> None:
+        book.step(names["a"], 10, 5)
+        book.messages[names["a"]]["time"]["completed"] = book.now
+        book.touch(names["a"])
+
+    def again() -> None:
+        answer = book.assistant(session)
+        book.part(answer, "text", text="Done.")
+        book.step(answer, 20, 6)
+
+    def summary() -> None:
+        first = next(iter(book.messages))
+        book.messages[first]["summary"] = {"title": "x", "diffs": []}
+        book.touch(first)
+        book.sessions[session]["title"] = "Another title"
+        book.touch(session)
+
+    return book, [
+        lambda: book.user(session, "Mend the cache"),
+        begin,
+        text,
+        run,
+        result,
+        end,
+        lambda: book.user(session, "on"),
+        again,
+        summary,
+    ]

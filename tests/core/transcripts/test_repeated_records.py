@@ -1,0 +1,82 @@
+"""Records that stand in more than one place: resumed sessions, forks, doubles. Each counts once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from tests.core.transcripts.conftest import Log, Store, text, work
+from tests.core.transcripts.test_importing import OTHER
+
+
+def test_a_message_that_was_changed_under_its_id_is_kept_as_well(store: Store, logs: Path) -> None:
+    log = work()
+    path = log.write(logs)
+    store.run(path)
+    log.records[0]["message"]["content"] = "Mend the other cache, please"
+    log.write(logs)
+    store.run(path)
+    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages WHERE role = 'user'")]
+    assert "Mend the cache" in said
+    assert "Mend the other cache, please" in said
+    messages = store.counts()["messages"]
+    for title in ("One", "Two"):
+        log.records = [{"type": "summary", "summary": title}, *log.records]
+        log.write(logs)
+        store.run(path)
+    assert store.counts()["messages"] == messages
+
+
+def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(store: Store, logs: Path) -> None:
+    first = work()
+    second = Log(OTHER)
+    second.records = [record | {"sessionId": OTHER} for record in first.records]
+    second._second, second.last = first._second, first.last
+    second.user("Carry on")
+    second.reply(text("Yes."), id="msg_new", output=7)
+    os.utime(first.write(logs), (1, 1))
+    second.write(logs)
+    store.run(logs)
+    rows = store.all(
+        "SELECT source, output_tokens, model_calls, (SELECT count(*) FROM tool_calls t WHERE t.session_id = s.id), forked_from IS NOT NULL FROM sessions s ORDER BY source"
+    )
+    assert rows == [(f"claude-code:{first.session}", 120, 6, 6, 0), (f"claude-code:{OTHER}", 7, 1, 0, 1)]
+    parent = store.one("SELECT id FROM sessions WHERE forked_from IS NULL")
+    assert tuple(store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL")) == (parent, 19)
+    # What it repeats is in its context all the same: 19 messages, and its own two.
+    assert store.one("SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT NULL") == 21
+    before = store.counts()
+    second.user("Again", uuid="again")
+    second.write(logs)
+    store.run(logs)
+    assert store.counts()["messages"] == before["messages"] + 1
+
+
+def test_a_fork_in_another_import_is_known_as_one(store: Store, logs: Path) -> None:
+    first = work()
+    store.run(first.write(logs))
+    second = Log(OTHER)
+    second.records = [record | {"sessionId": OTHER} for record in first.records]
+    store.run(second.write(logs))
+    assert store.all("SELECT output_tokens FROM sessions ORDER BY source") == [(120,), (0,)]
+
+
+def test_a_line_that_stands_twice_counts_once(store: Store, logs: Path) -> None:
+    log = work()
+    path = log.write(logs)
+    path.write_bytes(b"".join(line + b"\n" + line + b"\n" for line in log.lines))
+    report = store.run(path)
+    assert report.skipped["repeats a record that is here already"] == len(log.lines) - 6
+    assert report.lines == 2 * len(log.lines)
+    assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (6, 120)
+    assert store.counts()["tool_calls"] == 6
+
+
+def test_sessions_of_two_folders_with_one_id_are_one(store: Store, logs: Path) -> None:
+    """A session that was moved to another project's folder repeats its records there."""
+    work().write(logs / "a")
+    work().write(logs / "b")
+    store.run(logs)
+    assert store.counts()["sessions"] == 1
+    assert store.one("SELECT output_tokens FROM sessions") == 120
