@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
+from click.testing import CliRunner
+from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Log, Store, call, text
-from tests.core.transcripts.test_codex_sessions import Rollout
+
+from watchkeeper.cli.exporting import export
 
 
 def _taken_back(store: Store) -> list[int]:
@@ -91,3 +95,19 @@ def test_turns_of_codex_that_were_rolled_back_are_taken_back(store: Store, logs:
     path.write_bytes(path.read_bytes() + b"\n")
     store.run(logs)
     assert store.counts() == before
+
+
+def test_what_was_taken_back_is_marked_in_what_is_exported(store: Store, logs: Path, tmp_path: Path) -> None:
+    store.run(_claude().write(logs))
+    for form, mark in (("md", ", taken back\n"), ("html", "1]")):
+        file = tmp_path / f"session.{form}"
+        found = CliRunner().invoke(export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)])
+        assert found.exit_code == 0, found.output
+        written = file.read_text()
+        if form == "md":
+            assert [line for line in written.splitlines() if line.endswith(mark.strip())] != []
+            assert written.count(mark) == 3
+        else:
+            chunks = re.findall(r'<script type="application/json" class="chunk"[^>]*>(.*?)</script>', written, re.DOTALL)
+            messages = [message for chunk in chunks for message in json.loads(chunk)]
+            assert [message[0] for message in messages if message[5]] == [3, 4, 5]

@@ -151,7 +151,7 @@ def _transcript(out: TextIO, place: int, agent: AgentLine, messages: Iterable[Sa
 
 def _said(said: Said) -> str:
     pieces = [[one.kind, one.text, one.left_out, one.name, one.id, int(one.is_error)] for one in said.pieces]
-    return data_block([said.seq, said.role, moment(said.at), said.tokens, pieces])
+    return data_block([said.seq, said.role, moment(said.at), said.tokens, pieces, int(said.taken_back)])
 
 
 def _chunk(out: TextIO, place: int, first: int, last: int, messages: list[str]) -> None:

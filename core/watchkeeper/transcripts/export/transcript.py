@@ -22,12 +22,21 @@ class Said:
     tokens: int
     at: float
     pieces: tuple[Piece, ...]
+    taken_back: bool = False
+    """A person went back to before it: it is in the context no more."""
 
 
 def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[Said]:
     """Every message of an agent, in order."""
+    gone = _taken_back(connection, agent_id)
     for row in connection.execute(_MESSAGES, (agent_id,)):
-        yield Said(row[0], str(row[1]), row[3], row[4], tuple(pieces(_content(row[2]), clean)))
+        yield Said(row[0], str(row[1]), row[3], row[4], tuple(pieces(_content(row[2]), clean)), row[0] in gone)
+
+
+def _taken_back(connection: Connection, agent_id: str) -> frozenset[int]:
+    views = connection.execute("SELECT elided FROM views WHERE agent_id = ? AND reason = 'rewind'", (agent_id,))
+    # `[seq, head, tail, pointer, tokens]`: what was taken back has no tokens left.
+    return frozenset(each[0] for (elided,) in views for each in decode(elided) if not each[4])
 
 
 def _content(stored: str) -> Any:
