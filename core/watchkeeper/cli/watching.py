@@ -28,7 +28,7 @@ FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
 def watch(ctx: click.Context, session: str | None = None, db: Path | None = None) -> int:
     """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
 
-    PATH (a log or a folder of logs) or a program: its newest session is imported, and followed as it grows.
+    PATH (a log or a folder of logs) or a program: its newest session is shown, and every session that is live is followed.
     """
     path = (db or database.default_path()).expanduser().absolute()
     if session is not None and _means_logs(path, session):
@@ -71,7 +71,7 @@ def open_dashboard(path: Path, session_id: str | None) -> int:
 
 
 def _watch_foreign(path: Path, what: str) -> int:
-    """Import the newest session of `what`, follow it in a process beside this one, and show it."""
+    """Import the newest session of `what`, follow all that are live in a process beside this one, and show the newest."""
     session_id = _import_newest(path, what)
     with _followed(path, what) as follower:
         if is_terminal():

@@ -45,4 +45,6 @@ def _failed(kind: str, payload: dict[str, Any]) -> bool:
 
 def words_of(payload: dict[str, Any]) -> str:
     """What an error says."""
-    return text_of(payload.get("message")) or text_of(payload.get("codex_error_info")) or "an error"
+    inner = payload.get("error")
+    deeper = text_of(inner.get("message")) if isinstance(inner, dict) else text_of(inner)
+    return text_of(payload.get("message")) or text_of(payload.get("codex_error_info")) or deeper or "an error"
