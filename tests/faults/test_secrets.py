@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import os
 import signal
 import subprocess
 import sys
-import zlib
 from collections.abc import AsyncIterator
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.planting import ALL, CONFIGURED, KEYS, PASSWORD, planted, telling, where, whole
 from tests.support.messages_server import MessagesServer, Status
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
@@ -35,76 +34,7 @@ from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
 
-PASSWORD = 'pass"wörd\\with 7 odd, signs'
-BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
-CONFIGURED = "only in the configuration, 9!"
-KEYS = {
-    "variable": PASSWORD,
-    "configured": CONFIGURED,
-    "base64": BASIC[8:-4],
-    "openai": "sk-proj-" + "aB-_9" * 12,
-    "slack": "xoxb-" + "1234567890-" * 2 + "aBcDeFgH",
-    "google": "AIza" + "a1B2c" * 7,
-    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123_-abc",
-    "anthropic": "sk-ant-api03-" + "Xy9_" * 12,
-    "github": "ghp_" + "q7W2" * 9,
-    "aws": "AKIA" + "Q4X7" * 4,
-    "pem": "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqh7\n" * 3 + "-----END PRIVATE KEY-----",
-}
-URL_PASSWORD = "hunter2-in-a-url"
-KEYS["url"] = URL_PASSWORD
-
-
-def whole(name: str) -> str:
-    """The text in which a key comes."""
-    return {"base64": BASIC, "url": f"postgres://app:{URL_PASSWORD}@db/x"}.get(name, KEYS[name])
-
-
-ALL = " and ".join(whole(name) for name in KEYS)
 SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.py"
-
-
-def telling(key: str) -> list[bytes]:
-    """What must not be found of a key: of one with lines, each line by itself."""
-    lines = [line for line in key.splitlines() if "-----" not in line]
-    forms = {form for line in lines for form in (line, json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1])}
-    return [form.encode() for form in forms]
-
-
-def planted(folder: Path, keys: dict[str, str] = KEYS) -> list[str]:
-    """Where under `folder` a planted key is, workspaces left out: `file: key`."""
-    found = []
-    for path in folder.rglob("*"):
-        if not path.is_file() or "workspace" in path.parts or "config" in path.parts:
-            continue
-        parts = [path.read_bytes()]
-        if path.suffix == ".db":
-            with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-                rows = connection.execute("SELECT data FROM artifacts WHERE encoding = 'zlib'").fetchall()
-            parts += [zlib.decompress(row[0]) for row in rows]
-        found += [
-            f"{path.name}: {name}" for name, key in keys.items() if any(form in part for part in parts for form in telling(key))
-        ]
-    return found
-
-
-def where(path: Path) -> list[str]:
-    """In which table and column a planted key stands: for the message of a test that fails."""
-    found = []
-    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-        for (table,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            try:
-                cursor = connection.execute(f'SELECT * FROM "{table}"')
-            except sqlite3.DatabaseError:
-                continue
-            names = [column[0] for column in cursor.description]
-            for row in cursor:
-                for name, value in zip(names, row, strict=True):
-                    data = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
-                    found += [
-                        f"{table}.{name}: {key}" for key, text in KEYS.items() if any(form in data for form in telling(text))
-                    ]
-    return sorted(set(found))
 
 
 class Talkative(ScriptedModel):
@@ -347,6 +277,8 @@ def _private(folder: Path) -> None:
         said_all += wk("steer", "last", "planner", f"say {ALL}", code=None)
         said_all += wk("pause", "last", code=None)
         said_all += wk("show", "last", "--json") + wk("show", "last") + wk("sessions", "--json")
+        said_all += wk("fork", "last", "--title", f"with {CONFIGURED} and {KEYS['slack']}", code=None)
+        said_all += wk("rename", "last", f"{KEYS['jwt']} of {CONFIGURED}", code=None)
         for form in ("md", "html", "json"):
             wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"), code=None)
             if not (folder / "out" / f"session.{form}").exists():

@@ -20,6 +20,17 @@ def host(session: str, db: Path | None, lift: bool, once: int | None) -> int:
     from watchkeeper.runtime.driving import drive
     from watchkeeper.store import database
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Redacting("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     path = (db or database.default_path()).expanduser().absolute()
     return drive(path, session, resume=lift, once=once).exit_code
+
+
+class _Redacting(logging.Formatter):
+    """A log without secrets: a fault's traceback may quote what a model or a tool said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from watchkeeper.store.user_secrets import user_redactor
+
+        return user_redactor().text(super().format(record))

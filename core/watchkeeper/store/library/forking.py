@@ -25,6 +25,7 @@ from watchkeeper.store.library.changing import driven_by_nobody, in_short_transa
 from watchkeeper.store.library.cut import Cut, Row
 from watchkeeper.store.library.deletion import BEING_PURGED
 from watchkeeper.store.library.moment import moment_at, seq_of_turn
+from watchkeeper.store.library.naming import title_of
 from watchkeeper.store.library.purging import purge_rows
 from watchkeeper.store.transcripts import imported_from
 
@@ -115,10 +116,12 @@ def fork(
 
     Raises:
         NotFound: no such session, event, agent or turn.
-        BadInput: another program ran the session, or it was imported from a file; or it had no agent then.
+        BadInput: another program ran the session, or it was imported from a file; or it had no agent then; or the title
+            is longer than 400 characters.
         DrivenElsewhere: a live host drives it.
         StoreUnusable: the database cannot be written.
     """
+    title = title_of(title) if title is not None else None
     with opened(path) as connection, driven_by_nobody(path, session_id, "fork"):
         row = connection.execute(
             "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id), origin FROM sessions s"

@@ -23,15 +23,25 @@ def rename(path: Path, session_id: str, title: str) -> str | None:
         BadInput: longer than 400 characters.
         DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
     """
-    kept = " ".join(user_redactor().text(plain(title)).split()) or None
-    if kept is not None and len(kept) > LONGEST_TITLE:
-        raise BadInput(f"the title has {len(kept)} characters; at most {LONGEST_TITLE} are kept")
+    kept = title_of(title)
 
     def work(connection: Connection) -> str | None:
         connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (kept, session_id))
         return kept
 
     return change(path, session_id, "rename", work)
+
+
+def title_of(text: str) -> str | None:
+    """The title as it is kept: one line, without secrets; None where nothing is left.
+
+    Raises:
+        BadInput: longer than 400 characters.
+    """
+    kept = " ".join(user_redactor().text(plain(text)).split()) or None
+    if kept is not None and len(kept) > LONGEST_TITLE:
+        raise BadInput(f"the title has {len(kept)} characters; at most {LONGEST_TITLE} are kept")
+    return kept
 
 
 def change_tags(path: Path, session_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
