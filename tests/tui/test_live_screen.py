@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
@@ -345,41 +344,3 @@ async def test_the_prompt_tab_says_what_the_model_is_given_next(desk: Desk) -> N
         await until(pilot, lambda: "You explore one part of a folder." in text_of(pilot))
         assert "System prompt and tools" in text_of(pilot)
         assert "Messages from #1, verbatim" in text_of(pilot)
-
-
-async def test_every_agent_near_a_compaction_is_told_with_the_time_left(desk: Desk) -> None:
-    parts = json.dumps({"messages": 20_000, "overhead": 1000, "threshold": 23_000, "headroom": 11_000})
-    for name in ("explorer1", "explorer4"):
-        if name != "explorer1":
-            desk.session.agent(name, "explorer-4")
-            desk.session.task("t-more", "Explore more", agent=name)
-            for n in range(4):
-                desk.session.call(name, turn=n + 1, input_tokens=10_000 + n * 1000, started_at=desk.time - 40 + n * 10)
-        desk.session.set_agent(name, composition=parts, context_tokens=20_000)
-    async with desk.app().run_test(size=(120, 40)) as pilot:
-        # 3,000 tokens are left, and each ten seconds brought a thousand.
-        await until(pilot, lambda: "explorer-4" in text_of(pilot) and "compacts in 3.0k tok, ~30s" in text_of(pilot))
-
-
-@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
-async def test_a_name_stays_in_sight_however_deep_it_stands(desk: Desk, size: tuple[int, int]) -> None:
-    above = "explorer1"
-    for depth in range(40):
-        desk.session.agent(f"deep{depth}", f"deep-{depth}", parent_agent_id=above)
-        above = f"deep{depth}"
-    async with desk.app().run_test(size=size) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
-        screen = pilot.app.screen
-        assert isinstance(screen, LiveScreen)
-        await until(pilot, lambda: screen.plan.place_of("agent:deep39") is not None)
-        screen.plan.select("agent:deep39")
-        await until(pilot, lambda: "╴deep-39" in text_of(pilot))
-
-
-async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> None:
-    async with desk.app().run_test(size=(160, 40)) as pilot:
-        await until(pilot, lambda: "Explore core" in text_of(pilot))
-        for keys in ([], ["minus"]):
-            await pilot.press(*keys)
-            await until(pilot, lambda: any("planner" in line and "Σ640k" in line for line in text_of(pilot).splitlines()))
-            assert any("planner" in line and "$0.55" in line for line in text_of(pilot).splitlines())

@@ -67,6 +67,12 @@ def last_sign(agent: AgentFacts) -> float:
     return max(agent.last_active, agent.live.updated_at if agent.live else 0.0)
 
 
+def lasted(agent: AgentFacts, state: SessionState, now: float) -> float:
+    """Seconds from when the agent was made until it ended, or until now; where nothing drives it, until its last sign."""
+    goes_on = state in (SessionState.LIVE, SessionState.REPLAY, SessionState.OPENING)
+    return max(0.0, (agent.ended_at or (now if goes_on else last_sign(agent))) - agent.created_at)
+
+
 def silent_at(agent: AgentFacts) -> float:
     """From when on an agent at work counts as silent, if it gives no sign before."""
     return last_sign(agent) + SILENT_SECONDS

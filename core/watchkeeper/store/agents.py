@@ -142,9 +142,10 @@ def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None)
         "UPDATE steps SET results_seq = ?, ended_at = ? WHERE agent_id = ? AND turn = ?", (results_seq, tx.now, agent_id, turn)
     )
     tx.execute(
-        "UPDATE agents SET active_seconds = active_seconds + ? - (SELECT started_at FROM steps WHERE agent_id = ? AND turn = ?)"
-        " WHERE id = ?",
-        (tx.now, agent_id, turn, agent_id),
+        "UPDATE agents SET active_seconds = active_seconds + ?1 - step.started_at,"
+        " started_at = coalesce(agents.started_at, step.started_at) FROM steps AS step"
+        " WHERE agents.id = ?2 AND step.agent_id = ?2 AND step.turn = ?3",
+        (tx.now, agent_id, turn),
     )
 
 

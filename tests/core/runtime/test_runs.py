@@ -278,3 +278,13 @@ async def test_a_server_that_repeats_its_ids_harms_neither_a_history_nor_a_rerun
 
 def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
     return message["content"] if isinstance(message["content"], list) else []
+
+
+async def test_an_agent_has_started_with_its_first_step_not_when_it_ended(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a")], lambda name, request: [said(f"{name} done")]))
+    await bench.run()
+    for created, started, ended, first in bench.query(
+        "SELECT a.created_at, a.started_at, a.ended_at, min(s.started_at) FROM agents a JOIN steps s ON s.agent_id = a.id GROUP BY a.id"
+    ):
+        assert created <= started <= ended
+        assert started == first

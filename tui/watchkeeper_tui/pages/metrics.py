@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import lasted
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import Snapshot
@@ -16,7 +17,6 @@ def metrics_page(view: PageContext) -> list[PageLine]:
     """Totals first, then one sparkline a series, oldest call on the left."""
     agent = view.agent
     calls = tuple(reversed(view.detail.calls))
-    running = agent.ended_at or view.now
     rows: list[tuple[str, list[Piece]]] = [
         ("model", [(sanitize(agent.model), "text")]),
         ("tokens", _tokens(view)),
@@ -25,7 +25,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             "time",
             [
                 (figures.duration(agent.active_seconds), "text"),
-                (f" in steps, {figures.duration(running - (agent.started_at or agent.created_at))} in all", "muted"),
+                (f" in steps, {figures.duration(lasted(agent, view.snapshot.state, view.now))} in all", "muted"),
             ],
         ),
         (

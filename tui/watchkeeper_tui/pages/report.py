@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts, TaskFacts
 from watchkeeper.store.dashboard_report import ReportFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, task_condition
+from watchkeeper_tui.conditions import agent_condition, lasted, task_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.widgets.cells import Piece
@@ -146,7 +146,7 @@ def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
 def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     agent = view.agent
     mine = [each for each in view.snapshot.compactions if each.agent_id == agent.id]
-    whole = (agent.ended_at or view.now) - agent.created_at
+    whole = lasted(agent, view.snapshot.state, view.now)
     split = f"  in {agent.input_tokens:,} · out {agent.output_tokens:,}"
     cached = f" · cache read {agent.cache_read_tokens:,}, written {agent.cache_write_tokens:,}"
     rows: list[tuple[str, Sequence[Piece]]] = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
-from watchkeeper_tui.snapshot import TranscriptBlock
+from watchkeeper_tui.snapshot import SessionState, TranscriptBlock
 
 BOUNDARY = "boundary"
 """The id of the line below which messages are verbatim."""
@@ -45,6 +45,8 @@ def transcript_page(view: PageContext) -> list[PageLine]:
         state = {"running": "runs", "pending": "waits to run", "unknown": "outcome unknown"}[call.status]
         since = f" {figures.duration(view.now - call.started_at)}" if call.started_at and call.status == "running" else ""
         role = "failed" if call.status == "unknown" else "working"
+        if view.snapshot.state is SessionState.DEAD and call.status == "running":
+            state, since, role = "was running when the host died", "", "dead"
         lines.append(
             PageLine(
                 f"call.{sanitize(call.tool_use_id)}", (("◌ ", role), (sanitize(call.name), "tool"), (f" {state}{since}", role))
@@ -78,6 +80,8 @@ def block_lines(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
     left = len(rows) - len(shown) + block.hidden
     copied = "\n".join(block.lines)
     title = "" if block.kind in ("user", "assistant") else block.title
+    if block.kind == "live" and view.snapshot.state is SessionState.DEAD:
+        title = "was writing when the host died"
     head: tuple[tuple[str, str], ...] = (
         (f"{glyph} ", role),
         ((title or block.kind), role),

@@ -1,0 +1,70 @@
+"""What the plan, the compaction pane and the agent's figures say of many agents, deep trees, and runs that stopped."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
+
+from watchkeeper_tui.screens.live import LiveScreen
+
+
+async def test_every_agent_near_a_compaction_is_told_with_the_time_left(desk: Desk) -> None:
+    parts = json.dumps({"messages": 20_000, "overhead": 1000, "threshold": 23_000, "headroom": 11_000})
+    for name in ("explorer1", "explorer4"):
+        if name != "explorer1":
+            desk.session.agent(name, "explorer-4")
+            desk.session.task("t-more", "Explore more", agent=name)
+            for n in range(4):
+                desk.session.call(name, turn=n + 1, input_tokens=10_000 + n * 1000, started_at=desk.time - 40 + n * 10)
+        desk.session.set_agent(name, composition=parts, context_tokens=20_000)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        # 3,000 tokens are left, and each ten seconds brought a thousand.
+        await until(pilot, lambda: "explorer-4" in text_of(pilot) and "compacts in 3.0k tok, ~30s" in text_of(pilot))
+
+
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
+async def test_a_name_stays_in_sight_however_deep_it_stands(desk: Desk, size: tuple[int, int]) -> None:
+    above = "explorer1"
+    for depth in range(40):
+        desk.session.agent(f"deep{depth}", f"deep-{depth}", parent_agent_id=above)
+        above = f"deep{depth}"
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        await until(pilot, lambda: screen.plan.place_of("agent:deep39") is not None)
+        screen.plan.select("agent:deep39")
+        await until(pilot, lambda: "╴deep-39" in text_of(pilot))
+
+
+async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> None:
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        for keys in ([], ["minus"]):
+            await pilot.press(*keys)
+            await until(pilot, lambda: any("planner" in line and "Σ640k" in line for line in text_of(pilot).splitlines()))
+            assert any("planner" in line and "$0.55" in line for line in text_of(pilot).splitlines())
+
+
+async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk) -> None:
+    insert(desk.session.connection, "tool_calls", session_id=desk.session.id, agent_id="explorer1", turn=12, position=0, seq=4,
+           tool_use_id="tu9", name="bash", idempotent=0, status="running", started_at=desk.time - 30)  # fmt: skip
+    desk.host_pid = None
+    async with desk.app().run_test(size=(120, 60)) as pilot:
+        await until(pilot, lambda: "DEAD" in text_of(pilot))
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        screen.plan.select("task:t-core")
+        await pilot.press("3", "right")
+        await until(pilot, lambda: "bash was running when the host died" in text_of(pilot))
+        assert "was writing when the host died" in text_of(pilot)
+        await pilot.press("right", "right")
+        await until(pilot, lambda: "in all" in text_of(pilot))
+        before = text_of(pilot)
+        desk.time += 100
+        screen.redraw()
+        assert "11:39 in all" in before
+        assert "11:39 in all" in text_of(pilot)
