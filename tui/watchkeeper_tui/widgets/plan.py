@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from textual import events
+
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.status import KeyLine
 
 BAR_CELLS = 8
+NAME_AT = 3
+"""Where names begin: after the selection's mark, the state's and a space."""
 NAME_CELLS = 14
 """Of a name that stands deep in the tree, so much stays in sight."""
 
@@ -56,6 +61,16 @@ class PlanView(RowView[PlanRow]):
 
     def place_of(self, row_id: str) -> int | None:
         return self.rows.place_of(row_id) if isinstance(self.rows, PlanRows) else None
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on the mark before a name folds or unfolds what is below it."""
+        super().on_click(event)
+        row, offset = self.selected, event.get_content_offset(self)
+        if row is None or not row.expandable or offset is None or event.chain != 1:
+            return
+        end = NAME_AT + len(self._indent(row.prefix))
+        if end - 2 <= offset.x < end and offset.y == self._index + 1 - self.scroll_offset.y:
+            self.post_message(KeyLine.Pressed(f"fold({'▾' in row.prefix})"))
 
     def title(self) -> None:
         """Bring the pane's title up to date."""

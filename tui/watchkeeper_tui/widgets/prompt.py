@@ -9,10 +9,11 @@ from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
-from watchkeeper_tui.widgets.cells import Piece, content
+from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
@@ -30,6 +31,29 @@ class _Words(Widget):
     def render(self) -> Content:
         palette = cast("WatchkeeperApp", self.app).palette
         return Content("\n").join([content(line, palette) for line in self.lines])
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an answer, its key or its words, answers."""
+        offset = event.get_content_offset(self)
+        place = -1 if offset is None else offset.x
+        line = self.lines[0] if len(self.lines) == 1 else []
+        if pieces_width(line) > self.content_size.width:
+            return  # broken into rows: a key is surer than a guess
+        key, end = "", 0
+        for text, role in line:
+            key, end = text if role == "key" else key, end + pieces_width([(text, role)])
+            if 0 <= place < end:
+                if key:
+                    self.post_message(Answered(key))
+                return
+
+
+class Answered(Message):
+    """An answer was clicked."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self.key = key
 
 
 class _Line(Input):
@@ -159,25 +183,32 @@ class Prompt(Vertical, can_focus=True):
         if event.key == "escape":
             event.stop()
             event.prevent_default()
-            gave_up = self._gave_up
-            self.close()
-            if gave_up is not None:
-                gave_up()
+            self._give_up()
             return
         if self._typed is not None:
             self._type(event)
             return
         event.stop()
         event.prevent_default()
-        chosen = self._keys.get(event.character or event.key) or self._keys.get(event.key)
+        self._answer(event.character or event.key, event.key)
+
+    def on_answered(self, event: Answered) -> None:
+        event.stop()
+        self._answer(event.key, "escape" if event.key == "esc" else event.key)
+
+    def _answer(self, character: str, key: str) -> None:
+        chosen = self._keys.get(character) or self._keys.get(key)
         if chosen is not None:
             self.close()
             chosen()
-        elif event.key in ("n", "q"):
-            gave_up = self._gave_up
-            self.close()
-            if gave_up is not None:
-                gave_up()
+        elif key in ("n", "q", "escape"):
+            self._give_up()
+
+    def _give_up(self) -> None:
+        gave_up = self._gave_up
+        self.close()
+        if gave_up is not None:
+            gave_up()
 
     def _type(self, event: events.Key) -> None:
         past = self._history.get(self._kind, [])

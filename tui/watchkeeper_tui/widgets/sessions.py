@@ -20,6 +20,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState, session_state
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, content, pieces_width
 from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.status import KeyLine
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
@@ -153,6 +154,9 @@ class HitPane(Widget):
             self.display = place is not None
             self.refresh(layout=True)
 
+    def on_click(self) -> None:
+        self.post_message(KeyLine.Pressed("message"))
+
     def render(self) -> Content:
         palette = cast("WatchkeeperApp", self.app).palette
         if self._place is None:
@@ -190,6 +194,9 @@ class DeletedLine(Widget):
         self._pieces = tuple(pieces)
         self.display = bool(pieces)
         self.refresh(layout=True)
+
+    def on_click(self) -> None:
+        self.post_message(KeyLine.Pressed("undo"))
 
     def render(self) -> Content:
         palette = cast("WatchkeeperApp", self.app).palette
