@@ -94,8 +94,10 @@ class AgentFold:
         before, row = self.last_at, self.row
         self.changed = True
         self.last_at = at
-        row["last_active"] = max(row["last_active"], at)
-        row["created_at"] = min(row["created_at"], at)
+        if at > row["last_active"]:
+            row["last_active"] = at
+        if at < row["created_at"]:
+            row["created_at"] = at
         row["started_at"] = row["created_at"]
         if before is None or not 0 < at - before <= LONGEST_PAUSE_SECONDS:
             return 0.0

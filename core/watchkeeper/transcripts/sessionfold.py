@@ -158,10 +158,13 @@ class SessionFold:
         if at is None:
             at = self._at if self._at is not None else self._some_time()
         row = self.row
-        if self._at is not None and 0 < at - row["last_active"] <= 300.0:
-            row["hosted_seconds"] += at - row["last_active"]
-        row["last_active"] = max(row["last_active"], at)
-        row["created_at"] = min(row["created_at"] or at, at)
+        later = at - row["last_active"]
+        if later > 0:
+            if later <= 300.0 and self._at is not None:
+                row["hosted_seconds"] += later
+            row["last_active"] = at
+        if at < row["created_at"] or not row["created_at"]:
+            row["created_at"] = at
         self._at = at
         return at
 

@@ -7,6 +7,7 @@ compaction dropped still stands in it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from watchkeeper.transcripts.claude.agents import AgentBook
@@ -313,6 +314,7 @@ def _model_call(
     )
 
 
+@lru_cache(maxsize=256)
 def _model_ref(model: str | None) -> str:
     """`provider/model`; models that another cloud serves have names in its manner."""
     if model is None:
