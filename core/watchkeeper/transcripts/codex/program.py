@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts import packed
+from watchkeeper.transcripts.codex.document import DocumentReader, is_document
 from watchkeeper.transcripts.codex.reader import CodexReader
 from watchkeeper.transcripts.codex.threads import Thread, thread_of
 from watchkeeper.transcripts.codex.types import ITEMS, LINES
@@ -35,7 +36,7 @@ class Codex:
         return [folder / "sessions", folder / "archived_sessions"]
 
     def may_be_log(self, path: Path) -> bool:
-        return path.suffix == ".jsonl"
+        return path.suffix == ".jsonl" or (path.suffix == ".json" and path.name.startswith("rollout-"))
 
     def log_of(self, path: Path) -> Path | None:
         return path if self.may_be_log(path) else None
@@ -44,6 +45,8 @@ class Codex:
         return log.parent
 
     def recognises(self, source: Source) -> bool:
+        if source.path.suffix == ".json":
+            return is_document(source.head)
         if source.path.suffix != ".jsonl":
             return False
         for line in source.head.split(b"\n")[:40]:
@@ -65,7 +68,10 @@ class Codex:
     def companions(self, path: Path) -> list[Path]:
         return []
 
-    def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader:
+    def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader | DocumentReader:
+        if source.path.suffix == ".json":
+            match = _FILE.fullmatch(source.path.stem)
+            return DocumentReader(source.path, match["id"] if match is not None else source.path.stem, state)
         if state is not None:
             return CodexReader.restore(state)
         match = _FILE.fullmatch(source.path.stem)
@@ -74,8 +80,11 @@ class Codex:
             _root(source.path, thread) if thread is not None else None, match["id"] if match is not None else source.path.stem
         )
 
-    def fingerprint(self, path: Path) -> None:
-        return None
+    def fingerprint(self, path: Path) -> tuple[int, float] | None:
+        if path.suffix != ".json":
+            return None
+        found = packed.packed_name(path).stat()
+        return found.st_size, found.st_mtime
 
 
 def _root(path: Path, thread: Thread) -> str:
