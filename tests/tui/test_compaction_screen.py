@@ -183,3 +183,12 @@ async def test_a_digest_asked_no_model_so_it_is_not_called_unpriced(desk: Desk) 
     async with desk.app().run_test(size=(140, 40)) as pilot:
         await until(pilot, lambda: text_of(pilot).count("stall 0ms") >= 3)
         assert text_of(pilot).count("unpriced") == 1
+
+
+async def test_the_figures_of_a_pass_keep_to_their_two_lines_on_a_narrow_terminal(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=(60, 20)) as pilot:
+        await opened(pilot)
+        first, second = text_of(pilot).splitlines()[:2]
+        assert "24k → 6.1k (-75%)" in first
+        assert "surveyor" in second

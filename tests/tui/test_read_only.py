@@ -56,7 +56,7 @@ async def test_what_only_another_programs_log_could_tell_is_a_dash(desk: Desk) -
         await until(pilot, lambda: "stall -" in text_of(pilot))
         assert "stall 0" not in text_of(pilot)
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "- beside the loop  stall -" in text_of(pilot))
+        await until(pilot, lambda: "stall -  - beside the loop" in text_of(pilot))
         assert "unpriced" not in text_of(pilot)
 
 

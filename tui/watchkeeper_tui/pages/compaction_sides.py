@@ -52,17 +52,19 @@ def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float
         (f" Compaction {facts.id}  ", "strong"),
         (f"{clip(sanitize(agent.name or agent.role), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
         (f"{glyph} {word}  ", role),
-        (f"{sanitize(facts.trigger)}  ", "muted"),
     ]
     if facts.tokens_before is not None and facts.tokens_after is not None:
         change = figures.change(facts.tokens_before, facts.tokens_after)
         first.append((f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ", "strong"))
     elif facts.tokens_before is not None:
         first.append((f"{figures.tokens(facts.tokens_before)} → …  ", "strong"))
-    first.append((f"{pass_cost(facts)}  ", "money"))
+    cost = pass_cost(facts)
+    first.append((f"{'cost ' if cost == '-' else ''}{cost}  ", "money"))
     took = "-" if facts.stall_seconds is None and not detail.seconds else figures.duration(_took(detail, now))
-    first.append((f"{took} beside the loop  stall {stall(facts)}", "muted"))
-    second: list[Piece] = [(f" {sanitize(facts.model or 'no model')}  ", "text")]
+    first.append((f"{sanitize(facts.trigger)}  ", "muted"))
+    first.append((f"stall {stall(facts)}  {took} beside the loop", "muted"))
+    by = "no model was asked" if facts.model == "digest" else sanitize(facts.model or "no model is known")
+    second: list[Piece] = [(f" {by}  ", "text")]
     if facts.cache_tokens_invalidated:
         second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:

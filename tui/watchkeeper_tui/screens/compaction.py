@@ -22,7 +22,7 @@ from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.targets import Target
-from watchkeeper_tui.widgets.cells import Piece, content, set_title
+from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, set_title
 from watchkeeper_tui.widgets.page import PageView
 from watchkeeper_tui.widgets.prompt import Prompt
 from watchkeeper_tui.widgets.rows import RowView
@@ -46,7 +46,7 @@ class PassFigures(Widget):
 
     def render(self) -> Content:
         palette = cast("CompactionScreen", self.screen).watch_app.palette
-        return Content("\n").join([content(line, palette) for line in self._lines])
+        return Content("\n").join([content(clip_pieces(line, self.size.width), palette) for line in self._lines])
 
 
 class CompactionScreen(Acting, WatchScreen):

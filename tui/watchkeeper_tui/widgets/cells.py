@@ -119,6 +119,18 @@ def set_title(widget: Widget, pieces: Cell, palette: Palette) -> None:
         widget.refresh(Region(-1, -1, widget.outer_size.width, 1))
 
 
+def clip_pieces(pieces: Cell, cells: int) -> list[Piece]:
+    """As much of the pieces as fits into so many columns, on one line."""
+    kept: list[Piece] = []
+    for text, role in pieces:
+        if cells <= 0:
+            break
+        cut = clip(text, cells)
+        kept.append((cut, role))
+        cells -= cell_len(cut)
+    return kept
+
+
 def pieces_width(pieces: Cell) -> int:
     """Columns that the pieces take."""
     return sum(cell_len(text) for text, _ in pieces)

@@ -11,8 +11,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from watchkeeper_tui.sanitize import clip
-from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
@@ -44,15 +43,7 @@ class StatusLine(Widget):
         return "".join(text for text, _ in self._pieces)
 
     def render(self) -> Content:
-        width, left = self.size.width, self.size.width - 1
-        pieces: list[Piece] = [(" ", "text")]
-        for text, role in self._pieces:
-            if left <= 0:
-                break
-            cut = clip(text, left)
-            pieces.append((cut, role))
-            left -= pieces_width([(cut, role)])
-        del width
+        pieces: list[Piece] = [(" ", "text"), *clip_pieces(self._pieces, self.size.width - 1)]
         return content(pieces, cast("WatchkeeperApp", self.app).palette)
 
 
