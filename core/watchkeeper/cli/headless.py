@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -28,19 +29,33 @@ GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "
 
 def drive_headless(path: Path, session_id: str, *, resume: bool, as_json: bool) -> int:
     """Drive in the foreground, printing as it goes; returns the exit code."""
-    from watchkeeper.runtime.driving import drive
-
     printer = EventPrinter(path, session_id, as_json=as_json)
     if not as_json:
         say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
     printer.start()
     try:
-        result = drive(path, session_id, resume=resume)
+        code = _drive(path, session_id, resume=resume)
     finally:
         printer.finish()
     print_result(path, session_id, as_json=as_json)
     printer.tell_trouble()
-    return result.exit_code
+    return code
+
+
+def _drive(path: Path, session_id: str, *, resume: bool) -> int:
+    """Drive; the exit code, also where the signal to stop comes while the program still loads."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        from watchkeeper.runtime.driving import drive
+
+        return drive(path, session_id, resume=resume).exit_code
+    except KeyboardInterrupt:
+        from watchkeeper.runtime.driving import INTERRUPTED_EXIT, pause_interrupted
+
+        pause_interrupted(path, session_id)
+        return INTERRUPTED_EXIT
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def follow(path: Path, session_id: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -212,6 +213,8 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
         ),
         budgets=budgets,
     )
+    if headless:
+        import_module("watchkeeper.cli.headless")  # a Ctrl+C that came while it loads would find a session that nobody drives
     session_id = create_session(path, wanted, prepare=carried.write if carried else None)
     if model is None and ref == "offline/surveyor":
         click.echo(NO_MODEL, err=True)

@@ -13,14 +13,18 @@ from typing import Any
 
 from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
 from watchkeeper.store import database
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.transcripts import refuse_imported
 
-SWITCH_SECONDS = 0.0005
-"""How long the writer's thread may hold the interpreter while the event loop waits for it (Python's own 5 ms is long)."""
+INTERRUPTED = "interrupted; resume it to carry on"
+
+SWITCH_SECONDS = 0.0001
+"""How long one thread may hold the interpreter while another waits for it (Python's own 5 ms is long). The writer asks for
+it after each of some ten statements of a step, while it holds the file's write lock, which all other processes wait for."""
 
 
 def drive(database_path: Path, session_id: str, *, resume: bool, once: int | None = None) -> HostResult:
@@ -71,10 +75,21 @@ def _answer_signals(host: SessionHost) -> None:
         asked += 1
         if asked > 1:
             os._exit(INTERRUPTED_EXIT)
-        host.pause_all("interrupted; resume it to carry on", exit_code=INTERRUPTED_EXIT)
+        host.pause_all(INTERRUPTED, exit_code=INTERRUPTED_EXIT)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupted)
+
+
+def pause_interrupted(database_path: Path, session_id: str) -> None:
+    """After a Ctrl+C that came before a host answered it: the session rests as if the host had, and not as if it had died."""
+    from watchkeeper.runtime.recovery import pause_session
+
+    def change(tx: Transaction) -> None:
+        if tx.one("SELECT status FROM sessions WHERE id = ?", (session_id,))[0] == SessionStatus.RUNNING:
+            pause_session(tx, INTERRUPTED)
+
+    _change_once(database_path, session_id, change)
 
 
 def cancel_without_host(database_path: Path, session_id: str) -> str:

@@ -20,6 +20,7 @@ from tests.core.messages_api.scripts import NOTES, Notes, says, uses
 from tests.support.messages_server import Body, Held, Reply, text
 from tests.support.scripted import task
 
+from watchkeeper.runtime import driving
 from watchkeeper.store.lease import probe
 
 
@@ -282,3 +283,26 @@ def test_a_reader_that_goes_away_does_not_stop_the_run(ground: Ground) -> None:
     assert process.stderr.read() == ""
     assert process.wait(60) == 0
     assert ground.query("SELECT status FROM sessions") == [("done",)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_before_the_host_answers_leaves_the_session_paused_and_resumable(
+    wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "a.py").write_text("x = 1\n")
+
+    def signalled(*_: Any, **__: Any) -> None:
+        signal.raise_signal(number)
+
+    before = signal.getsignal(signal.SIGTERM)
+    with monkeypatch.context() as patched:
+        patched.setattr(driving, "drive", signalled)
+        said = wk("demo", "--headless", "--json", "--speed", "max", "--workspace", workspace)
+    assert said.code == 130
+    assert json.loads(said.out.splitlines()[-1])["status"] == "paused"
+    assert signal.getsignal(signal.SIGTERM) == before
+    (one,) = wk("sessions", "--json").json
+    assert (one["status"], one["live"]) == ("paused", False)
+    assert wk("resume", "last", "--headless", "--json").code == 0
