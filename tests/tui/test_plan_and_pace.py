@@ -68,3 +68,13 @@ async def test_what_went_on_when_the_host_died_does_not_seem_to_go_on(desk: Desk
         screen.redraw()
         assert "11:39 in all" in before
         assert "11:39 in all" in text_of(pilot)
+
+
+async def test_a_run_that_nothing_drives_has_no_rates(desk: Desk) -> None:
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "/m" in text_of(pilot).splitlines()[0])
+        desk.host_pid = None
+        desk.feed.wake()
+        await until(pilot, lambda: "DEAD" in text_of(pilot))
+        assert "/m" not in text_of(pilot).splitlines()[0]
+        assert not any(".11" in line.split("$0.11")[-1] for line in text_of(pilot).splitlines()[1:12])

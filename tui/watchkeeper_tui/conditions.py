@@ -43,7 +43,7 @@ def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausi
     if agent.status == "paused":
         return Condition("‖", "paused", "paused", reason)
     if state in HOST_GONE:
-        return Condition("†", "dead", "dead", "no host drives it")
+        return Condition("†", "dead", "dead", "no host")
     if agent.status == "waiting":
         return Condition("?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else ""))
     if agent.status == "idle":

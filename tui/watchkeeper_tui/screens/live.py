@@ -210,7 +210,7 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         self.shown_rows = self._shaper.rows(snapshot, now, collapsed=self.collapsed, words=plan_words, order=order)
         plan = self.plan
         plan.filter_words, plan.order = plan_words, order
-        plan.show(self.shown_rows, dict(snapshot.rates.agent_cost))
+        plan.show(self.shown_rows, dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {})
         if not plan.touched:
             self._choose_first()
         events = self.events

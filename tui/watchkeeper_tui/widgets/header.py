@@ -100,7 +100,7 @@ class Header(Widget):
         groups.append((2, self._counts()))
         cost = figures.cost(session.cost_usd, session.unpriced_calls)
         groups.append((3, [(cost, "money")]))
-        if snapshot.rates.cost_per_minute > 0:
+        if snapshot.state is SessionState.LIVE and snapshot.rates.cost_per_minute > 0:
             groups.append((6, [(f" +${figures.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
         groups.append((4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")]))
         if snapshot.state is SessionState.LIVE:
