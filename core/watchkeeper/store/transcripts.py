@@ -75,6 +75,17 @@ def file_marks(connection: Connection) -> dict[str, tuple[int, float, int]]:
     return {row[0]: (row[1], row[2], row[3]) for row in rows}
 
 
+def file_heads(connection: Connection) -> list[tuple[str, str]]:
+    """Path, and a digest of the beginning, of every log that is read line by line."""
+    return connection.execute("SELECT path, head_digest FROM transcript_files WHERE tail_digest <> ''").fetchall()
+
+
+def move_file(connection: Connection, row: FileRow, path: str) -> None:
+    """A log has another path than before."""
+    connection.execute("UPDATE OR IGNORE transcript_files SET path = ? WHERE path = ?", (path, row.path))
+    connection.execute("UPDATE raw_records SET path = ? WHERE session_id = ? AND path = ?", (path, row.session_id, row.path))
+
+
 def is_deleted(connection: Connection, session_id: str | None) -> bool:
     """Whether somebody deleted the session here, and may still restore it."""
     row = connection.execute("SELECT deleted_at IS NOT NULL FROM sessions WHERE id = ?", (session_id,)).fetchone()

@@ -26,6 +26,7 @@ from watchkeeper.transcripts import finding
 from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
 from watchkeeper.transcripts.batch import Batch, Pricing
 from watchkeeper.transcripts.holding import end_abandoned
+from watchkeeper.transcripts.moved import MovedLogs
 from watchkeeper.transcripts.packed import packed_name
 from watchkeeper.transcripts.reading import open_log
 from watchkeeper.transcripts.records import ModelCall, Program
@@ -123,6 +124,7 @@ class Importer:
         self._totals = (0, 0)
         self._done = [0, 0]
         self._began = time.monotonic()
+        self._moved: MovedLogs | None = None
         self.report = Report()
         """Of all runs so far."""
 
@@ -140,7 +142,7 @@ class Importer:
     def _run(self, places: list[Path]) -> Report:
         began = time.monotonic()
         report = self.report
-        self._began, self._done = began, [0, 0]
+        self._began, self._done, self._moved = began, [0, 0], None
         if not self._prepared:
             self._writer.submit(_prepare).result()
             end_abandoned(self._writer, self._connection())
@@ -303,9 +305,14 @@ class Importer:
         except Exception as error:  # a fault of its reader; one log must not keep a thousand others out
             self.report.left[str(found.path)] = f"its reader failed ({type(error).__name__}: {error})"
 
+    def _moved_logs(self) -> MovedLogs:
+        if self._moved is None:
+            self._moved = MovedLogs(self._writer, self._connection())
+        return self._moved
+
     def _read(self, found: finding.Found) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)
-        row = rows.load_file(self._connection(), path)
+        row = rows.load_file(self._connection(), path) or self._moved_logs().adopt(found.path)
         log = open_log(found, row, self._only, self._redactor)
         if log is not None and log.of_one_session and row is not None and rows.is_deleted(self._connection(), row.session_id):
             self.report.deleted += 1  # read no further, so that nothing is missing once it is restored

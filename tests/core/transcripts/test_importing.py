@@ -337,3 +337,36 @@ def test_one_log_that_cannot_be_stored_keeps_no_other_out(store: Store, logs: Pa
     monkeypatch.undo()
     assert store.run(logs).files == 1
     assert store.one("SELECT count(*) FROM sessions") == 2
+
+
+@pytest.mark.parametrize("long", [True, False])
+def test_a_log_that_was_renamed_is_the_log_that_it_was(store: Store, logs: Path, long: bool) -> None:
+    log = work(turns=6 if long else 1)
+    log.add("new-kind")
+    path = log.write(logs)
+    store.run(logs)
+    before = store.counts()
+    moved = logs / "elsewhere" / "renamed.jsonl"
+    moved.parent.mkdir()
+    path.rename(moved)
+    report = store.run(logs)
+    assert (report.read, report.raw.total()) == (0, 0)
+    assert store.counts() == before
+    log.user("more")
+    log.add("new-kind")
+    moved.write_bytes(log.bytes)
+    report = store.run(logs)
+    assert (report.read, report.raw.total()) == (1, 1)
+    assert store.one("SELECT count(DISTINCT path) FROM raw_records") == 1
+
+
+def test_a_copy_of_a_log_leaves_the_log_where_it_is(store: Store, logs: Path) -> None:
+    log = work()
+    path = log.write(logs)
+    store.run(logs)
+    log.write(logs, "copy.jsonl")
+    store.run(logs)
+    assert store.one("SELECT count(*) FROM transcript_files") == 2
+    log.user("more")
+    log.write(logs)
+    assert store.run(path).read == 1
