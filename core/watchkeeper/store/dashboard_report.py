@@ -91,22 +91,30 @@ class ReportFold:
         self._counted: dict[str, ToolTotal] = {}
         self._last_call = 0
         self._calls = (0, 0, 0, 0)
+        self._artifacts: tuple[ArtifactFacts, ...] = ()
+        self._stood: tuple[object, ...] = ()
+        """What the artifacts were read for."""
         self._report: ReportFacts | None = None
 
     def read(self, connection: Connection, agent: AgentFacts) -> ReportFacts:
         """The report as it stands; the same object where nothing changed. To be called inside one transaction."""
         task = connection.execute(_TASK, (agent.task_id, agent.id)).fetchone() or ("", "[]", None, 0)
         handed = connection.execute(_HANDED, (self._session_id, agent.id)).fetchone()
-        artifacts = connection.execute(_OUTPUTS, (agent.id, MOST_ARTIFACTS)).fetchall()
-        tools = sorted(self._tools(connection, agent.turn).values(), key=lambda each: (-each.calls, each.name))
+        tools = tuple(sorted(self._tools(connection, agent.turn).values(), key=lambda each: (-each.calls, each.name)))
+        # What is saved is saved by a tool, or at the end.
+        stands = (tools, agent.status, agent.last_seq)
+        if stands != self._stood:
+            self._stood = stands
+            found = connection.execute(_OUTPUTS, (agent.id, MOST_ARTIFACTS))
+            self._artifacts = tuple(ArtifactFacts(*row) for row in found)
         report = ReportFacts(
             task[0],
             tuple(str(name) for name in _listed(task[1])),
             len(_listed(handed[0])) if handed else 0,
             task[2],
             task[3] or 0,
-            tuple(tools),
-            tuple(ArtifactFacts(*row) for row in artifacts),
+            tools,
+            self._artifacts,
             *self._models(connection),
         )
         if report != self._report:
