@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import Opened, db_option, json_option, print_json, session_argument
-from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, WatchkeeperError
 from watchkeeper.runtime import control
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import refuse_imported
@@ -47,16 +47,19 @@ def command(
         requested_by=f"{getpass.getuser()} (command line)",
     )  # fmt: skip
     once = alone and kind in WITHOUT_HOST
-    if once:
-        control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
+    started = control.start_host(opened.path, opened.session_id, resume=False, once=command_id) if once else None
     state = control.CommandState("queued", None)
     deadline = time.monotonic() + (60.0 if once else ANSWER_SECONDS)
     while (once or not alone) and state.status == "queued" and time.monotonic() < deadline:
         time.sleep(0.02)
+        ended = control.why_ended(opened.path, opened.session_id, started) if started is not None else None
         state = control.state(opened.path, command_id)
+        if ended is not None and state.status == "queued":
+            raise WatchkeeperError(f"the host that was to do it ended before it could: {ended.removeprefix('wk: ')}")
         if state.status == "queued" and not once and kind in WITHOUT_HOST and probe(opened.path, opened.session_id) is None:
             # The host that lived a moment ago was about to end, and has not seen the command.
-            once = control.start_host(opened.path, opened.session_id, resume=False, once=command_id) is not None
+            started = control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
+            once = started is not None
             deadline = time.monotonic() + 60.0
     said = state.result or (
         "applies on resume: no host drives the session now" if alone else "queued; the host has not answered yet"

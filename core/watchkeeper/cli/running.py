@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ from watchkeeper.cli.options import (
     say,
     session_argument,
 )
-from watchkeeper.records.errors import BadInput, WatchkeeperError
+from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
+from watchkeeper.records.ids import random_id
 
 if TYPE_CHECKING:
     from watchkeeper.runtime.carrying import Carried
@@ -215,10 +217,24 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
     )
     if headless:
         import_module("watchkeeper.cli.headless")  # a Ctrl+C that came while it loads would find a session that nobody drives
-    session_id = create_session(path, wanted, prepare=carried.write if carried else None)
-    if model is None and ref == "offline/surveyor":
-        click.echo(NO_MODEL, err=True)
-    return _drive(path, session_id, headless, as_json, resume=False, detach=False)
+    session_id = random_id()
+    try:
+        create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
+        if model is None and ref == "offline/surveyor":
+            click.echo(NO_MODEL, err=True)
+        return _drive(path, session_id, headless, as_json, resume=False, detach=False)
+    except KeyboardInterrupt:
+        if headless:
+            _leave_paused(path, session_id)
+        raise
+
+
+def _leave_paused(path: Path, session_id: str) -> None:
+    """A Ctrl+C between the session's row and its host: it rests, if its row is there at all."""
+    from watchkeeper.runtime.driving import pause_interrupted
+
+    with suppress(NotFound):
+        pause_interrupted(path, session_id)
 
 
 def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:

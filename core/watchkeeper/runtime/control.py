@@ -151,16 +151,24 @@ def await_host(database_path: Path, session_id: str, pid: int, *, timeout_second
     while time.monotonic() < deadline:
         if probe(database_path, session_id) is not None:
             return None
-        try:
-            ended, _ = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            ended = pid
-        if ended:
-            log = host_log_path(database_path, session_id)
-            lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-            return lines[-1] if lines else "the host ended at once"
+        ended = why_ended(database_path, session_id, pid)
+        if ended is not None:
+            return ended
         time.sleep(0.02)
     return f"the host (pid {pid}) has not taken the session in {timeout_seconds:g} s"
+
+
+def why_ended(database_path: Path, session_id: str, pid: int) -> str | None:
+    """The last line that the host `pid` of `start_host` left, once it has ended; None while it lives."""
+    try:
+        ended, _ = os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        ended = pid
+    if not ended:
+        return None
+    log = host_log_path(database_path, session_id)
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else "the host ended at once"
 
 
 def host_log_path(database_path: Path, session_id: str) -> Path:

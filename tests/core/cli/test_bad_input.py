@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,17 @@ class TestTheDatabase:
         said = wk(*command, "--db", demo)
         assert said.code in (0, 2, 3)
         assert "fault" not in said.err
+
+    def test_a_command_whose_host_cannot_start_says_so_at_once(self, wk: Wk, demo: Path) -> None:
+        connection = sqlite3.connect(demo, isolation_level=None)
+        connection.execute("UPDATE sessions SET settings = '[1]'")
+        connection.close()
+        began = time.monotonic()
+        said = wk("undo", "last", "planner", "--db", demo)
+        assert said.code in (1, 2)
+        assert "ended before it could" in said.error
+        assert "sessions.settings" in said.error
+        assert time.monotonic() - began < 45
 
     def test_none_there_says_how_to_start(self, wk: Wk, tmp_path: Path) -> None:
         for arguments in (["sessions"], ["show", "last"], ["watch"], ["resume", "last"], ["memory", "status"]):
