@@ -106,3 +106,11 @@ async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk, row
         await choose(pilot, row)
         await pilot.press("i")
         await until(pilot, lambda: "this task has not been given to one" in text_of(pilot))
+
+
+async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) -> None:
+    desk.session.call("explorer1", turn=13, usage_exact=0, price_status="estimated")
+    async with desk.app().run_test(size=TALL) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("3", *["right"] * 3)
+        await until(pilot, lambda: text_of(pilot).count("estimated in 1 of 13 calls") == 2)

@@ -8,6 +8,7 @@ from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import lasted
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank
+from watchkeeper_tui.pages.report import price_label, usage_label
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.widgets.cells import Piece
@@ -20,7 +21,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
     rows: list[tuple[str, list[Piece]]] = [
         ("model", [(sanitize(agent.model), "text")]),
         ("tokens", _tokens(view)),
-        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), (_cost_note(view), "faint")]),
+        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *_cost_label(view)]),
         (
             "time",
             [
@@ -76,8 +77,10 @@ def metrics_page(view: PageContext) -> list[PageLine]:
 
 def _tokens(view: PageContext) -> list[Piece]:
     agent = view.agent
+    report = view.detail.report
     return [
         (figures.tokens(agent.total_tokens), "tokens"),
+        *([usage_label(report)] if report is not None else []),
         (
             f"  in {figures.tokens(agent.input_tokens)} · out {figures.tokens(agent.output_tokens)} · cache"
             f" {figures.tokens(agent.cache_read_tokens)} read, {figures.tokens(agent.cache_write_tokens)} written",
@@ -86,7 +89,13 @@ def _tokens(view: PageContext) -> list[Piece]:
     ]
 
 
+def _cost_label(view: PageContext) -> list[Piece]:
+    report = view.detail.report
+    return price_label(view.agent, report) if report is not None else [(_cost_note(view), "faint")]
+
+
 def _cost_note(view: PageContext) -> str:
+    """In a replay: from the calls that were read."""
     unpriced = view.agent.unpriced_calls
     estimated = any(call.price_status == "estimated" for call in view.detail.calls)
     if unpriced:

@@ -150,8 +150,8 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     split = f"  in {agent.input_tokens:,} · out {agent.output_tokens:,}"
     cached = f" · cache read {agent.cache_read_tokens:,}, written {agent.cache_write_tokens:,}"
     rows: list[tuple[str, Sequence[Piece]]] = [
-        ("tokens", [(f"{agent.total_tokens:,}", "tokens"), _exact(report.estimated_usage, report), (split + cached, "muted")]),
-        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *_price(agent, report)]),
+        ("tokens", [(f"{agent.total_tokens:,}", "tokens"), usage_label(report), (split + cached, "muted")]),
+        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *price_label(agent, report)]),
         (
             "elapsed",
             [(figures.duration(whole), "text"), EXACT, (f"  {figures.duration(agent.active_seconds)} in steps", "muted")],
@@ -171,7 +171,9 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     ]
 
 
-def _exact(estimated: int, report: ReportFacts) -> Piece:
+def usage_label(report: ReportFacts) -> Piece:
+    """How well the tokens are known."""
+    estimated = report.estimated_usage
     if not report.calls:
         return ("  no call yet", "faint")
     if not estimated:
@@ -179,7 +181,8 @@ def _exact(estimated: int, report: ReportFacts) -> Piece:
     return (f"  estimated in {estimated:,} of {figures.plural(report.calls, 'call')}", "retrying")
 
 
-def _price(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
+def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
+    """How well the cost is known."""
     of = figures.plural(report.calls, "call")
     pieces: list[Piece] = []
     if report.unpriced and agent.cost_usd is not None:
