@@ -14,7 +14,8 @@ from watchkeeper.transcripts.claude.agents import AgentBook
 from watchkeeper.transcripts.claude.branches import BranchBook
 from watchkeeper.transcripts.claude.plans import PlanBook
 from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING, SPAWNING_TOOLS, SYNTHETIC
-from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
+from watchkeeper.transcripts.jsontext import count_of, seconds, text_of
+from watchkeeper.transcripts.linereading import record_of
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
@@ -25,7 +26,6 @@ from watchkeeper.transcripts.records import (
     Raw,
     Record,
     Session,
-    Skipped,
     Summary,
     ToolCall,
     ToolResult,
@@ -86,13 +86,9 @@ class ClaudeReader:
         }
 
     def feed(self, line: int, data: bytes) -> list[Record]:
-        if not data.strip():
-            return [Skipped("empty line")]
-        record = parse(data)
-        if record is None:
-            broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
-            # Of a log that begins so, its name (or a later line) tells the session.
-            return [broken] if self._opened else [Session(self._session), broken]
+        record = record_of(data, self._session, opened=self._opened)
+        if isinstance(record, list):
+            return record
         found: list[Record] = []
         if not (self._opened and self._workspace_known):
             self._open(record, found)

@@ -16,7 +16,8 @@ from watchkeeper.transcripts.codex.speech import Speech
 from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
 from watchkeeper.transcripts.codex.types import EVENTS, ITEMS, LINES, NOT_FOR_US, REPETITIONS, REPLAYED, SAID_AGAIN
 from watchkeeper.transcripts.codex.usage import UsageBook
-from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
+from watchkeeper.transcripts.jsontext import count_of, seconds, text_of
+from watchkeeper.transcripts.linereading import record_of
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
@@ -97,13 +98,9 @@ class CodexReader:
         } | self._speech.save()
 
     def feed(self, line: int, data: bytes) -> list[Record]:
-        if not data.strip():
-            return [Skipped("empty line")]
-        record = parse(data)
-        if record is None:
-            broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
-            # Of a log that begins so, its name (or a later line) tells the session.
-            return [broken] if self._opened else [Session(self._session), broken]
+        record = record_of(data, self._session, opened=self._opened)
+        if isinstance(record, list):
+            return record
         at = seconds(record.get("timestamp"))
         kind, payload = text_of(record.get("type")), record.get("payload")
         if not isinstance(payload, dict):
