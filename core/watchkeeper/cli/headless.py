@@ -50,7 +50,8 @@ def _drive(path: Path, session_id: str, *, resume: bool) -> int:
 
         return drive(path, session_id, resume=resume).exit_code
     except KeyboardInterrupt:
-        from watchkeeper.runtime.driving import INTERRUPTED_EXIT, pause_interrupted
+        from watchkeeper.runtime.driving import pause_interrupted
+        from watchkeeper.runtime.host import INTERRUPTED_EXIT
 
         pause_interrupted(path, session_id)
         return INTERRUPTED_EXIT
