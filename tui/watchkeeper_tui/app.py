@@ -163,14 +163,16 @@ class WatchkeeperApp(ThemedApp):
 
     def _tell(self, notices: list[Notice]) -> None:
         wanted = self.settings.notifications
-        if not notices or not (wanted.when_focused or is_unattended(self._focused, self._last_input, self.now())):
+        unattended = is_unattended(self._focused, self._last_input, self.now())
+        if not notices or not (wanted.when_focused or unattended):
             return
         room = 3 if self.size.height >= 30 else 1
         if len(self._notifications) + len(notices) > room:
             self.clear_notifications()  # they must not cover what they tell of
         for number, notice in enumerate(notices[:room], start=1):
             more = f"  (+{len(notices) - room} more)" if number == room < len(notices) else ""
-            self.notify(f"{notice.text}{more}", title=notice.title, severity=notice.severity, timeout=A_DAY, markup=False)
+            seconds = A_DAY if unattended else SEEN_SECONDS
+            self.notify(f"{notice.text}{more}", title=notice.title, severity=notice.severity, timeout=seconds, markup=False)
         signal = terminal_signal(notices[0], wanted.terminal)
         if signal and self._driver is not None:
             self._driver.write(signal)
