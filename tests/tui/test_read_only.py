@@ -70,3 +70,13 @@ async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
         assert "none yet" in text_of(pilot)
         assert "by hand" not in text_of(pilot)
         assert "u undoes" not in text_of(pilot)
+
+
+def test_the_machine_form_does_not_claim_a_stall_for_another_programs_pass(desk: Desk) -> None:
+    from watchkeeper.runtime.embedded import Runtime
+
+    stalls = []
+    for origin in ("run", "codex", "export:codex"):
+        desk.session.set(origin=origin)
+        stalls.append([each["stall_seconds"] for each in Runtime(desk.path).state(desk.session.id)["compactions"]])
+    assert stalls == [[0.0], [None], [None]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchkeeper.store.dashboard import AgentFacts, CommandFacts
+from watchkeeper.store.dashboard import CommandFacts
 
 if TYPE_CHECKING:
     from watchkeeper_tui.snapshot import Snapshot
@@ -17,41 +17,62 @@ def pausing_agents(snapshot: Snapshot) -> frozenset[str]:
 
     A pause counts as long as nothing that was read since (another command, the agent's own pause, a new host) ended it.
     """
-    if snapshot.host_pid is None or not any(each.kind == "pause" for each in snapshot.commands):
+    whole, own = _last_words(snapshot)
+    pauses = {agent_id: each for agent_id, each in own.items() if each.kind == "pause"}
+    if snapshot.host_pid is None or not (pauses or _is_pause(whole)):
         return frozenset()
-    return frozenset(agent.id for agent in snapshot.agents if _last_word(agent, snapshot) is not None)
+    ended = _Ended(snapshot, [*pauses.values(), *([whole] if whole is not None else [])])
+    found = {agent_id for agent_id, each in pauses.items() if not ended.has_come(each, agent_id)}
+    if whole is not None and _is_pause(whole) and not ended.has_come(whole, None):
+        found |= {agent.id for agent in snapshot.agents if agent.id not in own}
+    by_id = snapshot.agents_by_id
+    return frozenset(agent_id for agent_id in found if agent_id in by_id and by_id[agent_id].status in _AT_WORK)
 
 
 def pauses_all(snapshot: Snapshot) -> bool:
     """The whole run was told to pause, and has not yet."""
-    told = _newest(snapshot, None)
-    return snapshot.host_pid is not None and told is not None and not _has_come(told, None, snapshot)
-
-
-def _last_word(agent: AgentFacts, snapshot: Snapshot) -> CommandFacts | None:
-    """The pause that the agent is still to obey."""
-    if agent.status not in _AT_WORK:
-        return None
-    told = _newest(snapshot, agent.id)
-    return told if told is not None and not _has_come(told, agent.id, snapshot) else None
-
-
-def _newest(snapshot: Snapshot, agent_id: str | None) -> CommandFacts | None:
-    """The newest command to stop or to go on that concerns the agent (None: the whole run), if it is to stop."""
-    for each in snapshot.commands:  # the newest first
-        if each.kind in ("pause", "resume") and each.status != "refused" and each.agent_id in (None, agent_id):
-            return each if each.kind == "pause" else None
-    return None
-
-
-def _has_come(told: CommandFacts, agent_id: str | None, snapshot: Snapshot) -> bool:
-    """Whether something that was read since then ended the wish."""
-    if told.status == "queued" or told.applied_at is None:
+    whole, _ = _last_words(snapshot)
+    if snapshot.host_pid is None or whole is None or not _is_pause(whole):
         return False
-    for event in reversed(snapshot.events):
-        if event.at < told.applied_at:
+    return not _Ended(snapshot, [whole]).has_come(whole, None)
+
+
+def _is_pause(command: CommandFacts | None) -> bool:
+    return command is not None and command.kind == "pause"
+
+
+def _last_words(snapshot: Snapshot) -> tuple[CommandFacts | None, dict[str, CommandFacts]]:
+    """The last command to stop or to go on that the whole run got, and those that single agents got since."""
+    own: dict[str, CommandFacts] = {}
+    for each in snapshot.commands:  # the newest first
+        if each.kind in ("pause", "resume") and each.status != "refused":
+            if each.agent_id is None:
+                return each, own
+            own.setdefault(each.agent_id, each)
+    return None, own
+
+
+class _Ended:
+    """What the events say has ended a wish to pause: one look through those that came since the oldest of the wishes."""
+
+    def __init__(self, snapshot: Snapshot, wishes: list[CommandFacts]) -> None:
+        self._host_started = float("-inf")
+        self._paused: dict[str | None, float] = {}
+        events = snapshot.events
+        # Before what is kept nothing is known: a wish as old as that counts as come.
+        self._known_from = events[0].at if events and events[0].seq > 1 else float("-inf")
+        oldest = min((each.applied_at for each in wishes if each.applied_at is not None), default=float("inf"))
+        for event in reversed(events):
+            if event.at < oldest:
+                break
+            if event.facts.kind == "host.started":
+                self._host_started = max(self._host_started, event.at)
+            elif event.facts.kind == "agent.paused":
+                self._paused.setdefault(event.agent_id, event.at)
+
+    def has_come(self, told: CommandFacts, agent_id: str | None) -> bool:
+        """Whether the wish was fulfilled, or its host is gone."""
+        if told.status == "queued" or told.applied_at is None:
             return False
-        if event.facts.kind == "host.started" or (event.facts.kind == "agent.paused" and event.agent_id == agent_id):
-            return True
-    # More has happened since than is kept: nothing is known of it any more.
-    return bool(snapshot.events) and snapshot.events[0].seq > 1
+        since = max(self._host_started, self._paused.get(agent_id, float("-inf")) if agent_id is not None else float("-inf"))
+        return since >= told.applied_at or told.applied_at < self._known_from
