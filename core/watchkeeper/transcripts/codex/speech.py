@@ -45,6 +45,8 @@ class Speech:
         self._messages = int(state.get("messages", 0))
         self._asked: list[int] = list(state.get("asked", ()))
         """How many messages there were before each turn of the person."""
+        self._asks = False
+        """The line that is being read begins such a turn."""
 
     def save(self) -> dict[str, Any]:
         return {
@@ -78,12 +80,11 @@ class Speech:
 
     def note(self, found: list[Record]) -> None:
         """What is kept of a line."""
-        for record in found:
-            if type(record) is not Message:
-                continue
-            if record.role == "user" and not record.injected and record.content[0].get("type") != "tool_result":  # type: ignore[union-attr]
-                self._asked = [*self._asked, self._messages][-TURNS_KEPT:]
-            self._messages += 1
+        messages = sum(type(record) is Message for record in found)
+        if self._asks and messages:
+            self._asked = [*self._asked, self._messages][-TURNS_KEPT:]
+        self._asks = False
+        self._messages += messages
 
     def go_back(self, turns: int, uid: str, at: float | None) -> Rewind | None:
         """The person took back so many of their turns, with all that came of them."""
@@ -125,6 +126,7 @@ class Speech:
             return
         texts = [block["text"].lstrip() for block in content if block["type"] == "text"]
         injected = item.get("role") != "user" or (bool(texts) and all(text.startswith(items.INJECTED) for text in texts))
+        self._asks = not injected
         self._heard(content, at, uid, found, injected=injected)
 
     def _say(self, content: list[dict[str, Any]], at: float | None, uid: str, found: list[Record]) -> None:
