@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from watchkeeper.transcripts import lines
 
-PIECES = st.lists(st.sampled_from([b"", b"a", b"ab\r", b"\n", b"\n\n", b"0123456789", b"x" * 25, b"\0", b"\xc3\xa4"]), max_size=12)
+PIECES = st.lists(
+    st.sampled_from([b"", b"a", b"ab\r", b"\n", b"\n\n", b"0123456789", b"x" * 25, b"\0", b"\xc3\xa4"]), max_size=12
+)
 
 
 @given(PIECES.map(b"".join), st.integers(0, 20))
