@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_library_screens import library_of, row
 from textual.pilot import Pilot
+
+from watchkeeper.store.session_search import search_messages
 
 WIDE = (120, 40)
 
@@ -38,7 +43,8 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
         await until(pilot, lambda: "1 Plan" not in text_of(pilot))
 
 
-async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk) -> None:
+async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("watchkeeper_tui.screens.sessions.search_messages", partial(search_messages, seconds=30))
     library_of(desk)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "nightly audit" in text_of(pilot))
