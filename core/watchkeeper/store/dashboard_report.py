@@ -21,15 +21,20 @@ _OUTPUTS = (
     "SELECT o.name, o.kind, a.size, max(o.created_at), count(*) FROM outputs o LEFT JOIN artifacts a ON a.digest = o.digest"
     " WHERE o.agent_id = ? GROUP BY o.kind, o.name ORDER BY max(o.id) LIMIT ?"
 )
-_OPEN = "SELECT min(turn) FROM tool_calls WHERE agent_id = ? AND turn > ? AND status IN ('pending', 'running')"
+RECENT = 100
+"""The newest calls of each kind are read anew each time: they may still change. Those before are counted once."""
+
+_OLDEST_TURN = "SELECT turn FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 1 OFFSET ?"
+_OLDEST_CALL = "SELECT id FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _TOOLS = (
     "SELECT name, count(*), sum(is_error OR status IN ('error', 'denied', 'unknown')), sum(status IN ('pending', 'running')),"
     " total(ended_at - started_at) FROM tool_calls WHERE agent_id = ? AND turn > ? AND turn <= ? GROUP BY name"
 )
 _CALLS = (
-    "SELECT count(*), max(id), total(NOT usage_exact), total(price_status = 'estimated'), total(cost_usd IS NULL)"
-    " FROM model_calls WHERE agent_id = ? AND id > ? AND status <> 'error'"
+    "SELECT count(*), total(NOT usage_exact), total(price_status = 'estimated'), total(cost_usd IS NULL)"
+    " FROM model_calls WHERE agent_id = ? AND id > ? AND id <= ? AND status <> 'error'"
 )
+_ALL = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +87,14 @@ class ReportFacts:
 
 
 class ReportFold:
-    """Reads one agent's report again and again, at the price of what is new: turns that are over are counted once."""
+    """Reads one agent's report again and again, at the price of what may still change."""
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self._session_id, self._agent_id = session_id, agent_id
-        self._through = 0
-        """The last turn whose tool calls have all ended and are counted."""
+        self._through = -_ALL
+        """The last turn whose tool calls are counted once and for all."""
         self._counted: dict[str, ToolTotal] = {}
-        self._last_call = 0
+        self._through_call = 0
         self._calls = (0, 0, 0, 0)
         self._artifacts: tuple[ArtifactFacts, ...] = ()
         self._stood: tuple[object, ...] = ()
@@ -100,7 +105,7 @@ class ReportFold:
         """The report as it stands; the same object where nothing changed. To be called inside one transaction."""
         task = connection.execute(_TASK, (agent.task_id, agent.id)).fetchone() or ("", "[]", None, 0)
         handed = connection.execute(_HANDED, (self._session_id, agent.id)).fetchone()
-        tools = tuple(sorted(self._tools(connection, agent.turn).values(), key=lambda each: (-each.calls, each.name)))
+        tools = tuple(sorted(self._tools(connection).values(), key=lambda each: (-each.calls, each.name)))
         # What is saved is saved by a tool, or at the end.
         stands = (tools, agent.status, agent.last_seq)
         if stands != self._stood:
@@ -121,13 +126,11 @@ class ReportFold:
             self._report = report
         return self._report if self._report is not None else report
 
-    def _tools(self, connection: Connection, turn: int) -> dict[str, ToolTotal]:
-        found = connection.execute(_OPEN, (self._agent_id, self._through)).fetchone()[0]
-        over = min(turn - 1, found - 1 if found is not None else turn)
-        if over > self._through:
-            self._counted = self._added(connection, over)
-            self._through = over
-        return self._added(connection, 1 << 62)
+    def _tools(self, connection: Connection) -> dict[str, ToolTotal]:
+        oldest = connection.execute(_OLDEST_TURN, (self._agent_id, RECENT - 1)).fetchone()
+        if oldest is not None and oldest[0] - 1 > self._through:
+            self._counted, self._through = self._added(connection, oldest[0] - 1), oldest[0] - 1
+        return self._added(connection, _ALL)
 
     def _added(self, connection: Connection, last: int) -> dict[str, ToolTotal]:
         totals = dict(self._counted)
@@ -139,12 +142,15 @@ class ReportFold:
         return totals
 
     def _models(self, connection: Connection) -> tuple[int, int, int, int]:
-        count, last, usage, price, unpriced = connection.execute(_CALLS, (self._agent_id, self._last_call)).fetchone()
-        if count:
-            self._last_call = last
-            new = (count, int(usage), int(price), int(unpriced))
-            self._calls = tuple(before + more for before, more in zip(self._calls, new, strict=True))
-        return self._calls
+        oldest = connection.execute(_OLDEST_CALL, (self._agent_id, RECENT - 1)).fetchone()
+        if oldest is not None and oldest[0] - 1 > self._through_call:
+            self._calls, self._through_call = self._more_calls(connection, oldest[0] - 1), oldest[0] - 1
+        return self._more_calls(connection, _ALL)
+
+    def _more_calls(self, connection: Connection, last: int) -> tuple[int, int, int, int]:
+        before = self._calls
+        count, usage, price, unpriced = connection.execute(_CALLS, (self._agent_id, self._through_call, last)).fetchone()
+        return before[0] + count, before[1] + int(usage), before[2] + int(price), before[3] + int(unpriced)
 
 
 def _listed(text: str | None) -> list[object]:
