@@ -6,10 +6,10 @@ its figures is made only when somebody looks at it. So a thousand agents cost no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar, overload
+from typing import NamedTuple, TypeVar, overload
 
 from watchkeeper.store.dashboard import AgentFacts, TaskFacts
 from watchkeeper_tui.conditions import Condition, agent_condition, task_condition
@@ -74,11 +74,14 @@ class PlanShape:
 class PlanRows(Sequence[PlanRow]):
     """The rows of one reading at one moment, each made when it is asked for."""
 
-    def __init__(self, shape: PlanShape, snapshot: Snapshot, now: float) -> None:
+    def __init__(self, shape: PlanShape, snapshot: Snapshot, now: float, before: PlanRows | None = None) -> None:
+        """`before`: the rows shown until now, of which is kept what time alone does not change."""
         self.shape = shape
         self.snapshot = snapshot
         self.now = now
         self._made: dict[int, PlanRow] = {}
+        same = before is not None and before.shape is shape and before.snapshot is snapshot
+        self._subtrees: dict[str, _Subtree] = before._subtrees if before is not None and same else {}
 
     def __len__(self) -> int:
         return len(self.shape.places)
@@ -119,9 +122,9 @@ class PlanRows(Sequence[PlanRow]):
     def _make(self, place: _Place) -> PlanRow:
         snapshot = self.snapshot
         task, agent = snapshot.task(place.task_id), snapshot.agent(place.agent_id)
-        under = list(below(place.node)) if place.node is not None and place.expandable else []
-        agents = [each for each in (agent, *(snapshot.agent(node.agent_id) for node in under)) if each is not None]
-        tokens, cost, unpriced = _sum(agents)
+        subtree = self._subtrees.get(place.id)
+        if subtree is None:
+            subtree = self._subtrees[place.id] = _subtree(place, snapshot)
         return PlanRow(
             id=place.id,
             prefix=place.prefix,
@@ -131,11 +134,11 @@ class PlanRows(Sequence[PlanRow]):
             condition=_condition(task, agent, snapshot, self.now),
             expandable=place.expandable,
             expanded=place.expanded,
-            tokens=tokens,
-            cost_usd=cost,
-            unpriced_calls=unpriced,
-            hidden=0 if place.expanded else len(under),
-            agent_ids=tuple(each.id for each in agents),
+            tokens=subtree.tokens,
+            cost_usd=subtree.cost_usd,
+            unpriced_calls=subtree.unpriced_calls,
+            hidden=0 if place.expanded else subtree.rows,
+            agent_ids=subtree.agent_ids,
         )
 
 
@@ -146,6 +149,7 @@ class PlanShaper:
         self._snapshot: Snapshot | None = None
         self._for: tuple[frozenset[str], str, str, int] | None = None
         self._shape = PlanShape(())
+        self._rows: PlanRows | None = None
 
     def rows(
         self,
@@ -168,7 +172,8 @@ class PlanShaper:
                 _sorted_places(nodes, snapshot, now, words, order) if flat else _places(nodes, snapshot, now, collapsed, words)
             )
             self._shape = PlanShape(tuple(places))
-        return PlanRows(self._shape, snapshot, now)
+        self._rows = PlanRows(self._shape, snapshot, now, self._rows)
+        return self._rows
 
 
 def plan_rows(snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = "") -> PlanRows:
@@ -291,14 +296,29 @@ def _kept(roots: list[Node], wanted: list[str], snapshot: Snapshot, now: float) 
     return kept
 
 
-def _sum(agents: Iterable[AgentFacts]) -> tuple[int, float | None, int]:
-    tokens, cost, unpriced = 0, None, 0
-    for agent in agents:
-        tokens += agent.total_tokens
-        unpriced += agent.unpriced_calls
-        if agent.cost_usd is not None:
-            cost = (cost or 0.0) + agent.cost_usd
-    return tokens, cost, unpriced
+class _Subtree(NamedTuple):
+    """A row's agent and all below it, taken together."""
+
+    rows: int
+    """How many stand below it."""
+    agent_ids: tuple[str, ...]
+    tokens: int
+    cost_usd: float | None
+    unpriced_calls: int
+
+
+def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
+    under = list(below(place.node)) if place.node is not None and place.expandable else []
+    found = (snapshot.agent(agent_id) for agent_id in (place.agent_id, *(node.agent_id for node in under)))
+    agents = [each for each in found if each is not None]
+    priced = [each.cost_usd for each in agents if each.cost_usd is not None]
+    return _Subtree(
+        rows=len(under),
+        agent_ids=tuple(each.id for each in agents),
+        tokens=sum(each.total_tokens for each in agents),
+        cost_usd=sum(priced, 0.0) if priced else None,
+        unpriced_calls=sum(each.unpriced_calls for each in agents),
+    )
 
 
 def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> Condition:

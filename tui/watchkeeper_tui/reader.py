@@ -23,8 +23,8 @@ from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, session_state
 
 TICK_SECONDS = 0.05
-FEED_MILLISECONDS = 20
-"""How often file events are collected: seldom enough for a dashboard that is open all day, and nothing changes."""
+FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 100
+"""How often file events are collected, and how often when none came for a while: a dashboard is open all day."""
 STARTING_SECONDS = 8.0
 """How long a new session may be without a host before it counts as dead."""
 LOOK_SECONDS = 1.0
@@ -64,7 +64,7 @@ def change_feed(path: Path) -> Feed:
     """The store's own feed."""
     from watchkeeper.store.changes import ChangeFeed
 
-    return ChangeFeed(path, step_milliseconds=FEED_MILLISECONDS)
+    return ChangeFeed(path, step_milliseconds=FEED_MILLISECONDS, quiet_step_milliseconds=QUIET_FEED_MILLISECONDS)
 
 
 class Reader(threading.Thread):

@@ -39,7 +39,8 @@ class ThemeWatch:
             for _ in watch(
                 self._folder,
                 watch_filter=lambda _, name: name.endswith(".toml"),
-                debounce=200,
+                debounce=500,
+                step=250,  # each step wakes the process
                 rust_timeout=1000,
                 stop_event=self._stop,
                 recursive=False,

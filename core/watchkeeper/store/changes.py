@@ -16,6 +16,12 @@ POLL_SECONDS = 0.25
 STEP_MILLISECONDS = 2
 """How often file events are collected; each time wakes the process, which at 2 ms costs a hundredth of a processor."""
 
+QUIET_SECONDS = 10
+"""After so long without a file event they are collected less often, where whoever waits can do with that."""
+
+RESTING = 4
+"""Then `data_version` is asked so many times less often, too: a file event is heard of all the same."""
+
 AFTERMATH_SECONDS = 0.3
 """How long after a file event a commit may take to become visible: as long as a slow fsync."""
 
@@ -24,14 +30,28 @@ class ChangeFeed:
     """Tells when another connection has committed. One per viewer or host; used from one thread, closed from any.
 
     `wait` may return True without a change (a checkpoint touches the files too); it never misses one for longer
-    than `POLL_SECONDS`.
+    than `POLL_SECONDS` (`RESTING` times that where nothing was written for `QUIET_SECONDS`).
     """
 
-    def __init__(self, path: Path, *, poll_seconds: float = POLL_SECONDS, step_milliseconds: int = STEP_MILLISECONDS) -> None:
-        """`step_milliseconds`: how often file events are collected; a screen may take longer than a host, and save a processor."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+        step_milliseconds: int = STEP_MILLISECONDS,
+        quiet_step_milliseconds: int | None = None,
+    ) -> None:
+        """A screen may take longer than a host, and save a processor.
+
+        `step_milliseconds`: how often file events are collected; `quiet_step_milliseconds`: the same when none has come for
+        `QUIET_SECONDS` (None: no less often).
+        """
         self._path = path
         self._poll_seconds = poll_seconds
         self._step = step_milliseconds
+        self._quiet_step = quiet_step_milliseconds or step_milliseconds
+        self._resting = False
+        """File events work, and none came for a while."""
         self._woken = threading.Event()
         self._stop = threading.Event()
         self._connection: sqlite3.Connection | None = None
@@ -44,7 +64,8 @@ class ChangeFeed:
         deadline = time.monotonic() + timeout_seconds
         while not self._stop.is_set():
             left = deadline - time.monotonic()
-            woken = self._woken.wait(max(0.0, min(left, self._poll_seconds)))
+            poll = self._poll_seconds * (RESTING if self._resting else 1)
+            woken = self._woken.wait(max(0.0, min(left, poll)))
             self._woken.clear()
             if self._stop.is_set():
                 return True
@@ -52,7 +73,7 @@ class ChangeFeed:
                 return True
             if woken and left > 0 and self._soon(min(left, AFTERMATH_SECONDS)):
                 return True
-            if left <= self._poll_seconds:
+            if left <= poll:
                 return False
         return True
 
@@ -91,26 +112,39 @@ class ChangeFeed:
         return bool(changed)
 
     def _watch(self) -> None:
-        from watchfiles import watch
-
-        folder = self._path.resolve().parent
-        names = {self._path.name, self._path.name + "-wal"}
+        step = self._step
         try:
-            for found in watch(
-                folder,
-                watch_filter=lambda _, name: Path(name).name in names,
-                debounce=2 * self._step,
-                step=self._step,
-                rust_timeout=1000,
-                yield_on_timeout=True,
-                stop_event=self._stop,
-                recursive=False,
-                raise_interrupt=False,
-            ):
-                if self._stop.is_set():
-                    return
-                if found:  # else it only looks whether to stop
-                    self._woken.set()
+            while not self._stop.is_set():
+                # What happens while one gives way to the other is seen by the poll in `wait`.
+                step = self._collect(step)
+                self._resting = step != self._step
         except (OSError, RuntimeError):
             # No file events here (watches exhausted, folder gone): the poll in `wait` goes on alone.
-            return
+            self._resting = False
+
+    def _collect(self, step: int) -> int:
+        """Collect file events every `step` milliseconds; returns how often it should be done from now on."""
+        from watchfiles import watch
+
+        names = {self._path.name, self._path.name + "-wal"}
+        quiet = 0
+        for found in watch(
+            self._path.resolve().parent,
+            watch_filter=lambda _, name: Path(name).name in names,
+            debounce=2 * step,
+            step=step,
+            rust_timeout=1000,
+            yield_on_timeout=True,
+            stop_event=self._stop,
+            recursive=False,
+            raise_interrupt=False,
+        ):
+            if self._stop.is_set():
+                break
+            if found:
+                self._woken.set()
+            quiet = 0 if found else quiet + 1  # without an event it is heard of once a second
+            wanted = self._quiet_step if quiet >= QUIET_SECONDS or (step == self._quiet_step and not found) else self._step
+            if wanted != step:
+                return wanted
+        return step

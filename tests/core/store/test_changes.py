@@ -135,3 +135,46 @@ def test_a_feed_on_a_file_that_is_not_there_yet_neither_fails_nor_spins(path: Pa
         wakes += 1
     assert wakes < 12
     feed.close()
+
+
+def test_a_screen_collects_events_less_often_when_none_come_and_as_often_again_with_the_first(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    third = threading.Event()
+
+    def watch(*_: Any, step: int, stop_event: threading.Event, **__: Any) -> Iterator[set[Any]]:
+        steps.append(step)
+        if len(steps) == 1:
+            yield from [{("modified", str(path))}, *[set()] * 30]
+        elif len(steps) == 2:
+            yield from [set(), set(), {("modified", str(path))}]
+        third.set()
+        stop_event.wait()
+
+    monkeypatch.setattr(watchfiles, "watch", watch)
+    feed = ChangeFeed(path, step_milliseconds=20, quiet_step_milliseconds=100)
+    try:
+        assert third.wait(GENEROUS_SECONDS)
+        assert steps == [20, 100, 20]
+    finally:
+        feed.close()
+
+
+def test_a_host_collects_events_as_often_however_long_none_come(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[int] = []
+    done = threading.Event()
+
+    def watch(*_: Any, step: int, stop_event: threading.Event, **__: Any) -> Iterator[set[Any]]:
+        steps.append(step)
+        yield from [set()] * 30
+        done.set()
+        stop_event.wait()
+
+    monkeypatch.setattr(watchfiles, "watch", watch)
+    feed = ChangeFeed(path)
+    try:
+        assert done.wait(GENEROUS_SECONDS)
+        assert steps == [2]
+    finally:
+        feed.close()

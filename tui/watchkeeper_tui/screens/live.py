@@ -166,7 +166,7 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         if not self.is_in_sight:
             return
         if self.frozen_at is None and self.snapshot.state is SessionState.LIVE:
-            self._draw(now)
+            self._draw(now, aged=True)
         elif self.frozen_at is None:
             # Nothing ages here but how long ago the agent gave a sign.
             self.agent_pane.age(now)
@@ -200,7 +200,8 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         self.events.following = True
         self._frame_frozen()
 
-    def _draw(self, now: float) -> None:
+    def _draw(self, now: float, *, aged: bool = False) -> None:
+        """`aged`: only time has passed since these were drawn."""
         snapshot, roster = self.snapshot, self.roster
         if snapshot.problem:
             now = snapshot.read_at  # nobody knows what went on since
@@ -213,9 +214,10 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         plan.show(self.shown_rows, dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {})
         if not plan.touched:
             self._choose_first()
-        events = self.events
-        events.filter_words = event_words
-        events.show(self._matching.matching(snapshot.events, event_words, roster.names), roster.names)
+        if not aged:
+            events = self.events
+            events.filter_words = event_words
+            events.show(self._matching.matching(snapshot.events, event_words, roster.names), roster.names)
         passes = self.query_one(CompactionView)
         passes.paces = self._paces.known
         passes.show(snapshot, roster, now)
