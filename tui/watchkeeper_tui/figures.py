@@ -147,19 +147,6 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     return drawn.rjust(cells)
 
 
-def buckets(points: Sequence[tuple[float, float]], start: float, end: float, count: int) -> list[float]:
-    """Sums of `(time, value)` points in `count` equal slices of `start … end`."""
-    sums = [0.0] * count
-    span = end - start
-    if span <= 0:
-        return sums
-    for at, value in points:
-        index = int((at - start) / span * count)
-        if 0 <= index < count or (index == count and at == end):
-            sums[min(index, count - 1)] += value
-    return sums
-
-
 def plural(count: int, noun: str, many: str = "") -> str:
     """`1 agent`, `2 agents`; `many` where an s is not enough."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"

@@ -63,10 +63,6 @@ class Compaction:
         self._flight: _Flight | None = None
         self._cached_tokens = 0
 
-    @property
-    def in_flight(self) -> bool:
-        return self._flight is not None
-
     def note_usage(self, usage: Usage) -> None:
         """What the last turn read from, and wrote to, the provider's prompt cache."""
         self._cached_tokens = usage.cache_read_tokens + usage.cache_write_tokens

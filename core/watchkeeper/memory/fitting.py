@@ -14,7 +14,7 @@ from watchkeeper.memory.assembly import Assembly, assemble
 from watchkeeper.memory.cuts import cut_points, newest_group, newest_turn
 from watchkeeper.memory.digest import DigestNotes
 from watchkeeper.memory.notes import Notebook
-from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.memory import Content, Elision, Message, Observation, ObservationKind, View
 
 KEEP_FORCED = 0.40
@@ -308,8 +308,3 @@ def _water_level(sizes: Sequence[int], room: int) -> int:
         left -= size
         count -= 1
     return max(sizes, default=0)
-
-
-def recount(messages: Sequence[Message], counter: TokenCounter) -> int:
-    """Tokens of messages counted anew: what the running totals must equal."""
-    return sum(count_message(message.role, message.content, counter) for message in messages)

@@ -89,15 +89,6 @@ class CompactionStatus(StrEnum):
 SESSION_ENDED = frozenset({SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.CANCELLED})
 TASK_ENDED = frozenset({TaskStatus.DONE, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.DROPPED})
 AGENT_ENDED = frozenset({AgentStatus.DONE, AgentStatus.FAILED, AgentStatus.CANCELLED})
-TOOL_CALL_ENDED = frozenset(
-    {
-        ToolCallStatus.DONE,
-        ToolCallStatus.ERROR,
-        ToolCallStatus.DENIED,
-        ToolCallStatus.UNKNOWN,
-        ToolCallStatus.CANCELLED,
-    }
-)
 
 _T = TaskStatus
 TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {

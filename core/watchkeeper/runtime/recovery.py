@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
 from watchkeeper.store import agents, commands, plans, sessions
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
-
-
-class AlreadyEnded(WatchkeeperError):
-    """The session is over; there is nothing to resume."""
-
-    exit_code = 0
 
 
 def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (), asked_at: float = 0.0) -> None:

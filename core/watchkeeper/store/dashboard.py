@@ -11,9 +11,6 @@ from typing import Any
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.transcripts import PROGRAMS
 
-LIVE_TEXT_CHARS = 4000
-"""How much of a streaming reply a screen is given: its end."""
-
 
 @dataclass(frozen=True, slots=True)
 class SessionFacts:
@@ -83,7 +80,7 @@ class LiveFacts:
     """`working`, `waiting`, `slot`, `retrying`, `rate_limited`, `tool` or `idle`."""
     detail: str
     text: str
-    """The end of the reply that streams in, at most `LIVE_TEXT_CHARS`."""
+    """The end of the reply that streams in, as much of it as the host shows (`runtime.live.SHOWN_CHARACTERS`)."""
     since: float
     until: float | None
     updated_at: float

@@ -267,13 +267,3 @@ def system_prompt(connection: Connection, agent_id: str) -> str:
     """The agent's system prompt, at most 200,000 characters of it."""
     row = connection.execute("SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)).fetchone()
     return str(row[0]) if row else ""
-
-
-def tokens_between(connection: Connection, agent_id: str, first: int, last: int) -> int:
-    """Tokens of messages `first … last`, by one subtraction of running totals."""
-    row = connection.execute(
-        "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1), 0)"
-        " - coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq < ? ORDER BY seq DESC LIMIT 1), 0)",
-        (agent_id, last, agent_id, first),
-    ).fetchone()
-    return int(row[0])

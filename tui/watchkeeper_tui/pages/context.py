@@ -59,9 +59,6 @@ def paragraph(line_id: str, text: str, width: int, *, role: str = "text", indent
     return lines
 
 
-BLANK = PageLine("", ())
-
-
 def blank(line_id: str) -> PageLine:
     """An empty line."""
     return PageLine(line_id, ())

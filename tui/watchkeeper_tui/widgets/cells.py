@@ -95,11 +95,6 @@ def row_strip(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence
     return Strip(segments, total)
 
 
-def pieces_strip(pieces: Cell, width: int, palette: Palette) -> Strip:
-    """Pieces as one line of exactly `width` columns."""
-    return Strip(fit_cell(pieces, width, palette), width)
-
-
 def content(pieces: Cell, palette: Palette) -> Content:
     """Pieces as Textual's `Content`, which is never parsed as markup."""
     return Content.assemble(*((text, ContentStyle.from_rich_style(palette[role])) for text, role in pieces))

@@ -380,8 +380,3 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             return strip.adjust_cell_length(width)
         palette = self.watch_app.palette
         return Strip([Segment(glyph, palette[role]), *strip], strip.cell_length + 1).adjust_cell_length(width)
-
-    def columns_changed(self) -> None:
-        """Lay the columns out anew."""
-        self._widths_for = -1
-        self.refresh()

@@ -37,7 +37,6 @@ class ToolContext:
     plan_id: str | None
     workspace: Path
     now: float
-    tool_call_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,9 +95,6 @@ class Situation:
         """The last reply was the last of its assignment: it carries no cursor, so that its text is the bare result."""
         return self.replied and self.cursor is None and not self.assigned_again and not self.outcomes
 
-    def outcomes_of(self, *names: str) -> list[Outcome]:
-        return [outcome for outcome in self.outcomes if outcome.name in names]
-
     @property
     def key(self) -> str:
         """Ties a cursor to its assignment, so that a file's text cannot pass for one."""

@@ -11,7 +11,6 @@ from watchkeeper.store.encoding import decode
 from watchkeeper.transcripts.export.pieces import Clean, line, lines
 
 MOST_FACTS = 2_000
-TOKENS = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
 
 @dataclass(frozen=True, slots=True)
