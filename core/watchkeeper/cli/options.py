@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,11 +56,11 @@ class Opened:
         with self._clear_errors():
             self.session_id = sessions.find(self.connection, session) if session is not None else ""
 
-    def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+    def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._clear_errors():
             return self.connection.execute(sql, parameters).fetchall()
 
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
+    def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         with self._clear_errors():
             return self.connection.execute(sql, parameters).fetchone()
 

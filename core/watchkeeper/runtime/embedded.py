@@ -16,6 +16,7 @@ from watchkeeper.runtime.host import HostResult, SessionHost
 from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
 from watchkeeper.store import database, state
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.queries import Queries
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import user_redactor
 
@@ -103,17 +104,6 @@ class Runtime:
         connection = database.open_readonly(self.path)
         connection.row_factory = sqlite3.Row
         try:
-            return state.session_state(_Reads(connection), session_id)
+            return state.session_state(Queries(connection), session_id)
         finally:
             connection.close()
-
-
-class _Reads:
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()
-
-    def all(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        return list(self._connection.execute(sql, parameters).fetchall())

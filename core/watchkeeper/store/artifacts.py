@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store.queries import Reads, Writes
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction
@@ -16,12 +17,6 @@ SCHEME = "artifact://sha256/"
 _REF = re.compile(r"artifact://sha256/([0-9a-f]{64})\Z")
 _COMPRESS_FROM = 512
 _WORTH = 0.9
-
-
-class Reads(Protocol):
-    """Anything that can run a query: a session's store, a transaction, a viewer."""
-
-    def one(self, sql: str, parameters: tuple[Any, ...] = ...) -> Any: ...
 
 
 def ref_of(digest: str) -> str:
@@ -38,7 +33,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def put(tx: Transaction, data: bytes, media_type: str = "text/plain") -> str:
+def put(tx: Writes, data: bytes, media_type: str = "text/plain") -> str:
     """Store bytes (once, however often they are put); returns their reference."""
     name = digest(data)
     if tx.one("SELECT 1 FROM artifacts WHERE digest = ?", (name,)) is None:

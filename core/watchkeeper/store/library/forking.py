@@ -27,6 +27,7 @@ from watchkeeper.store.library.deletion import BEING_PURGED
 from watchkeeper.store.library.moment import moment_at, seq_of_turn
 from watchkeeper.store.library.naming import title_of
 from watchkeeper.store.library.purging import purge_rows
+from watchkeeper.store.queries import Unfenced
 from watchkeeper.store.transcripts import imported_from
 
 _IDS = re.compile(
@@ -327,7 +328,7 @@ class _Copy:
         new = self._rewritten(text) if text is not None else None
         if new is None or new == text:
             return
-        ref = artifacts.put(_Puts(self._connection, self._now()), new.encode("utf-8", "replace"), "application/json")  # type: ignore[arg-type]
+        ref = artifacts.put(Unfenced(self._connection, self._now()), new.encode("utf-8", "replace"), "application/json")
         self._digests[name] = artifacts.digest_of(ref) or name
 
     # --- names ----------------------------------------------------------------------------------------------------
@@ -369,17 +370,3 @@ class _Copy:
             sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
             known = self._inserts[table] = (sql, columns)
         return int(self._connection.execute(known[0], list(row.values())).lastrowid or 0)
-
-
-class _Puts:
-    """A connection as `artifacts.put` asks it."""
-
-    def __init__(self, connection: Connection, now: float) -> None:
-        self._connection = connection
-        self.now = now
-
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()
-
-    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        return int(self._connection.execute(sql, parameters).rowcount)

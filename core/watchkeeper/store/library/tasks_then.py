@@ -12,6 +12,7 @@ from watchkeeper.store import artifacts, plans
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.store.library.moment import Moment, TaskMoment
+from watchkeeper.store.queries import Queries
 
 Row = dict[str, Any]
 
@@ -88,7 +89,7 @@ def _result(connection: Connection, row: Row, agent_id: str, done_at: float) -> 
     ).fetchall()
     newest = {name: artifacts.ref_of(digest) for name, kind, digest in rows if kind == "artifact"}
     reported = [artifacts.ref_of(digest) for _, kind, digest in rows if kind == "result"][-1:]
-    text = artifacts.get(_Reads(connection), reported[0]) if reported else None
+    text = artifacts.get(Queries(connection), reported[0]) if reported else None
     refs = [*reported, *(ref for _, ref in sorted(newest.items()))]
     return (text.decode("utf-8", "replace") if text is not None else row["result"]), encode(refs)
 
@@ -142,13 +143,3 @@ def _fields(given: Row) -> Row:
     if given.get("expected_outputs"):
         fields["expected_outputs"] = encode(given["expected_outputs"])
     return fields
-
-
-class _Reads:
-    """A connection as artifacts ask it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()

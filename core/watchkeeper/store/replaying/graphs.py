@@ -9,6 +9,7 @@ from watchkeeper.store import artifacts
 from watchkeeper.store.dashboard import TaskFacts
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.queries import Queries
 
 _GRAPH = "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?"
 _REVISED = "SELECT 1 FROM plan_revisions r JOIN plans p ON p.id = r.plan_id WHERE p.session_id = ? AND r.reason LIKE 'revised %'"
@@ -63,7 +64,7 @@ class Graphs:
         """What an agent had reported by then, as the dashboard shows it."""
         if (agent_id, done_at) not in self._results:
             row = connection.execute(_RESULT, (agent_id, done_at)).fetchone()
-            data = artifacts.get(_Reads(connection), artifacts.ref_of(row[0])) if row is not None else None
+            data = artifacts.get(Queries(connection), artifacts.ref_of(row[0])) if row is not None else None
             self._results[agent_id, done_at] = data.decode("utf-8", "replace")[:2000] if data is not None else None
         return self._results[agent_id, done_at]
 
@@ -96,13 +97,3 @@ def _given(tool: str, given: dict[str, Any]) -> list[tuple[str, str]]:
     else:
         found = []
     return [(str(name).strip(), role) for name, role in found if isinstance(role, str)]
-
-
-class _Reads:
-    """A connection as artifacts ask it."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()

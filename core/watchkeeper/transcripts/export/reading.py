@@ -27,6 +27,7 @@ from watchkeeper.store.library.changing import driven_by_nobody, in_short_transa
 from watchkeeper.store.library.deletion import BEING_PURGED
 from watchkeeper.store.library.purging import purge_rows
 from watchkeeper.store.message_index import index_until
+from watchkeeper.store.queries import Unfenced
 from watchkeeper.transcripts.export.checking import Columns
 from watchkeeper.transcripts.export.stream import ObjectReader
 from watchkeeper.transcripts.export.tables import BY_NAME, FORMAT, INERT, NUMBERS_IN_EVENTS, SESSION, VERSION, Table
@@ -215,7 +216,7 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
     connection.execute(Columns(connection, SESSION).sql, tuple((survey.session | {"origin": origin}).values()))
     connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
     yield
-    store = _Artifacts(connection, survey.session["created_at"])
+    store = Unfenced(connection, survey.session["created_at"])
     for name, value in _members(path):
         if name in BY_NAME:
             table = BY_NAME[name]
@@ -229,7 +230,7 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
         elif name == "artifacts":
             for row in value:
                 _, media_type, data = _artifact(path, row)
-                artifacts.put(store, data, media_type)  # type: ignore[arg-type]
+                artifacts.put(store, data, media_type)
                 yield
     connection.execute("UPDATE sessions SET deleted_at = NULL WHERE id = ?", (session_id,))
     yield
@@ -267,17 +268,3 @@ def _distance(connection: Connection, table: str, low: int, high: int) -> int:
     if taken is None:
         return 0
     return int(connection.execute(f"SELECT max(id) FROM {table}").fetchone()[0]) - low + 1  # noqa: S608
-
-
-class _Artifacts:
-    """What `store.artifacts.put` writes through: there is no host here, whose transaction it could be."""
-
-    def __init__(self, connection: Connection, now: float) -> None:
-        self._connection = connection
-        self.now = now
-
-    def one(self, sql: str, parameters: tuple[Any, ...] = ()) -> Any:
-        return self._connection.execute(sql, parameters).fetchone()
-
-    def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> int:
-        return int(self._connection.execute(sql, parameters).rowcount)
