@@ -107,7 +107,7 @@ class Toolbox:
         if permission is Permission.DENY:
             refused = ToolResult(f"denied: {said}. Go on without it, or another way", is_error=True)
             return await self._end(call, refused, ToolCallStatus.DENIED, began)
-        context = self._context()
+        context = self._context(call)
         if isinstance(tool, StoreTool):
             return await self._apply(tool, call, context, began)
         assert isinstance(tool, OutsideTool)
@@ -230,7 +230,7 @@ class Toolbox:
 
         return await environment.store.commit(settle)
 
-    def _context(self) -> ToolContext:
+    def _context(self, call: Call) -> ToolContext:
         environment = self._environment
         row = environment.store.one("SELECT current_plan_id FROM sessions WHERE id = ?", (environment.session_id,))
         return ToolContext(
@@ -240,6 +240,7 @@ class Toolbox:
             plan_id=row[0] if row else None,
             workspace=environment.workspace,
             now=environment.clock.now(),
+            tool_call_id=str(call.id),
         )
 
 

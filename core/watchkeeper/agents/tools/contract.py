@@ -37,6 +37,8 @@ class ToolContext:
     plan_id: str | None
     workspace: Path
     now: float
+    tool_call_id: str = ""
+    """The same when the call runs again after a crash: what a tool gives to a service that takes each request once."""
 
 
 @dataclass(frozen=True, slots=True)
