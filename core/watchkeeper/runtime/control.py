@@ -17,7 +17,6 @@ from typing import Any
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import refuse_imported
 from watchkeeper.store.user_secrets import user_redactor
@@ -69,21 +68,18 @@ def submit(
     connection = database.open_writable(database_path)
     try:
         refuse_imported(connection, session_id)
-        database.begin_immediate(connection, urgent=lambda: True)
-        command_id = commands.insert(
-            connection,
-            session_id=session_id,
-            kind=kind,
-            agent_id=agent_id,
-            task_id=task_id,
-            payload=user_redactor()(payload or {}),
-            requested_by=requested_by,
-            dedupe_key=dedupe_key,
-            now=time.time(),
-        )
-        reach("command.before_commit")
-        connection.execute("COMMIT")
-        reach("command.after_commit")
+        with database.writing(connection, "command", urgent=lambda: True):
+            command_id = commands.insert(
+                connection,
+                session_id=session_id,
+                kind=kind,
+                agent_id=agent_id,
+                task_id=task_id,
+                payload=user_redactor()(payload or {}),
+                requested_by=requested_by,
+                dedupe_key=dedupe_key,
+                now=time.time(),
+            )
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(database_path, error)) from error
     finally:

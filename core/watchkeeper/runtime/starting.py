@@ -14,7 +14,6 @@ from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
-from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Group
@@ -81,26 +80,23 @@ def create_session(
     session_id = new_id()
     connection = database.open_writable(database_path)
     try:
-        database.begin_immediate(connection)
-        group = Group(connection)
-        at = now if now is not None else time.time()
-        sessions.create(
-            group,
-            session_id=session_id,
-            user_id=_user(),
-            goal=user_redactor().text(wanted.goal),
-            workspace=str(wanted.workspace.resolve()),
-            model=wanted.model,
-            settings=_plain(asdict(wanted.settings)),
-            budgets=wanted.budgets,
-            now=at,
-        )
-        if prepare is not None:
-            prepare(Transaction(group, session_id, 0, at))
-            group.flush()
-        reach("session.before_commit")
-        connection.execute("COMMIT")
-        reach("session.after_commit")
+        with database.writing(connection, "session"):
+            group = Group(connection)
+            at = now if now is not None else time.time()
+            sessions.create(
+                group,
+                session_id=session_id,
+                user_id=_user(),
+                goal=user_redactor().text(wanted.goal),
+                workspace=str(wanted.workspace.resolve()),
+                model=wanted.model,
+                settings=_plain(asdict(wanted.settings)),
+                budgets=wanted.budgets,
+                now=at,
+            )
+            if prepare is not None:
+                prepare(Transaction(group, session_id, 0, at))
+                group.flush()
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(database_path, error)) from error
     finally:

@@ -109,26 +109,41 @@ def migrate(connection: Connection) -> None:
 
     from watchkeeper.store.schema import migrations
 
-    begin_immediate(connection)
-    try:
+    with writing(connection, "migration"):
         if connection.execute("PRAGMA user_version").fetchone()[0] >= SCHEMA_VERSION:
-            connection.execute("ROLLBACK")  # another process, perhaps a newer one, was first
-            return
-        database = Database(connection)
-        migrations().apply(database)
+            return  # another process, perhaps a newer one, was first
+        migrations().apply(Database(connection))
         connection.execute(f"PRAGMA application_id={APPLICATION_ID:d}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION:d}")
-        reach("migration.before_commit")
-        connection.execute("COMMIT")
-        reach("migration.after_commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _never() -> bool:
     return False
+
+
+@contextmanager
+def writing(
+    connection: Connection, name: str, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never
+) -> Iterator[None]:
+    """A transaction that holds the write lock from its start; committed at the end, or taken back where anything raises.
+
+    Args:
+        name: of its fault points, `name.before_commit` and `name.after_commit`.
+        timeout_seconds, urgent: as of `begin_immediate`.
+
+    Raises:
+        sqlite3.OperationalError: still locked after `timeout_seconds`, the disk is full, …
+    """
+    begin_immediate(connection, timeout_seconds=timeout_seconds, urgent=urgent)
+    try:
+        yield
+        reach(f"{name}.before_commit")
+        connection.execute("COMMIT")
+        reach(f"{name}.after_commit")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def begin_immediate(connection: Connection, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never) -> None:

@@ -26,7 +26,6 @@ from typing import Any
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import decode
-from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.message_text import TOKENIZE, tokenizable, words_of
 
 PART_MESSAGES = 65_536
@@ -123,21 +122,12 @@ def index_batch(
     removed = connection.execute("SELECT EXISTS (SELECT 1 FROM messages_fts_removed)").fetchone()[0]
     if not texts and not removed:
         return Batch(0, more=False)
-    database.begin_immediate(connection, timeout_seconds=lock_timeout_seconds)
-    try:
+    with database.writing(connection, "message_index", timeout_seconds=lock_timeout_seconds):
         if _state(connection) != began_at:
-            connection.execute("ROLLBACK")
             return Batch(0, more=True)
         left = _drop_removed(connection, above=began_at[0], most=most_messages)
         if texts:
             _add(connection, texts)
-        reach("message_index.before_commit")
-        connection.execute("COMMIT")
-        reach("message_index.after_commit")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
     return Batch(len(texts), more=left or more)
 
 

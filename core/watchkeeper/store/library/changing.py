@@ -12,7 +12,6 @@ from typing import TypeVar
 from watchkeeper.records.errors import DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.lease import Lease, probe
 
 T = TypeVar("T")
@@ -73,20 +72,10 @@ def change(path: Path, session_id: str, what: str, work: Callable[[Connection], 
         DrivenElsewhere: a live host drives it.
         StoreUnusable: the database cannot be written.
     """
-    with opened(path) as connection, driven_by_nobody(path, session_id, what):
-        database.begin_immediate(connection)
-        try:
-            if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
-                raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
-            result = work(connection)
-            reach("library.before_commit")
-            connection.execute("COMMIT")
-            reach("library.after_commit")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        return result
+    with opened(path) as connection, driven_by_nobody(path, session_id, what), database.writing(connection, "library"):
+        if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
+            raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
+        return work(connection)
 
 
 def in_short_transactions(
@@ -104,18 +93,10 @@ def in_short_transactions(
     """
     steps, count, over = iter(work), 0, False
     while not over:
-        database.begin_immediate(connection)
-        began = monotonic()
-        try:
+        with database.writing(connection, "library"):
+            began = monotonic()
             while not over and monotonic() - began < longest_seconds:
                 over = next(steps, connection) is connection
-            reach("library.before_commit")
-            connection.execute("COMMIT")
-            reach("library.after_commit")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
         count += 1
         if not over:
             sleep(random.uniform(*PAUSE_SECONDS))
