@@ -137,3 +137,11 @@ def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_
 
 def unfinished_in(folder: Path) -> list[Path]:
     return [name for name in folder.iterdir() if "part" in name.name]
+
+
+@pytest.mark.parametrize("name", ["a#b.db", "100%41.db", "what?.db"])
+def test_a_backup_may_have_any_name_that_a_file_may_have(connection: Any, path: Path, tmp_path: Path, name: str) -> None:
+    add_session(connection, "abcd2345")
+    before = set(os.listdir(tmp_path))
+    assert backup(path, tmp_path / name).sessions == 1
+    assert set(os.listdir(tmp_path)) - before == {name}

@@ -103,7 +103,7 @@ def _checked(part: Path) -> int:
     Raises:
         StoreUnusable: it is damaged.
     """
-    copy = sqlite3.connect(f"file:{part}?mode=ro", uri=True) if "?" not in str(part) else sqlite3.connect(str(part))
+    copy = sqlite3.connect(database.read_only_uri(part), uri=True)
     try:
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
