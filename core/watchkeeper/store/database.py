@@ -69,7 +69,9 @@ def open_readonly(path: Path, *, check_same_thread: bool = True, lock_timeout_se
         raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
     with _clear_errors(path):
         wait = 5.0 if lock_timeout_seconds is None else lock_timeout_seconds
-        connection = sqlite3.connect(read_only_uri(path), uri=True, isolation_level=None, timeout=wait, check_same_thread=check_same_thread)
+        connection = sqlite3.connect(
+            read_only_uri(path), uri=True, isolation_level=None, timeout=wait, check_same_thread=check_same_thread
+        )
         try:
             connection.execute("PRAGMA query_only=ON")
             version, _ = _versions(connection, path, lock_timeout_seconds)
