@@ -2,7 +2,9 @@
 
 A pass begins at a step boundary, is prepared while the agent goes on working, and is published at a later boundary, in
 one transaction with its record. Its result is stored as soon as it is there, so that a crash between the two loses
-nothing: the next host publishes it. Where a pass is late, the context's own digest holds the bound meanwhile.
+nothing: the next host publishes it. A pass that a person or the agent ordered is an order: where a crash or a pause
+comes before its result, it is begun again when the agent goes on. Where a pass is late, the context's own digest holds
+the bound meanwhile.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from watchkeeper.memory.prompts import SUMMARY_SYSTEM, summary_prompt
 from watchkeeper.records.memory import ObservationKind
 from watchkeeper.records.model import ModelRequest, Purpose, Usage
 from watchkeeper.store import memory as rows
+from watchkeeper.store import passes
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.store.transaction import Transaction
@@ -33,6 +36,11 @@ SUMMARY_TOKENS = 2_048
 
 HEADING_TOKENS = 160
 """What the context's own words around observations may take."""
+
+ORDERED = ("manual", "agent")
+"""Triggers of the passes that somebody asked for; the others begin by themselves when they are due."""
+
+DIED, AGAIN = "the host that ran it stopped", "it is begun again when the agent goes on"
 
 ROOM_SHARE = 0.75
 """Of the threshold: how full a context may be after a summary has replaced a digest that is smaller than it."""
@@ -69,9 +77,7 @@ class Compaction:
 
     async def at_boundary(self) -> None:
         """Between two steps: publish a pass that is ready, and begin one that is due. Waits for no model."""
-        flight = self._flight
-        if flight is not None and flight.task.done():
-            await self._land(flight)
+        await self.land()
         if self._observing is not None:
             await self._observing.advance()
             return
@@ -83,6 +89,12 @@ class Compaction:
                 self._pacer.ended(state, gained=False)
             else:
                 self._pacer.started(clock.monotonic())
+
+    async def land(self) -> None:
+        """Publish the pass in flight, if it is ready."""
+        flight = self._flight
+        if flight is not None and flight.task.done():
+            await self._land(flight)
 
     async def begin(
         self,
@@ -141,36 +153,91 @@ class Compaction:
         await self._flight.task
         return await self._land(self._flight, also)
 
-    async def abandon(self, reason: str) -> None:
-        """Give up what is in flight; nothing of it stays but the record that it was."""
+    async def abandon(self, reason: str, *, goes_on: bool = False) -> None:
+        """Give up what is in flight; nothing of it stays but the record that it was.
+
+        `goes_on`: the agent only pauses, so that `take_over` begins again what somebody ordered.
+        """
         if self._observing is not None:
             await self._observing.abandon(reason)
         flight, self._flight = self._flight, None
         if flight is None:
             return
+        if goes_on and flight.trigger in ORDERED:
+            reason = f"{reason}; {AGAIN}"
         flight.task.cancel()
         await asyncio.gather(flight.task, return_exceptions=True)
         self._compactor.end()
         await self._environment.store.commit(lambda tx: self._write_end(tx, flight, status="abandoned", reason=reason))
 
-    async def take_over(self) -> None:
-        """After a crash: publish what an earlier host had prepared; what was only running is abandoned."""
+    def drop(self) -> None:
+        """Stop what is in flight without a word, because the store takes none any more; `take_over` finds it as it is."""
+        if self._observing is not None:
+            self._observing.drop()
+        if self._flight is not None:
+            self._flight.task.cancel()
+
+    async def take_over(self, *, begin_again: bool = True) -> None:
+        """After a crash or a pause: publish what was prepared; what was only running is abandoned.
+
+        `begin_again`: whoever ordered a pass that was not finished gets it now, from the same message, with the same
+        instructions, unless an undo came since.
+        """
         store = self._environment.store
-        found = store.all(
-            "SELECT id, trigger, status, prepared FROM compactions WHERE agent_id = ? AND status IN ('running', 'prepared')"
-            " ORDER BY id",
-            (self._agent.id,),
-        )
-        for row in found:
+        for found in passes.unfinished_passes(store, self._agent.id):
             outcome = None
-            observed = row["trigger"] in (OBSERVER, REFLECTOR)
+            observed = found.trigger in (OBSERVER, REFLECTOR)
             if observed and self._observing is not None:
                 continue
-            if row["status"] == "prepared" and row["prepared"] and not observed:
-                outcome = self._compactor.republish(_load(row["prepared"]), at=self._environment.clock.now())
-            await self._write_outcome(row["id"], outcome, "the host that ran it stopped")
+            if found.prepared and not observed:
+                outcome = self._compactor.republish(_load(found.prepared), at=self._environment.clock.now())
+            elif begin_again and found.trigger in ORDERED and not passes.moved_by_hand_since(store, self._agent.id, found):
+                await self._begin_again(found)
+                continue
+            await self._write_outcome(found.id, outcome, DIED)
+        put_off = passes.last_pass(store, self._agent.id, ORDERED) if begin_again and self._flight is None else None
+        if (
+            put_off is not None
+            and put_off.reason.endswith(AGAIN)
+            and not passes.moved_by_hand_since(store, self._agent.id, put_off)
+        ):
+            await self._begin_again(put_off)
         if self._observing is not None:
             await self._observing.restore()
+
+    async def _begin_again(self, found: passes.Pass) -> None:
+        """What was ordered and not finished: in one transaction its end is told, and the new pass begins."""
+
+        def end(tx: Transaction, why: str) -> None:
+            if found.status == "running":
+                rows.end_compaction(tx, self._agent.id, found.id, status="abandoned", reason=why)
+
+        begun = await self.begin(
+            trigger=found.trigger,
+            up_to=found.high_water,
+            instructions=found.instructions,
+            also=lambda tx, _: end(tx, f"{DIED}; begun again"),
+        )
+        if isinstance(begun, Rejection):
+            refused = f"{DIED}; not begun again: {begun.reason}"
+            if found.status == "running":
+                await self._environment.store.commit(lambda tx: end(tx, refused))
+            else:
+                await self._environment.store.commit(lambda tx: self._refuse(tx, found, begun.reason))
+
+    def _refuse(self, tx: Transaction, found: passes.Pass, reason: str) -> None:
+        """Say that what was put off does not begin again."""
+        state = self._memory.state
+        again = rows.begin_compaction(
+            tx,
+            self._agent.id,
+            trigger=found.trigger,
+            instructions=found.instructions,
+            high_water=found.high_water,
+            tokens_before=state.tokens,
+            model=self._agent.model,
+        )
+        rows.end_compaction(tx, self._agent.id, again, status="rejected", reason=reason)
 
     # --- one pass ----------------------------------------------------------------------------------------------
 

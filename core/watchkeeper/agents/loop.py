@@ -70,7 +70,13 @@ class AgentLoop:
             ending = await self._after_interruption()
         except WindowTooSmall as small:
             ending = await self._fail(str(small))
-        await self.compaction.abandon(f"the agent is {ending.outcome}")
+        except BaseException:
+            self.compaction.drop()
+            raise
+        if ending.outcome is not Outcome.STOPPED:
+            await self.compaction.land()
+        goes_on = ending.outcome in (Outcome.PAUSED, Outcome.BLOCKED)
+        await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
         if ending.outcome is not Outcome.IDLE:
             await self._environment.release(self._agent.id)
         return ending

@@ -80,11 +80,15 @@ class Observing:
             self._engine.restore(EngineState(BufferingState(tuple(chunks), 0), tuple(ranges)))
         await self._drop_void()
 
-    async def abandon(self, reason: str) -> None:
-        """The loop ends: give up what is in flight. Chunks that are written stay, for a loop that resumes."""
+    def drop(self) -> None:
+        """Stop what is in flight, and write nothing of it."""
         self._engine.abort()
         for task in self._tasks:
             task.cancel()
+
+    async def abandon(self, reason: str) -> None:
+        """The loop ends: give up what is in flight. Chunks that are written stay, for a loop that resumes."""
+        self.drop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         waiting = {row["id"] for row in self._open_rows() if row["status"] == "prepared"}
         for row in [*self._observed.values(), *([self._reflecting] if self._reflecting else [])]:

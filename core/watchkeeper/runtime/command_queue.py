@@ -233,7 +233,7 @@ class CommandQueue:
                 raise ValueError(begun.reason)
             return None
         compaction = Compaction(self._host.environment, agent, self._memory(agent))
-        await compaction.take_over()
+        await compaction.take_over(begin_again=False)  # this command is newer, or the one that was not finished
         made = commands.compaction_made(self._store, command.id, agent.id, instructions)
         if made is not None:
             return _compacted(agent, *made)

@@ -8,49 +8,11 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
+from tests.core.runtime.working import Work, passes
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
 from watchkeeper.runtime.command_queue import CommandQueue
-
-
-class Work:
-    """A sub-agent of `count` turns, and a summariser that waits for `summaries`, answers `summary`, or fails."""
-
-    def __init__(
-        self, count: int = 14, *, summary: Any = "The agent saved notes (#3). Paths: notes/a.txt", words: int = 250
-    ) -> None:
-        self.count = count
-        self.words = words
-        self.summary = summary
-        self.summaries = asyncio.Event()
-        self.summaries.set()
-        self.hold_turn: int | None = None
-        self.turn_gate = asyncio.Event()
-        self.asked = 0
-
-    def __call__(self, request: ModelRequest) -> Any:
-        if request.purpose is Purpose.REFLECTOR:
-            self.asked += 1
-            if not self.summaries.is_set():
-                return self.summaries
-            return self.summary if isinstance(self.summary, ModelError) else [said(self.summary)]
-        return PlannedRun([task("a")], self.work)(request)
-
-    def work(self, name: str, request: ModelRequest) -> Any:
-        done = self.saved
-        if done == self.hold_turn and not self.turn_gate.is_set():
-            return self.turn_gate
-        if done < self.count:
-            self.saved += 1
-            return [call("save_artifact", {"name": f"n{done}", "content": f"note {done} " + "words " * self.words}, f"t{done}")]
-        return [said("done")]
-
-    saved = 0
-
-
-def passes(bench: Bench) -> list[dict[str, Any]]:
-    return [one for one in bench.state["compactions"] if one["model"] != "digest"]
 
 
 async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench: Bench) -> None:
@@ -166,25 +128,6 @@ async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tel
     assert bench.query(at_once) == [(1,)]
 
 
-async def test_a_pass_that_only_ran_when_the_host_died_is_abandoned_and_leaves_nothing(bench: Bench) -> None:
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
-    crashed = asyncio.ensure_future(bench.run())
-    await bench.until(lambda state: bench.model.hanging)
-    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-    await bench.until(lambda state: work.asked)
-    crashed.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await crashed
-    work.turn_gate.set()
-    assert (await bench.run()).exit_code == 0
-    assert [one["status"] for one in passes(bench)] == ["abandoned"]
-    assert bench.state["observations"] == []
-    bench.assert_sound()
-
-
 async def test_a_pause_abandons_the_pass_in_flight(bench: Bench) -> None:
     work = Work()
     work.hold_turn = 5
@@ -198,7 +141,8 @@ async def test_a_pause_abandons_the_pass_in_flight(bench: Bench) -> None:
         bench.submit("pause", payload={"now": True})
 
     assert (await bench.run_while(pause)).exit_code == 5
-    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", "the agent is paused")]
+    put_off = "the agent is paused; it is begun again when the agent goes on"
+    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", put_off)]
 
 
 async def test_a_summariser_that_fails_gives_way_to_the_digest_and_the_record_says_why(bench: Bench) -> None:

@@ -1,0 +1,56 @@
+"""Reading passes over agents' contexts that were begun and not applied: what a host finds that takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.store.encoding import encode
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass over an agent's context that has not been applied."""
+
+    id: int
+    trigger: str
+    status: str
+    prepared: str | None
+    """Its result as JSON, where it waits to be published."""
+    instructions: str | None
+    high_water: int
+    reason: str
+    requested_at: float
+
+
+_UNFINISHED = (
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at FROM compactions"
+    " WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id"
+)
+_ABANDONED_LAST = (
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at FROM compactions"
+    " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer', 'reflector'))"
+    " AND status = 'abandoned' AND trigger IN (SELECT value FROM json_each(?))"
+)
+
+
+def unfinished_passes(reads: Any, agent_id: str) -> list[Pass]:
+    """The passes of an agent that have no end yet, oldest first."""
+    return [Pass(*row) for row in reads.all(_UNFINISHED, (agent_id,))]
+
+
+def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> Pass | None:
+    """The newest pass of an agent, if it has one of these triggers and was abandoned."""
+    row = reads.one(_ABANDONED_LAST, (agent_id, encode(list(triggers))))
+    return Pass(*row) if row is not None else None
+
+
+def moved_by_hand_since(reads: Any, agent_id: str, found: Pass) -> bool:
+    """Whether the agent's context was taken back, or forward again, since that pass began."""
+    row = reads.one(
+        "SELECT 1 FROM events e JOIN agents a ON a.session_id = e.session_id AND a.id = e.agent_id"
+        " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.at >= ? LIMIT 1",
+        (agent_id, found.requested_at),
+    )
+    return row is not None
