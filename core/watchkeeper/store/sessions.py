@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.states import SessionStatus
+from watchkeeper.records.states import SESSION_ENDED, SESSION_MOVES, SessionStatus, check
 from watchkeeper.store.encoding import encode, plain
 
 if TYPE_CHECKING:
@@ -46,8 +46,14 @@ def create(
 
 
 def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None) -> None:
-    """Change how the session stands, with its event; `ended_at` follows."""
-    ended = tx.now if status in (SessionStatus.DONE, SessionStatus.FAILED, SessionStatus.CANCELLED) else None
+    """Change how the session stands, with its event; `ended_at` follows.
+
+    Raises:
+        ValueError: the move is not in `SESSION_MOVES`.
+    """
+    old = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
+    check(SESSION_MOVES, old, status)
+    ended = tx.now if status in SESSION_ENDED else None
     tx.execute(
         "UPDATE sessions SET status = ?, status_reason = ?, ended_at = ? WHERE id = ?",
         (status, reason, ended, tx.session_id),

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.states import SessionStatus
 from watchkeeper.store import database, sessions
+from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
 
 
@@ -84,3 +86,14 @@ def test_a_workspace_whose_name_cannot_be_kept_is_refused(path: Path) -> None:
             now=1.0,
         )
     connection.close()
+
+
+def test_a_session_that_is_done_can_go_on_and_cannot_be_cancelled(named: Any) -> None:
+    tx = Transaction(Group(named), "abcd", epoch=0, now=5.0)
+    sessions.set_status(tx, SessionStatus.DONE, "all is well")
+    with pytest.raises(ValueError, match="done cannot become cancelled"):
+        sessions.set_status(tx, SessionStatus.CANCELLED, "too late")
+    row = "SELECT status, status_reason, ended_at FROM sessions WHERE id = 'abcd'"
+    assert named.execute(row).fetchone() == ("done", "all is well", 5.0)
+    sessions.set_status(tx, SessionStatus.RUNNING)
+    assert named.execute(row).fetchone() == ("running", None, None)
