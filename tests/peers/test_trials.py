@@ -16,7 +16,7 @@ NEEDS = {"watchkeeper": "watchkeeper", "langgraph": "langgraph", "openai-agents"
 @pytest.mark.parametrize("peer", NEEDS)
 def test_the_same_trial_runs_on_every_peer_and_ours_loses_and_repeats_nothing(peer: str) -> None:
     if importlib.util.find_spec(NEEDS[peer]) is None:
-        pytest.skip(f"{peer} is not installed: pip install 'watchkeeper[peers]'")
+        pytest.skip(f"{peer} is not installed: pip install -e '.[peers]'")
     done = subprocess.run(
         [sys.executable, "-m", "tests.peers.trials", "--peer", peer, "--trials", "2"],
         capture_output=True, text=True, check=False, timeout=110, cwd=Path(__file__).parents[2],

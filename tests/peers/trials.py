@@ -196,7 +196,7 @@ def in_a_process(name: str, count: int, seed: int, folder: Path) -> Tally | None
             begin()
             code = 0
         except ModuleNotFoundError as missing:
-            print(f"{name}: not installed ({missing}); pip install 'watchkeeper[peers]'", flush=True)
+            print(f"{name}: not installed ({missing}); pip install -e '.[peers]'", flush=True)
             code = 3
         except BaseException:
             traceback.print_exc()

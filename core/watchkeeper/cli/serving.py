@@ -33,7 +33,7 @@ SHORTEST_TOKEN = 16
 def serve(session: str | None, host: str, port: int, token: str, db: Path | None) -> int:
     """Show the dashboard in a browser, until interrupted. Whoever opens it may do all that the dashboard does."""
     if find_spec("textual_serve") is None:
-        raise BadInput('wk serve needs the extra `serve`; install it with: pip install "watchkeeper[serve]"')
+        raise BadInput("wk serve needs textual-serve; install it with: pip install textual-serve")
     if not is_loopback(host) and not token:
         raise BadInput(
             f"{host} can be reached by others, who could act on your runs; set WATCHKEEPER_SERVE_TOKEN to a token of"

@@ -72,10 +72,10 @@ def unavailable() -> str | None:
 
     from watchkeeper.store.driver import sqlite3
 
-    absent = [name for name in ("sqlite_vec", "wordllama") if find_spec(name) is None]
+    absent = [name for name in ("sqlite-vec", "wordllama") if find_spec(name.replace("-", "_")) is None]
     if absent:
         return _told(
-            f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed", "pip install 'watchkeeper[vectors]'"
+            f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed", f"pip install {' '.join(absent)}"
         )
     if not hasattr(sqlite3.Connection, "enable_load_extension"):
         return _told("this SQLite loads no extensions", "install pysqlite3")
