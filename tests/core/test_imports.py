@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import watchkeeper
+from watchkeeper.store import database, sessions
+from watchkeeper.store.writer import Group
 
 HEAVY = (
     "anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "textual", "asyncio", "click", "sqlite3",
@@ -34,6 +37,19 @@ def test_asking_for_the_version_loads_nothing() -> None:
 def test_the_help_loads_no_library_of_a_model() -> None:
     code = "from watchkeeper.cli.app import run\nassert run(['--help']) == 0"
     assert loaded(code, ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "textual")) == []
+
+
+@pytest.mark.parametrize(
+    "command", [["sessions"], ["sessions", "--search", "word"], ["show"], ["artifacts"], ["memory", "status"]]
+)
+def test_looking_at_sessions_loads_no_library_of_a_model(command: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "w.db"
+    connection = database.open_writable(path)
+    about = {"session_id": "abcd2345", "user_id": "u", "goal": "a word", "workspace": ".", "model": "offline/surveyor"}
+    sessions.create(Group(connection), **about, settings={}, budgets={}, now=1.0)
+    connection.close()
+    code = f"from watchkeeper.cli.app import run\nassert run({[*command, '--db', str(path)]!r}) == 0"
+    assert loaded(code, ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "asyncio", "textual")) == []
 
 
 def test_the_dashboard_loads_no_library_of_a_model() -> None:
