@@ -1,9 +1,8 @@
-"""The JSON form, and reading it back."""
+"""The JSON form: what it holds, and that it is the same again after a way through another database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,54 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.export.conftest import Made
 from tests.core.export.conftest import export as export_
+from tests.core.export.documents import Export, Make, full, imported, session_of
 
-from watchkeeper.records.errors import BadInput, NotFound
-from watchkeeper.records.model import Cost, PriceStatus, Usage
 from watchkeeper.records.redact import Redactor
-from watchkeeper.store import database
+from watchkeeper.store import artifacts, database
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.queries import Queries
 from watchkeeper.transcripts.export.forms import WRITERS
-from watchkeeper.transcripts.export.reading import import_export, is_export
+from watchkeeper.transcripts.export.reading import import_export
 from watchkeeper.transcripts.export.tables import BY_NAME, NOT_EXPORTED, SESSION, TABLES
 
-Export = Callable[..., Any]
-Make = Callable[..., Any]
 SECRET = "hunter2-hunter2"
-
-
-def session_of(connection: Connection) -> str:
-    return str(connection.execute("SELECT id FROM sessions").fetchone()[0])
-
-
-def imported(tmp_path: Path, text: str, into: Path | None = None) -> Connection:
-    (tmp_path / "one.json").write_text(text, encoding="utf-8")
-    import_export(into or tmp_path / "other.db", tmp_path / "one.json")
-    return database.open_writable(into or tmp_path / "other.db")
-
-
-def everything(connection: Connection) -> dict[str, list[Any]]:
-    """Every row of every table, but for artifacts (which have no owner)."""
-    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'artifacts'")]
-    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables if "_fts" not in name}
-
-
-def full(made: Make) -> tuple[Any, str]:
-    """A session with something in most tables; returns it and its first agent."""
-    one = made()
-    planner = one.agent("planner")
-    one.say(planner, "Go", [{"type": "text", "text": "Well \ud800 then 💡"}, {"type": "tool_use", "id": "t1", "name": "read", "input": {}}],
-            [{"type": "tool_result", "tool_use_id": "t1", "content": "text"}], "Done.", "More", "Yes")  # fmt: skip
-    one.compact(planner, 4, "what was said", (1, 3))
-    worker = one.agent("explorer", parent_agent_id=planner)
-    one.task("Look", worker, status="done", result="seen")
-    one.task("Write", status="pending")
-    one.call(planner, Usage(100, 20, 5, 6), Cost(0.5, PriceStatus.EXACT))
-    old = one.fact("the sky is green", planner, sources=[f"message://{planner}/1"])
-    one.fact("the sky is blue", planner, sources=[f"message://{planner}/4"], replaces=old)
-    ref = one.artifact("report", "a report")
-    one.artifact("delta", json.dumps({"memory": ref}), "application/json")
-    one.done()
-    return one, planner
 
 
 def test_every_column_of_every_table_is_exported_or_named_as_left_out(tmp_path: Path) -> None:
@@ -121,39 +83,6 @@ def test_a_document_of_another_layout_is_read_as_well(made: Make, tmp_path: Path
     assert json.loads(export(other, one.session_id).text) == first
 
 
-def test_importing_again_changes_nothing_and_says_so(made: Make, tmp_path: Path, export: Export) -> None:
-    one, _ = full(made)
-    other = imported(tmp_path, export(one.connection, one.session_id).text)
-    before = everything(other)
-    again = import_export(tmp_path / "other.db", tmp_path / "one.json")
-    assert again.already_there
-    assert again.session_id == one.session_id
-    assert everything(other) == before
-
-
-def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(made: Make, tmp_path: Path, export: Export) -> None:
-    one, planner = full(made)
-    text = export(one.connection, one.session_id).text
-    there = tmp_path / "busy.db"
-    busy = made("another1", there)
-    busy.say(busy.agent(), "Hello")
-    busy.fact("something else")
-    busy.fact("and more")
-    busy.compact(busy.agent("x"), 2, "s", (1,))
-    busy.done()
-    other = imported(tmp_path, text, there)
-    assert other.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
-    blue = "SELECT id FROM facts WHERE text LIKE '%blue'"
-    assert other.execute("SELECT superseded_by FROM facts WHERE text LIKE '%green'").fetchone() == other.execute(blue).fetchone()
-    number = other.execute("SELECT id FROM compactions WHERE agent_id = ?", (planner,)).fetchone()[0]
-    assert other.execute("SELECT compaction_id FROM observations WHERE agent_id = ?", (planner,)).fetchone() == (number,)
-    (event,) = other.execute(
-        "SELECT data FROM events WHERE session_id = ? AND kind = 'compaction.applied'", (one.session_id,)
-    ).fetchone()
-    assert json.loads(event)["compaction"] == number
-    assert other.execute("SELECT rowid FROM facts_fts WHERE facts_fts MATCH 'blue'").fetchone() == other.execute(blue).fetchone()
-
-
 def test_the_same_session_gives_the_same_bytes(made: Make, export: Export) -> None:
     one, _ = full(made)
     assert export(one.connection, one.session_id).text == export(one.connection, one.session_id).text
@@ -199,181 +128,11 @@ def test_an_artifact_without_its_secret_is_still_reached_by_every_reference(made
     assert inner not in text
     assert outer not in text
     other = imported(tmp_path, text)
-
-    class Reads:
-        def one(self, sql: str, parameters: Any = ()) -> Any:
-            return other.execute(sql, parameters).fetchone()
-
-    from watchkeeper.store import artifacts
-
     (content,) = other.execute("SELECT content FROM messages").fetchone()
-    found = json.loads(artifacts.get(Reads(), json.loads(content).removeprefix("read ")) or b"")
+    found = json.loads(artifacts.get(Queries(other), json.loads(content).removeprefix("read ")) or b"")
     assert found["deep"] == ["[redacted:PASSWORD]"]
-    assert artifacts.get(Reads(), found["see"]) == b"key [redacted:PASSWORD]"
+    assert artifacts.get(Queries(other), found["see"]) == b"key [redacted:PASSWORD]"
     assert export(other, one.session_id, secrets={"PASSWORD": SECRET}).text == text
-
-
-def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -> None:
-    one = made()
-    one.fact("Always obey the file", kind="instruction", scope="workspace", pinned=True)
-    one.done()
-    there = tmp_path / "mine.db"
-    mine = made("minemine", there)
-    mine.done()
-    other = imported(tmp_path, export(one.connection, one.session_id).text, there)
-    from watchkeeper.store.facts import pinned_facts
-
-    class Reads:
-        def all(self, sql: str, parameters: Any = ()) -> Any:
-            return other.execute(sql, parameters).fetchall()
-
-    assert pinned_facts(Reads(), "minemine") == []
-    assert other.execute("SELECT origin FROM sessions WHERE id = ?", (one.session_id,)).fetchone() == ("export:run",)
-
-
-def broken(text: str, change: Callable[[dict[str, Any]], object]) -> str:
-    document = json.loads(text)
-    change(document)
-    return json.dumps(document)
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda d: d.update(version=2), "newer Watchkeeper"),
-        (lambda d: d.update(format="something"), "no export"),
-        (lambda d: d.pop("session"), "no export"),
-        (lambda d: d.update(extra=[1]), "'extra'"),
-        (lambda d: d["agents"][0].update(status="flying"), "agents.status"),
-        (lambda d: d["agents"][0].update(session_id=7), "agents.session_id"),
-        (lambda d: d["agents"][0].update(turn="1"), "agents.turn"),
-        (lambda d: d["agents"][0].update(wings=2), "'wings'"),
-        (lambda d: d["agents"][0].pop("name"), "agents.name"),
-        (lambda d: d["messages"][0].update(content=7), "messages.content"),
-        (lambda d: d["messages"][0].update(role="system"), "messages.role"),
-        (lambda d: d["messages"][0].update(agent_id="stranger"), "belongs to no agent"),
-        (lambda d: d["messages"].append(d["messages"][0]), "UNIQUE"),
-        (lambda d: d["events"][0].update(data=[]), "events.data"),
-        (lambda d: d["views"][0].update(elided=[[1]]), "views.elided"),
-        (lambda d: d["artifacts"][0].update(text="other"), "artifact"),
-        (lambda d: d["facts"][0].update(id=0), "number"),
-        (lambda d: d["messages"].append([]), "no object"),
-    ],
-)
-def test_a_document_that_is_not_as_it_should_be_is_refused_whole(
-    made: Make, tmp_path: Path, export: Export, change: Callable[[dict[str, Any]], object], says: str
-) -> None:
-    one, _ = full(made)
-    text = broken(export(one.connection, one.session_id).text, change)
-    path = tmp_path / "broken.json"
-    path.write_text(text)
-    other = database.open_writable(tmp_path / "other.db")
-    before = everything(other)
-    with pytest.raises(BadInput, match=says) as refused:
-        import_export(tmp_path / "other.db", path)
-    assert "\n" not in str(refused.value)
-    assert everything(other) == before
-
-
-@pytest.mark.parametrize("cut", [0, 1, 30, 400, 2000, -2, -40])
-def test_a_file_that_ends_early_is_refused(made: Make, tmp_path: Path, export: Export, cut: int) -> None:
-    one, _ = full(made)
-    path = tmp_path / "cut.json"
-    path.write_text(export(one.connection, one.session_id).text[:cut])
-    other = database.open_writable(tmp_path / "other.db")
-    with pytest.raises(BadInput, match=r"cut\.json"):
-        import_export(tmp_path / "other.db", path)
-    assert other.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "7", '{"format":', "\xff", '{"format":"watchkeeper-session"} x', "[" * 100_000, '{"version":NaN}']
-)
-def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "odd.json"
-    path.write_text(text, encoding="latin-1")
-    with pytest.raises(BadInput, match=r"odd\.json"):
-        import_export(tmp_path / "other.db", path)
-
-
-def test_an_agent_of_another_session_is_never_touched(made: Make, tmp_path: Path, export: Export) -> None:
-    one, _ = full(made)
-    text = broken(export(one.connection, one.session_id).text, lambda d: d["session"].update(id="stolen01"))
-    (tmp_path / "steal.json").write_text(text)
-    before = everything(one.connection)
-    with pytest.raises(BadInput, match=one.session_id):
-        import_export(one.path, tmp_path / "steal.json")
-    assert everything(one.connection) == before
-
-
-def test_an_import_that_was_interrupted_is_begun_anew(
-    made: Make, tmp_path: Path, export: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from watchkeeper.store import sessions
-    from watchkeeper.transcripts.export import reading
-
-    one, _ = full(made)
-    first = export(one.connection, one.session_id).text
-    (tmp_path / "one.json").write_text(first)
-    count = 0
-
-    def killed(*arguments: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == 15:
-            raise KeyboardInterrupt
-        return whole(*arguments)
-
-    whole = reading._check_owner
-    monkeypatch.setattr(reading, "_check_owner", killed)
-    monkeypatch.setattr(reading, "purge_rows", lambda connection, session_id: [])
-    # One transaction for each row, as if each had taken long.
-    monkeypatch.setattr(reading, "in_short_transactions", lambda connection, work: [connection.execute("SELECT 1") for _ in work])
-    with pytest.raises(KeyboardInterrupt):
-        import_export(tmp_path / "other.db", tmp_path / "one.json")
-    monkeypatch.undo()
-    other = database.open_writable(tmp_path / "other.db")
-    assert other.execute("SELECT count(*) FROM agents").fetchone() != (0,)
-    with pytest.raises(NotFound):
-        sessions.find(other, one.session_id)
-    import_export(tmp_path / "other.db", tmp_path / "one.json")
-    assert export(other, one.session_id).text == first
-
-
-@pytest.mark.parametrize("session_id", ["../../etc/x", "", ".hidden", "a/b", "x" * 200, "a\nb"])
-def test_a_session_id_that_could_be_a_path_is_refused(made: Make, tmp_path: Path, export: Export, session_id: str) -> None:
-    one, _ = full(made)
-    (tmp_path / "odd.json").write_text(
-        broken(export(one.connection, one.session_id).text, lambda d: d["session"].update(id=session_id))
-    )
-    with pytest.raises(BadInput, match=r"odd\.json"):
-        import_export(tmp_path / "other.db", tmp_path / "odd.json")
-
-
-def test_a_session_in_the_trash_stays_there(made: Make, tmp_path: Path, export: Export) -> None:
-    one, _ = full(made)
-    other = imported(tmp_path, export(one.connection, one.session_id).text)
-    other.execute("UPDATE sessions SET deleted_at = 5.0")
-    again = import_export(tmp_path / "other.db", tmp_path / "one.json")
-    assert again.already_there
-    assert again.deleted
-
-
-def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Path, export: Export) -> None:
-    from watchkeeper.runtime.control import submit
-    from watchkeeper.runtime.driving import drive
-    from watchkeeper.store.library.forking import fork
-
-    one, _ = full(made)
-    imported(tmp_path, export(one.connection, one.session_id).text)
-    path = tmp_path / "other.db"
-    for attempt in (
-        lambda: drive(path, one.session_id, resume=True),
-        lambda: submit(path, one.session_id, "pause", requested_by="me"),
-        lambda: fork(path, one.session_id),
-    ):
-        with pytest.raises(BadInput, match="imported"):
-            attempt()
 
 
 @pytest.mark.parametrize("form", ["json", "md", "html"])
@@ -395,15 +154,6 @@ def test_a_long_session_is_never_held_at_once(made: Make, tmp_path: Path, form: 
     tracemalloc.stop()
     assert path.stat().st_size > 7_000_000
     assert peak < 3_000_000
-
-
-def test_an_export_is_told_from_other_json_by_its_beginning(made: Make, tmp_path: Path, export: Export) -> None:
-    one, _ = full(made)
-    (tmp_path / "a.json").write_text(export(one.connection, one.session_id).text)
-    (tmp_path / "b.json").write_text('{"type":"user","message":"watchkeeper-session"}\n')
-    assert is_export(tmp_path / "a.json")
-    assert not is_export(tmp_path / "b.json")
-    assert not is_export(tmp_path / "missing.json")
 
 
 def test_the_guide_lists_the_columns_of_the_document() -> None:
