@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 from tests.faults.planting import ALL, CONFIGURED, KEYS, PASSWORD, planted, telling, where, whole
-from tests.support.messages_server import MessagesServer, Status
+from tests.support.answers import Status
+from tests.support.messages_server import MessagesServer
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.records.clock import SystemClock

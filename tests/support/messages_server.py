@@ -1,6 +1,6 @@
 """A small Messages API server on loopback, for deterministic tests over the real SDK. Standard library only.
 
-`script` maps a request's JSON body to an answer: a `Reply`, or one of the faults below. Being a function of
+`script` maps a request's JSON body to an answer: a `Reply`, or one of the faults in `answers`. Being a function of
 the body alone, it serves many agents at once, and kills and restarts of its clients. The server lives in a
 thread of its own, so that the code under test may be in this process or another.
 
@@ -13,134 +13,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any
 
+from tests.support.answers import Answer, Body, Cut, Drop, Hang, Held, Raw, Reply, Script, Status
+from tests.support.event_stream import sse, stream_events
 from tests.support.message_rules import PromptCache, broken_rule
-
-Block = dict[str, Any]
-Body = dict[str, Any]
-
-
-def text(value: str) -> Block:
-    return {"type": "text", "text": value}
-
-
-def thinking(value: str, signature: str = "c2lnbmF0dXJl") -> Block:
-    return {"type": "thinking", "thinking": value, "signature": signature}
-
-
-def tool(name: str, tool_input: dict[str, Any], id: str = "toolu_1") -> Block:
-    return {"type": "tool_use", "id": id, "name": name, "input": tool_input}
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A whole reply. Usage left None is made up from the request, prompt cache included."""
-
-    blocks: list[Block]
-    stop_reason: str | None = None
-    """None: `tool_use` if there is one, else `end_turn`."""
-    usage: dict[str, int] | None = None
-    piece: int = 16
-    """Characters in a delta."""
-    raw_inputs: dict[str, str] = field(default_factory=dict)
-    """tool_use id → the text to stream as its input instead of its JSON."""
-    headers: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Status:
-    """An HTTP error. `body` replaces the Messages API's own form of it."""
-
-    status: int
-    error_type: str = "api_error"
-    message: str = "scripted"
-    headers: dict[str, str] = field(default_factory=dict)
-    body: Any = None
-    error_code: str | None = None
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A reply that ends before its time, after `events` events.
-
-    `disconnect`: the connection is reset; `truncate`: the response ends properly, only too early;
-    `stall`: nothing more comes; `pings`: nothing but pings comes.
-    """
-
-    reply: Reply
-    events: int
-    how: Literal["disconnect", "truncate", "stall", "pings"]
-
-
-@dataclass(frozen=True)
-class Raw:
-    """Bytes of a body, as they are, with a content type."""
-
-    body: bytes
-    content_type: str = "text/event-stream"
-    then_stall: bool = False
-
-
-@dataclass(frozen=True)
-class Drop:
-    """The connection is closed without a response."""
-
-
-@dataclass(frozen=True)
-class Hang:
-    """The request is read and never answered."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """A reply that stands still after `events` events until the test sets `until`: time to pause, kill or look."""
-
-    reply: Reply
-    until: threading.Event
-    events: int = 0
-
-
-Answer = Reply | Status | Cut | Raw | Drop | Hang | Held
-Script = Callable[[Body], Answer]
-
-
-def in_turn(*answers: Answer) -> Script:
-    """The answers one after another, whatever is asked; afterwards a 400 that says so."""
-    left = iter(answers)
-    return lambda body: next(left, Status(400, "invalid_request_error", "the script has ended"))
-
-
-def system_of(body: Body) -> str:
-    """The system prompt of a request, as text: tells one role or agent from another."""
-    system = body.get("system") or ""
-    return system if isinstance(system, str) else "\n".join(block["text"] for block in system)
-
-
-def turn_of(body: Body) -> int:
-    """How many replies the conversation holds already: 0 for the first request of an agent."""
-    return sum(message["role"] == "assistant" for message in body["messages"])
-
-
-def text_of(message: Body) -> str:
-    """Everything that a message says in text, its tool results included."""
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    parts: list[str] = []
-    for block in content:
-        if block.get("type") == "tool_result":
-            parts.append(text_of(block) if block.get("content") else "")
-        elif block.get("type") == "text":
-            parts.append(block["text"])
-    return "\n".join(parts)
-
-
-def tools_of(body: Body) -> set[str]:
-    """The names of the tools that a request offers."""
-    return {tool["name"] for tool in body.get("tools", [])}
 
 
 class MessagesServer:
@@ -314,63 +192,6 @@ class MessagesServer:
         """Say nothing until the client hangs up (or the server stops)."""
         await reader.read(1)
         self.abandoned.release()
-
-
-def sse(event: str, data: Any) -> bytes:
-    return f"event: {event}\ndata: {json.dumps(data)}\n\n".encode()
-
-
-def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterator[bytes]:
-    """The events of a reply as Anthropic streams them."""
-    message: Block = {
-        "id": "msg_scripted",
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": [],
-        "stop_reason": None,
-        "stop_sequence": None,
-        "usage": {**usage, "output_tokens": 1},
-    }
-    yield sse("message_start", {"type": "message_start", "message": message})
-    yield sse("ping", {"type": "ping"})
-    for index, block in enumerate(reply.blocks):
-        start, deltas = _block_events(block, reply)
-        yield sse("content_block_start", {"type": "content_block_start", "index": index, "content_block": start})
-        for delta in deltas:
-            yield sse("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})
-        yield sse("content_block_stop", {"type": "content_block_stop", "index": index})
-    has_tool = any(block.get("type") == "tool_use" for block in reply.blocks)
-    reason = reply.stop_reason or ("tool_use" if has_tool else "end_turn")
-    output = usage.get("output_tokens", max(1, len(json.dumps(reply.blocks)) // 4))
-    yield sse(
-        "message_delta",
-        {
-            "type": "message_delta",
-            "delta": {"stop_reason": reason, "stop_sequence": None},
-            "usage": {"output_tokens": output},
-        },
-    )
-    yield sse("message_stop", {"type": "message_stop"})
-
-
-def _block_events(block: Block, reply: Reply) -> tuple[Block, list[Block]]:
-    def pieces(whole: str) -> list[str]:
-        return [whole[at : at + reply.piece] for at in range(0, len(whole), reply.piece)]
-
-    match block.get("type"):
-        case "text":
-            deltas = [{"type": "text_delta", "text": piece} for piece in pieces(block["text"])]
-            return {**block, "text": ""}, deltas
-        case "thinking":
-            deltas = [{"type": "thinking_delta", "thinking": piece} for piece in pieces(block["thinking"])]
-            deltas.append({"type": "signature_delta", "signature": block["signature"]})
-            return {**block, "thinking": "", "signature": ""}, deltas
-        case "tool_use":
-            raw = reply.raw_inputs.get(block["id"], json.dumps(block["input"]))
-            deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in ["", *pieces(raw)]]
-            return {**block, "input": {}}, deltas
-    return block, []
 
 
 async def _read_request(reader: asyncio.StreamReader) -> tuple[str, str, dict[str, str], bytes] | None:

@@ -17,7 +17,7 @@ import pytest
 from tests.core.cli.conftest import Wk
 from tests.core.messages_api.ground import MODEL, Ground
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
-from tests.support.messages_server import Body, Held, Reply, text
+from tests.support.answers import Body, Held, Reply, text
 from tests.support.scripted import task
 
 from watchkeeper.runtime import driving

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.support.messages_server import Answer, Body, Reply, system_of, text_of, turn_of
+from tests.support.answers import Answer, Body, Reply, system_of, text_of, turn_of
 from tests.support.scripted import inbox_of, task, task_of
 
 from watchkeeper.records.model import ModelRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.core.messages_api.ground import MODEL, Ground
 from tests.core.messages_api.scripts import NOTES, Notes, uses
-from tests.support.messages_server import Body, Status
+from tests.support.answers import Body, Status
 from tests.support.scripted import task
 
 NO_CREDIT = Status(400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API.")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import NOTES, Notes, numbered, says, uses
-from tests.support.messages_server import Body, Cut, Drop, Raw, Reply, Status
+from tests.support.answers import Body, Cut, Drop, Raw, Reply, Status
 from tests.support.model_calls import IMPATIENT
 from tests.support.scripted import task
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
-from tests.support.messages_server import Body, MessagesServer, Reply, text_of, tool
+from tests.support.answers import Body, Reply, text_of, tool
+from tests.support.messages_server import MessagesServer
 from tests.support.scripted import task
 
 FIRST = NOTES[:1]

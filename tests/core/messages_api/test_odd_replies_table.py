@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import Notes, says, uses
-from tests.support.messages_server import Body, Reply, tool
+from tests.support.answers import Body, Reply, tool
 from tests.support.scripted import inbox_of, task
 
 DOCS = Path(__file__).parents[3] / "docs" / "model-faults.md"

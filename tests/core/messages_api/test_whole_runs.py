@@ -7,7 +7,7 @@ import threading
 import pytest
 from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import NOTES, PARTS, TURNS, Notes, Survey
-from tests.support.messages_server import Body, Held, Reply, Status, text
+from tests.support.answers import Body, Held, Reply, Status, text
 
 
 async def test_explorers_read_the_workspace_in_parallel_and_the_writer_builds_on_what_they_saved(ground: Ground) -> None:

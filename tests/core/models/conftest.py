@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.messages_server import MessagesServer, Script
+from tests.support.answers import Script
+from tests.support.messages_server import MessagesServer
 from tests.support.model_calls import Serve, close_models
 
 

@@ -8,19 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tests.support.messages_server import (
-    Answer,
-    Cut,
-    Drop,
-    Hang,
-    Raw,
-    Reply,
-    Status,
-    sse,
-    stream_events,
-    text,
-    tool,
-)
+from tests.support.answers import Answer, Cut, Drop, Hang, Raw, Reply, Status, text, tool
+from tests.support.event_stream import sse, stream_events
 from tests.support.model_calls import VERY_IMPATIENT
 
 Outcome = Literal["retry", "pause", "compact", "fail"]

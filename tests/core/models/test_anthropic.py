@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.support.messages_server import Cut, Held, Reply, Status, in_turn, text, thinking, tool
+from tests.support.answers import Cut, Held, Reply, Status, in_turn, text, thinking, tool
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
 from watchkeeper.records import model as records

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 from tests.core.models.fault_cases import CASES, LONG, Case
-from tests.support.messages_server import Cut, Raw, Reply, Status, in_turn, sse, stream_events, text, tool
+from tests.support.answers import Cut, Raw, Reply, Status, in_turn, text, tool
+from tests.support.event_stream import sse, stream_events
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
 from watchkeeper.models.errors import classify
