@@ -71,6 +71,16 @@ class Compaction:
         self._flight: _Flight | None = None
         self._cached_tokens = 0
 
+    @property
+    def outlives_loop(self) -> bool:
+        """Whether a pass is in flight that may go on, and be landed, while the agent rests."""
+        return self._flight is not None and self._observing is None
+
+    async def ready(self) -> None:
+        """Wait until the pass in flight can be landed, if there is one."""
+        if self._flight is not None:
+            await asyncio.wait({self._flight.task})
+
     def note_usage(self, usage: Usage) -> None:
         """What the last turn read from, and wrote to, the provider's prompt cache."""
         self._cached_tokens = usage.cache_read_tokens + usage.cache_write_tokens

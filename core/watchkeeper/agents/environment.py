@@ -59,6 +59,10 @@ async def _release_nothing(agent_id: str) -> None:
     """Where no tool keeps anything running."""
 
 
+async def _find_nothing(tool: str) -> None:
+    """Where all tools are there from the beginning."""
+
+
 @dataclass(slots=True)
 class Environment:
     """All that a loop may use. Nothing in it belongs to one agent."""
@@ -85,6 +89,8 @@ class Environment:
     settings: LoopSettings = field(default_factory=LoopSettings)
     release: Callable[[str], Awaitable[None]] = _release_nothing
     """An agent ended or paused: end the shell and the processes that its tools left behind."""
+    look_for: Callable[[str], Awaitable[None]] = _find_nothing
+    """An agent called a tool that is not in `tools`, which may grow: ask whoever might offer it by now."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

@@ -43,15 +43,23 @@ NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make t
 class AgentLoop:
     """Drives one agent until it ends, pauses or has nothing to do."""
 
-    def __init__(self, environment: Environment, agent: Agent, control: AgentControl) -> None:
+    def __init__(self, environment: Environment, agent: Agent, control: AgentControl, *, rested: AgentLoop | None = None) -> None:
+        """`rested`: the agent's loop before, which ended with a pass in flight; this one takes it along."""
         self._environment = environment
         self._agent = agent
         self._control = control
         self._toolbox = Toolbox(environment, agent, control)
         self._specs = self._toolbox.specs()
+        self._tools_known = len(environment.tools)
         self._limits = limits_of(environment, agent, self._specs)
-        self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
-        self.compaction = Compaction(environment, agent, self.memory)
+        self._rested = rested is not None
+        self.memory: AgentMemory
+        self.compaction: Compaction
+        if rested is not None:
+            self.memory, self.compaction = rested.memory, rested.compaction
+        else:
+            self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
+            self.compaction = Compaction(environment, agent, self.memory)
         self._turn = agent.turn
         self._system = agent.system
         self._used_ids = used_ids(self.memory.state.messages)
@@ -75,14 +83,16 @@ class AgentLoop:
             raise
         if ending.outcome is not Outcome.STOPPED:
             await self.compaction.land()
-        goes_on = ending.outcome in (Outcome.PAUSED, Outcome.BLOCKED)
-        await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
+        if ending.outcome is not Outcome.IDLE or not self.compaction.outlives_loop:
+            goes_on = ending.outcome in (Outcome.PAUSED, Outcome.BLOCKED, Outcome.IDLE)
+            await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
         if ending.outcome is not Outcome.IDLE:
             await self._environment.release(self._agent.id)
         return ending
 
     async def _run(self) -> Ending:
-        await self.compaction.take_over()
+        if not self._rested:
+            await self.compaction.take_over()
         finishing = await self._settle_open_turn()
         while finishing is None:
             if self._control.pause_reason is not None:
@@ -176,10 +186,11 @@ class AgentLoop:
             calibration.observe(estimated_tokens=estimated_tokens, reported_tokens=reply.usage.prompt_tokens)
 
     def _pin(self) -> None:
-        """Put the session's standing instructions into the system prompt; it changes only when they do."""
+        """The session's standing instructions and the tools, as they are now; the prompt changes only when they do."""
         system = prompts.with_pinned(self._agent.system, pinned_lines(self._environment.store, self._environment.session_id))
-        if system != self._system:
-            self._system = system
+        known = len(self._environment.tools)
+        if system != self._system or known != self._tools_known:
+            self._system, self._tools_known, self._specs = system, known, self._toolbox.specs()
             self._limits = limits_of(self._environment, replace(self._agent, system=system), self._specs)
 
     async def _make_room(self) -> None:

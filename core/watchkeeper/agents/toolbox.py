@@ -52,8 +52,13 @@ class Toolbox:
         self._environment = environment
         self._agent = agent
         self._control = control
-        self.names = [name for name in environment.tools_of(agent.role) if name in environment.tools]
         self._result_characters = max(SHORTEST_KEPT, min(100_000, agent.context_limit))
+
+    @property
+    def names(self) -> list[str]:
+        """The tools that its role may call, as far as they are there: those of an MCP server may come later."""
+        tools = self._environment.tools
+        return [name for name in self._environment.tools_of(self._agent.role) if name in tools]
 
     def specs(self) -> list[ToolSpec]:
         """What the model is offered; a tool that is denied to the role is left out."""
@@ -90,9 +95,11 @@ class Toolbox:
     async def _one(self, call: Call, turn: int) -> ToolResult:
         environment = self._environment
         began = environment.clock.now()
-        tool = environment.tools.get(call.name)
-        if tool is None or call.name not in self.names:
-            offered = ", ".join(self.names)
+        if call.name not in environment.tools:
+            await self._control.abandonable(environment.look_for(call.name))
+        tool, names = environment.tools.get(call.name), self.names
+        if tool is None or call.name not in names:
+            offered = ", ".join(names)
             refused = ToolResult(f"there is no tool {call.name!r}; there are {offered}", is_error=True)
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
         invalid = _problem(tool.spec.input_schema, call.arguments)

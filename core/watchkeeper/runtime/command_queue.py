@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.memory.changes import Rejection
-from watchkeeper.memory.compactor import CompactionPass, Outcome
 from watchkeeper.memory.recall.instructions import lift
 from watchkeeper.records.states import (
     AGENT_ENDED,
@@ -29,6 +25,7 @@ from watchkeeper.records.states import (
 )
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.budgets import write_budget
+from watchkeeper.runtime.compaction_orders import Command, CompactionOrders, NotYet
 from watchkeeper.store import agents, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode
@@ -44,34 +41,19 @@ MOST_PINNED = 2_000
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One row of the queue."""
-
-    id: int
-    kind: str
-    agent_id: str | None
-    task_id: str | None
-    payload: dict[str, Any]
-    requested_by: str
-
-
-class NotYet(Exception):
-    """The command stays queued: it can be applied when a loop has ended, and that makes the host look again."""
-
-
 class CommandQueue:
     """The host's side of `commands`."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host
         self._store = host.store
+        self.compactions = CompactionOrders(host, self.memory_of)
         self._appliers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
             "pause": self._pause,
             "resume": self._resume,
             "cancel": self._cancel,
             "rerun": self._rerun,
-            "compact": self._compact,
+            "compact": self.compactions.apply,
             "undo": self._undo,
             "redo": self._undo,
             "steer": self._steer,
@@ -211,45 +193,11 @@ class CommandQueue:
         if status in SESSION_ENDED or self._host.driving_once:
             self._host.restrict_to(touched)
 
-    async def _compact(self, command: Command) -> str | None:
-        agent = self._agent(command)
-        up_to = command.payload.get("up_to")
-        instructions = command.payload.get("instructions") or None
-        if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
-            raise ValueError("up_to must be the number of a message")
-
-        def applied(tx: Transaction, said: str) -> None:
-            about = {"agent_id": command.agent_id, "task_id": command.task_id}
-            commands.settle(tx, command.id, command.kind, CommandStatus.APPLIED, said, **about)
-
-        loop = self._host.loop_of(agent.id)
-        if loop is not None:
-
-            def tell(tx: Transaction, begun: CompactionPass) -> None:
-                applied(tx, f"{agent.name} is compacted up to message {begun.high_water} while it works")
-
-            begun = await loop.compaction.begin(trigger="manual", up_to=up_to, instructions=instructions, also=tell)
-            if isinstance(begun, Rejection):
-                raise ValueError(begun.reason)
-            return None
-        compaction = Compaction(self._host.environment, agent, self._memory(agent))
-        await compaction.take_over(begin_again=False)  # this command is newer, or the one that was not finished
-        made = commands.compaction_made(self._store, command.id, agent.id, instructions)
-        if made is not None:
-            return _compacted(agent, *made)
-
-        def settle(tx: Transaction, outcome: Outcome) -> None:
-            if outcome.applied:
-                applied(tx, _compacted(agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason))
-
-        outcome = await compaction.run(trigger="manual", up_to=up_to, instructions=instructions, also=settle)
-        if isinstance(outcome, Rejection) or not outcome.applied:
-            raise ValueError(outcome.reason)
-        return None
-
     async def _undo(self, command: Command) -> None:
         agent = self._agent(command)
-        memory = self._memory(agent, whole=True)
+        if self.compactions.is_about(agent.id):
+            raise NotYet
+        memory = self.memory_of(agent, whole=True)
         at = self._host.environment.clock.now()
         change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
         recorded = memory.record(change)
@@ -328,14 +276,14 @@ class CommandQueue:
     async def _sync(self, command: Command) -> str:
         everyone = [agent for agent in agents.load_all(self._store, self._store.session_id) if agent.status not in AGENT_ENDED]
         for agent in everyone:
-            snapshot = self._memory(agent).snapshot()
+            snapshot = self.memory_of(agent).snapshot()
             current = agents.load(self._store, agent.id)
             await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
         return f"{len(everyone)} memories persisted"
 
     # --- who is meant ------------------------------------------------------------------------------------------
 
-    def _memory(self, agent: Agent, *, whole: bool = False) -> AgentMemory:
+    def memory_of(self, agent: Agent, *, whole: bool = False) -> AgentMemory:
         """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
         loop = self._host.loop_of(agent.id)
         if loop is not None:
@@ -360,11 +308,6 @@ class CommandQueue:
 
     def _task_of(self, agent: Agent) -> Task | None:
         return plans.load_task(self._store, agent.task_id) if agent.task_id else None
-
-
-def _compacted(agent: Agent, before: int | None, after: int | None, high_water: int | None, reason: str) -> str:
-    said = f"{agent.name}: {before} → {after} tokens, up to message {high_water}"
-    return said if reason == "summary" else f"{said} ({reason})"
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:

@@ -27,6 +27,7 @@ from watchkeeper.runtime.heartbeat import Heartbeat
 from watchkeeper.runtime.indexing import Indexing
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.planning import ensure_planner
+from watchkeeper.runtime.resting import RestingPasses
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.runtime.watching import CommandWatch
@@ -84,6 +85,7 @@ class SessionHost:
         """With `once`: the tasks that may run; everything else stays as it was."""
         self._board = Board(self.store, self.store.session_id)
         self._loops: dict[str, Running] = {}
+        self.resting: RestingPasses = RestingPasses(on_failure=self.failed)
         self._changed = asyncio.Event()
         self._stopping: tuple[str, int] | None = None
         """Why everything pauses, and the exit code that goes with it."""
@@ -97,8 +99,10 @@ class SessionHost:
 
     # --- what others may ask -----------------------------------------------------------------------------------
 
-    def kick(self) -> None:
-        """Look again at what should run. Safe from the event loop only."""
+    def kick(self, agent_id: str | None = None) -> None:
+        """Look again at what should run, and at this agent. Safe from the event loop only."""
+        if agent_id is not None:
+            self._board.look_at(agent_id)
         self._changed.set()
 
     def pause_all(self, reason: str, *, now: bool = False, exit_code: int = PAUSED_EXIT) -> None:
@@ -132,9 +136,9 @@ class SessionHost:
         return running.control if running else None
 
     def loop_of(self, agent_id: str) -> AgentLoop | None:
-        """The agent's running loop, or None."""
+        """The agent's running loop, or that of a resting agent whose compaction goes on; or None."""
         running = self._loops.get(agent_id)
-        return running.loop if running else None
+        return running.loop if running else self.resting.of(agent_id)
 
     def restrict_to(self, task_ids: set[str]) -> None:
         """With `once`: these tasks may run."""
@@ -158,7 +162,7 @@ class SessionHost:
         """
         background: list[asyncio.Task[None]] = []
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
-        watch = CommandWatch(self.store.path, self.store.session_id, on_command=self.kick, on_failure=self._failed)
+        watch = CommandWatch(self.store.path, self.store.session_id, on_command=self.kick, on_failure=self.failed)
         try:
             if self._once is None:
                 await self.store.commit(
@@ -177,9 +181,11 @@ class SessionHost:
                 await self.commands.apply_waiting()
                 if self._error is not None:
                     raise self._error
-                if await self._reconcile():
+                if await self._reconcile() and (self.pausing or not self.commands.compactions.under_way):
                     break
                 await self._changed.wait()
+            await self.commands.compactions.end()
+            await self.resting.end()
             return await self._finish()
         finally:
             watch.close()
@@ -187,6 +193,8 @@ class SessionHost:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._drop_loops()
+            await self.commands.compactions.drop()
+            self.resting.drop()
             await indexing.close()
 
     async def _reconcile(self) -> bool:
@@ -220,6 +228,8 @@ class SessionHost:
             self._board.look_at(agent_id)  # its mail comes without an event
 
     def _should_run(self, agent: Agent) -> bool:
+        if self.commands.compactions.is_about(agent.id):
+            return False  # its context is being compacted, and it is looked at again after that
         if self._only is not None and agent.task_id not in self._only:
             return False
         if self._once is not None and self._only is None:
@@ -233,13 +243,13 @@ class SessionHost:
 
     def _start(self, agent: Agent) -> None:
         control = AgentControl()
-        loop = AgentLoop(self.environment, agent, control)
+        loop = AgentLoop(self.environment, agent, control, rested=self.resting.take(agent.id))
         task = asyncio.create_task(loop.run(), name=f"agent-{agent.id}")
         self._loops[agent.id] = Running(task, control, loop)
         task.add_done_callback(lambda done: self._ended(agent, done))
 
     def _ended(self, agent: Agent, task: asyncio.Task[Ending]) -> None:
-        self._loops.pop(agent.id, None)
+        ended = self._loops.pop(agent.id, None)
         self._board.look_at(agent.id)
         self._live.end(agent.id)
         if agent.task_id is not None:
@@ -254,6 +264,8 @@ class SessionHost:
             self._error = self._error or error
             return
         ending = task.result()
+        if ending.outcome is Outcome.IDLE and ended is not None and ended.loop.compaction.outlives_loop:
+            self.resting.keep(agent.id, ended.loop)
         if ending.outcome is Outcome.BLOCKED or (
             ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None
         ):
@@ -285,7 +297,7 @@ class SessionHost:
                 self.kick()
                 continue
             agent = agents.load(self.store, agent_id)
-            if agent is not None and agent.id not in self._loops:
+            if agent is not None and agent.id not in self._loops and not self.commands.compactions.is_about(agent.id):
                 self._start(agent)
                 free -= 1
 
@@ -351,9 +363,10 @@ class SessionHost:
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            self._failed(error)
+            self.failed(error)
 
-    def _failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException) -> None:
+        """Something beside the loops failed: the host ends with it."""
         self._error = self._error or error
         self.kick()
 

@@ -1,0 +1,155 @@
+"""Compaction of agents that do not work at the moment: it goes on beside everything else, and holds nobody up."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.core.runtime.conftest import Bench, agent_of
+from tests.core.runtime.working import passes
+from tests.support.scripted import PlannedRun, call, inbox_of, role_of, said, task
+
+from watchkeeper.records.model import ModelRequest, Purpose
+
+
+class Waiting:
+    """Two tasks; the second is held. The planner has much in its context, and rests between the two."""
+
+    def __init__(self) -> None:
+        self.second, self.summary = asyncio.Event(), asyncio.Event()
+        self.asked = 0
+        self._run = PlannedRun([task("a"), task("b", needs=["a"])], self._work)
+
+    def __call__(self, request: ModelRequest) -> Any:
+        if request.purpose is Purpose.REFLECTOR:
+            self.asked += 1
+            return [said("The plan was made (#2).")] if self.summary.is_set() else self.summary
+        if role_of(request) == "planner" and any(item.get("task") == "b" for item in inbox_of(request.messages[-1])):
+            return [call("finish_session", {"summary": "all tasks are done"})]  # whatever was compacted away
+        return self._run(request)
+
+    def _work(self, name: str, request: ModelRequest) -> Any:
+        if name == "b" and not self.second.is_set():
+            return self.second
+        turns = sum(message["role"] == "assistant" for message in request.messages)
+        if name == "a" and turns < 4:
+            return [call("save_artifact", {"name": f"n{turns}", "content": "words " * 300}, f"t{turns}")]
+        return [said("done " + "with much to say " * 200)]
+
+
+def planner(state: dict[str, Any]) -> dict[str, Any]:
+    return next(one for one in state["agents"] if one["role"] == "planner")
+
+
+def resting(state: dict[str, Any]) -> bool:
+    """The planner has heard of the first task's end, and waits for the second."""
+    held = agent_of(state, "b")
+    return held is not None and planner(state)["status"] == "idle"
+
+
+async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lands_without_it(bench: Bench) -> None:
+    script = Waiting()
+    bench.start(script)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        command = bench.submit("compact", agent_id=planner(bench.state)["id"])
+        await bench.until(lambda state: script.asked)
+        steered = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})  # others are not kept waiting
+        await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
+        assert {one["id"] for one in bench.state["commands"]} == {command, steered}
+        script.summary.set()
+        await bench.until(lambda state: passes(bench)[0]["status"] == "applied")
+        assert planner(bench.state)["status"] == "idle"
+        script.second.set()
+
+    assert (await bench.run_while(compact)).exit_code == 0
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
+    bench.assert_sound()
+
+
+async def test_a_planner_that_is_woken_takes_the_pass_in_flight_along(bench: Bench) -> None:
+    script = Waiting()
+    bench.start(script)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        bench.submit("compact", agent_id=planner(bench.state)["id"])
+        await bench.until(lambda state: script.asked)
+        turns = planner(bench.state)["turn"]
+        bench.submit("steer", agent_id=planner(bench.state)["id"], payload={"text": "are you there?"})
+        await bench.until(lambda state: planner(state)["turn"] > turns and resting(state))
+        assert passes(bench)[0]["status"] == "running"
+        script.summary.set()
+        await bench.until(lambda state: passes(bench)[0]["status"] == "applied")
+        script.second.set()
+
+    assert (await bench.run_while(compact)).exit_code == 0
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
+    texts = [str(inbox_of(message)) for one in bench.model.requests for message in one.messages]
+    assert any("are you there?" in text for text in texts)
+    assert sum(one.purpose is Purpose.REFLECTOR for one in bench.model.requests) == 1
+    bench.assert_sound()
+
+
+async def test_a_host_that_pauses_puts_off_the_pass_of_a_resting_planner(bench: Bench) -> None:
+    script = Waiting()
+    bench.start(script)
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        bench.submit("compact", agent_id=planner(bench.state)["id"])
+        await bench.until(lambda state: script.asked)
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    assert [one["status"] for one in passes(bench)] == ["abandoned"]
+    script.summary.set()
+    script.second.set()
+    assert (await bench.run(resume=True)).exit_code == 0
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "abandoned"), ("manual", "applied")]
+
+
+async def test_the_compaction_of_an_agent_that_has_ended_keeps_nobody_else_waiting(bench: Bench) -> None:
+    script = Waiting()
+    bench.start(script)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        first = agent_of(bench.state, "a")
+        assert first is not None
+        command = bench.submit("compact", agent_id=first["id"])
+        undo = bench.submit("undo", agent_id=first["id"])
+        await bench.until(lambda state: script.asked)
+        other = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})
+        await bench.until(lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied")
+        assert {one["id"]: one["status"] for one in bench.state["commands"]}[command] == "queued"
+        script.second.set()  # the run goes on, and does not end before the pass
+        script.summary.set()
+        await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
+        assert {one["id"]: one["result"] for one in bench.state["commands"]}[undo].startswith(f"{first['name']}: back to view")
+
+    assert (await bench.run_while(compact)).exit_code == 0
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
+    bench.assert_sound()
+
+
+async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_ended(bench: Bench) -> None:
+    script = Waiting()
+    bench.start(script)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        first = agent_of(bench.state, "a")
+        assert first is not None
+        bench.submit("compact", agent_id=first["id"])
+        await bench.until(lambda state: script.asked)
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(compact)).exit_code == 5
+    assert [one["status"] for one in passes(bench)] == ["abandoned"]
+    script.summary.set()
+    script.second.set()
+    assert (await bench.run(resume=True)).exit_code == 0
+    assert [one["status"] for one in passes(bench)] == ["abandoned", "applied"]
+    assert {one["kind"]: one["status"] for one in bench.state["commands"]}["compact"] == "applied"
