@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -88,14 +89,15 @@ async def assemble(
     environ = os.environ | {SESSION_VARIABLE: mark}
     pool = WorkerPool(settings.max_parallel, workspace, environ, timeout_seconds=config.tool_timeout_seconds)
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact)
+    mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
     recalling = RecallTool(store, vectors=config.recall_vectors)
     tools = _tools(roles, pool, mcp, new_id, recalling)
+    defaults = {name: tool.permission for name, tool in tools.items()}
     permissions = Permissions(
-        defaults={name: tool.permission for name, tool in tools.items()},
+        defaults=defaults,
         user=parse_rules(config.permissions, "permissions"),
         workspace=parse_rules(load_workspace_config(workspace).permissions, ".watchkeeper/config.toml"),
         allow=frozenset(settings.allow),
@@ -123,10 +125,11 @@ async def assemble(
         price=partial(_price, config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")),
         counter=counter,
         tools=tools,
-        tools_of=partial(tools_of, roles, tuple(tools)),
+        tools_of=partial(tools_of, roles, tools),
         permission=permissions.resolve,
         redact=redact,
         release=pool.release,
+        look_for=mcp.look_for,
         live=live,
         budget=lambda task_id: None,
         settings=LoopSettings(
@@ -137,6 +140,14 @@ async def assemble(
             observational=config.memory == "observational",
         ),
     )
+
+    async def joined(server: str, found: dict[str, Tool]) -> None:
+        defaults.update({name: tool.permission for name, tool in found.items()})
+        tools.update(found)
+        text = f"MCP server {server} answers now: {len(found)} tools"
+        await store.commit(lambda tx: tx.event("host.warning", text=text))
+
+    mcp.on_late = joined
     host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
     host.warnings = redact([*roles.warnings, *mcp.warnings, *([recalling.warning] if recalling.warning else [])])
     budgets = Budgets(store, store.session_id, host.heartbeat.hosted_seconds)
@@ -167,7 +178,7 @@ def model_config(config: Config, speed: float | None, surveyor_window: int | Non
     )
 
 
-def tools_of(roles: Roles, everything: tuple[str, ...], role_name: str) -> list[str]:
+def tools_of(roles: Roles, everything: Iterable[str], role_name: str) -> list[str]:
     """The names of the tools that a role may call; a role that is gone may call what an explorer may."""
     role = roles.get(role_name) or roles["explorer"]
     return [name for name in everything if role.may_call(name)]

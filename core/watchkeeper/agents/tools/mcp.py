@@ -11,7 +11,7 @@ import fnmatch
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from watchkeeper.agents.tools.output import is_content
 from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE
 from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
+from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import ToolSpec
 
@@ -33,6 +34,12 @@ GRACE_SECONDS = 5.0
 """How much longer than a call's time the host waits for the worker to say that it was up."""
 
 CLOSE_SECONDS = 2.0
+
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 5.0, 300.0
+"""How long after a failed start a server is tried again, doubling each time up to the second."""
+
+LateTools = Callable[[str, dict[str, Tool]], Awaitable[None]]
+"""Told of the server, and the tools, that came after `start`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,8 @@ class _Link:
         self._retired: dict[Child, int] = {}
         self._calls: dict[Child, int] = {}
         self._starting = asyncio.Lock()
+        self.listing = asyncio.Lock()
+        """Held while it is asked what it offers."""
         self._closed = False
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -199,7 +208,8 @@ class McpTool:
 
 
 class McpServers:
-    """All servers of one host, started together, ended together.
+    """All servers of one host, started together, ended together. One that fails to start is tried again, ever more
+    seldom, and when an agent calls one of its tools.
 
     `redact` takes secrets out of what they say of their tools: that stands in every prompt.
     """
@@ -210,8 +220,16 @@ class McpServers:
         workspace: Path,
         environ: Mapping[str, str],
         redact: Callable[[Any], Any] = lambda value: value,
+        *,
+        clock: Clock | None = None,
     ) -> None:
         self._redact = redact
+        self._clock = clock or SystemClock()
+        self._silent: set[_Link] = set()
+        """Those that have not said yet what they offer."""
+        self._retrying: asyncio.Task[None] | None = None
+        self.on_late: LateTools | None = None
+        """Where it is set: called for each server that answers after `start`."""
         self._links = [_Link(server, workspace, environ) for server in servers]
         self._tools: dict[str, Tool] = {}
         self.warnings: list[str] = []
@@ -219,15 +237,46 @@ class McpServers:
 
     async def start(self) -> None:
         """Start every server, and ask for its tools. One that fails is a warning: the others go on."""
-        listings = await asyncio.gather(*(link.list_tools() for link in self._links), return_exceptions=True)
-        for link, listing in zip(self._links, listings, strict=True):
-            if isinstance(listing, ChildFailed):
-                self.warnings.append(f"MCP server {link.server.name} offers no tools: {listing}")
-            elif isinstance(listing, BaseException):
-                raise listing
-            else:
-                for one in listing:
-                    self._add(link, one)
+        self._silent = set(self._links)
+        failures = await asyncio.gather(*(self._ask(link) for link in self._links))
+        for link, failure in zip(self._links, failures, strict=True):
+            if failure is not None:
+                self.warnings.append(f"MCP server {link.server.name} offers no tools: {failure}; it is tried again")
+        if self._silent:
+            self._retrying = asyncio.create_task(self._retry(), name="mcp-retry")
+
+    async def look_for(self, tool: str) -> None:
+        """An agent calls a tool that is not there: if its server has not answered yet, ask it now."""
+        for link in [one for one in self._silent if tool.startswith(f"mcp__{one.server.name}__")]:
+            await self._ask_late(link)
+
+    async def _retry(self) -> None:
+        seconds = FIRST_RETRY_SECONDS
+        while self._silent:
+            await self._clock.sleep(seconds)
+            seconds = min(2 * seconds, LONGEST_RETRY_SECONDS)
+            await asyncio.gather(*(self._ask_late(link) for link in list(self._silent)))
+
+    async def _ask_late(self, link: _Link) -> None:
+        before = set(self._tools)
+        if link in self._silent and await self._ask(link) is None and self.on_late is not None:
+            own = f"mcp__{link.server.name}__"
+            found = {name: tool for name, tool in self._tools.items() if name not in before and name.startswith(own)}
+            await self.on_late(link.server.name, found)
+
+    async def _ask(self, link: _Link) -> str | None:
+        """Take in what the server offers; returns why it offers nothing."""
+        async with link.listing:
+            if link not in self._silent:
+                return None
+            try:
+                listing = await link.list_tools()
+            except ChildFailed as failure:
+                return str(failure)
+            for one in listing:
+                self._add(link, one)
+            self._silent.discard(link)
+            return None
 
     def tools(self) -> dict[str, Tool]:
         """The tools by name, `mcp__<server>__<tool>`."""
@@ -235,6 +284,9 @@ class McpServers:
 
     async def aclose(self) -> None:
         """End every server, and all that they started."""
+        if self._retrying is not None:
+            self._retrying.cancel()
+            await asyncio.gather(self._retrying, return_exceptions=True)
         await asyncio.gather(*(link.aclose() for link in self._links))
 
     def _add(self, link: _Link, one: Mapping[str, Any]) -> None:
