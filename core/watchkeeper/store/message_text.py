@@ -38,7 +38,9 @@ def words_of(content: Any) -> str:
     """
     found: list[str] = []
     _gather(content, found)
-    text = "\n".join(found)
+    text = found[0] if len(found) == 1 else "\n".join(found)
+    if len(text) < _BLOB_CHARACTERS and text.isascii():
+        return text
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
         text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
     if _may_hold_a_blob(text):
@@ -79,8 +81,14 @@ def _gather(value: Any, found: list[str]) -> None:
 
 def _gather_block(block: dict[Any, Any], found: list[str]) -> None:
     kind = block.get("type")
+    if kind == "text":
+        # Most blocks by far, without the names that none of them has.
+        text = block.get("text")
+        if isinstance(text, str) and len(block) == 2:
+            found.append(text)
+            return
     if kind == "tool_use" or kind == "server_tool_use":
-        found.extend(_leaves(block.get("input")))
+        _add_leaves(block.get("input"), found)
     elif kind == "document":
         source = block.get("source")
         if isinstance(source, dict) and source.get("type") == "text":
@@ -88,8 +96,22 @@ def _gather_block(block: dict[Any, Any], found: list[str]) -> None:
     elif kind not in ("image", "redacted_thinking"):
         for name in ("text", "thinking", "content"):
             value = block.get(name)
-            if value is not None:
+            if isinstance(value, str):
+                found.append(value)
+            elif value is not None:
                 _gather(value, found)
+
+
+def _add_leaves(value: Any, found: list[str]) -> None:
+    """The strings of a tool's input: mostly it is an object of strings."""
+    if isinstance(value, dict):
+        for one in value.values():
+            if isinstance(one, str):
+                found.append(one)
+            elif isinstance(one, dict | list):
+                found.extend(_leaves(one))
+    else:
+        found.extend(_leaves(value))
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -7,8 +7,9 @@ began elsewhere than where the row says is given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.records.errors import BadInput
@@ -292,10 +293,10 @@ def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
     return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
 
 
-def raw_kept(cursor: Any, path: str, session_id: str) -> list[str]:
-    """The records of a file that are kept raw, as they are."""
+def raw_kept(cursor: Any, path: str, session_id: str, texts: Collection[str]) -> Counter[str]:
+    """Which of these texts are kept raw of a file, and how often; nothing else of the file stays in memory."""
     rows = cursor.execute("SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path))
-    return [row[0] for row in rows]
+    return Counter(row[0] for row in rows if row[0] in texts)
 
 
 _INSERTS = {
@@ -335,21 +336,18 @@ _INSERTS = {
 }
 
 
-@dataclass(slots=True)
-class Rows:
+class Rows(dict[str, list[Sequence[Any]]]):
     """What one transaction will write, gathered table by table: one statement run many times costs half of many."""
 
-    gathered: dict[str, list[Sequence[Any]]] = field(default_factory=lambda: {name: [] for name in _INSERTS})
-
-    def __getitem__(self, name: str) -> list[Sequence[Any]]:
-        return self.gathered[name]
+    def __init__(self) -> None:
+        super().__init__((name, []) for name in _INSERTS)
 
     def flush(self, cursor: Any, sessions: Iterable[Sequence[Any]], agents: Iterable[Sequence[Any]]) -> None:
         """Write all of it, sessions and agents first."""
         cursor.executemany(SAVE_SESSION, sessions)
         cursor.executemany(SAVE_AGENT, agents)
         for name, statement in _INSERTS.items():
-            rows = self.gathered[name]
+            rows = self[name]
             if rows:
                 cursor.executemany(statement, rows)
-                self.gathered[name] = []
+                self[name] = []

@@ -22,6 +22,7 @@ class AgentFold:
     key: str
     row: dict[str, Any]
     changed: bool = True
+    id: str = field(init=False)
     call_key: str | None = None
     """The key of the model call whose turn it is."""
     position: int = 0
@@ -48,9 +49,8 @@ class AgentFold:
     taken_back_tokens: int = 0
     """Of messages that are verbatim by their place, and were taken back."""
 
-    @property
-    def id(self) -> str:
-        return str(self.row["id"])
+    def __post_init__(self) -> None:
+        self.id = self.row["id"]
 
     @classmethod
     def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentFold:

@@ -102,7 +102,7 @@ def _apply_chunk(
     fold = sessions.get((chunk.program, key)) if key else None
     if key and fold is None:
         fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
-    kept: Counter[str] = Counter()
+    kept: Counter[str] | None = None
     tally = [0, 0]
     named_first = next((each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None)
     anchors = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
@@ -123,15 +123,15 @@ def _apply_chunk(
             tally[1] += 1
             continue
         counts.sessions.add(fold.id)
-        if chunk.reread and not kept:
-            kept = Counter(rows.raw_kept(batch.cursor, chunk.stored_path, fold.id))
-            kept["\0"] = 1
         outcome = fold.take(group, data, anchor)
         if outcome is None:
             counts.read += 1
         elif type(outcome) is Raw:
-            text = data.decode("utf-8", "backslashreplace")
-            if kept.get(text, 0) > 0:
+            text = _text(data)
+            if chunk.reread and kept is None:
+                texts = {_text(each) for _, each, records in chunk.groups if any(type(record) is Raw for record in records)}
+                kept = rows.raw_kept(batch.cursor, chunk.stored_path, fold.id, texts)
+            if kept is not None and kept[text] > 0:
                 kept[text] -= 1
                 counts.skipped["kept raw already"] += 1
                 tally[1] += 1
@@ -154,3 +154,8 @@ def _apply_chunk(
             chunk.line, (old.lines_raw if old else 0) + tally[0], (old.lines_skipped if old else 0) + tally[1], batch.now,
         ),
     )  # fmt: skip
+
+
+def _text(data: bytes) -> str:
+    """A line as it is kept raw."""
+    return data.decode("utf-8", "backslashreplace")

@@ -26,7 +26,7 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
     if not isinstance(content, list) or depth > 3:
         return 0, 0
     for block in content:
-        if not isinstance(block, dict):
+        if not isinstance(block, dict) or (len(block) == 2 and "text" in block and "type" in block):
             continue
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else block.get("data")

@@ -278,10 +278,10 @@ class SessionFold:
         row = agent.row
         text, size = write(content)
         tokens = message_tokens(content, size)
-        row["last_seq"] += 1
-        row["message_tokens"] += tokens
-        self.batch.texts[row["id"], row["last_seq"]] = text
-        self.into["messages"].append((row["id"], row["last_seq"], role, text, tokens, row["message_tokens"], at))
+        row["last_seq"] = seq = row["last_seq"] + 1
+        row["message_tokens"] = total = row["message_tokens"] + tokens
+        self.batch.texts[agent.id, seq] = text
+        self.into["messages"].append((agent.id, seq, role, text, tokens, total, at))
         self.batch.indexed.append((self.id, indexed_text(content, self.id)))
 
     def _tool_call(self, record: ToolCall) -> None:

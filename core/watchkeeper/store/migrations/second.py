@@ -62,7 +62,9 @@ CREATE TABLE raw_records (
     reason TEXT NOT NULL,
     data TEXT NOT NULL
 );
-CREATE INDEX raw_records_session ON raw_records (session_id);
+CREATE INDEX raw_records_session ON raw_records (session_id, path);
+
+CREATE INDEX tool_calls_open ON tool_calls (agent_id) WHERE result_seq IS NULL AND status IN ('running', 'unknown');
 
 CREATE VIRTUAL TABLE messages_fts USING fts5 (
     text, content='', contentless_delete=1, detail=none, tokenize='unicode61 remove_diacritics 2'
@@ -87,6 +89,9 @@ BEGIN
     UPDATE message_index SET removals = removals + 1,
         indexed_through = min(indexed_through, (SELECT ifnull(max(id), 0) FROM messages));
 END;
+
+CREATE INDEX model_calls_estimated ON model_calls (session_id, agent_id)
+    WHERE cost_usd IS NOT NULL AND (price_status = 'estimated' OR usage_exact = 0);
 
 CREATE INDEX facts_digest ON facts (digest);
 CREATE INDEX facts_pinned ON facts (session_id) WHERE pinned = 1;

@@ -56,6 +56,8 @@ def _is_prompt(record: dict[str, Any], message: Message) -> bool:
     if uuid is None or uuid == text_of(record.get("parentUuid")):
         return False
     content = message.content
-    return isinstance(content, str) or not any(
-        isinstance(block, dict) and block.get("type") == "tool_result" for block in content
-    )
+    if not isinstance(content, str):
+        for block in content:
+            if isinstance(block, dict) and block.get("type") == "tool_result":
+                return False
+    return True

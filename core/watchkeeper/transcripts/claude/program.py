@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +69,25 @@ def _whose(source: Source) -> tuple[str, str]:
     but its records do; a session's own file is named by its id, unless somebody renamed it.
     """
     path, found_session, found_agent = source.path, None, None
+    match = _AGENT_FILE.fullmatch(path.stem)
+    below = "subagents" in path.parts[1:]
+    if match is None and not below and _UUID.fullmatch(path.stem):
+        return path.stem, MAIN
     for record in _records(source.head):
         found_session = found_session or text_of(record.get("sessionId"))
         found_agent = found_agent or (text_of(record.get("agentId")) if record.get("isSidechain") is True else None)
-    match = _AGENT_FILE.fullmatch(path.stem)
+        if found_session and (found_agent or match is None):
+            break
     agent = (found_agent or match["id"]) if match else MAIN
     parts = path.parts
-    if "subagents" in parts[1:]:
+    if below:
         return parts[len(parts) - 1 - parts[::-1].index("subagents") - 1], agent
-    if match is None and _UUID.fullmatch(path.stem):
-        return path.stem, MAIN
     return found_session or path.stem, agent
 
 
-def _records(head: bytes) -> list[dict[str, Any]]:
+def _records(head: bytes) -> Iterator[dict[str, Any]]:
     """The records at the beginning of a log that are whole."""
-    lines = head.split(b"\n")
-    found = (parse(line) for line in lines[:40] if line.strip())
-    return [record for record in found if record is not None]
+    for line in head.split(b"\n", 40)[:40]:
+        record = parse(line) if line.strip() else None
+        if record is not None:
+            yield record

@@ -290,8 +290,9 @@ def _model_call(
     agent: str, key: str, model: str | None, usage: dict[str, Any], stop_reason: Any, at: float | None, request: str | None
 ) -> ModelCall:
     kinds = usage.get("cache_creation")
-    hour = count_of(kinds.get("ephemeral_1h_input_tokens")) if isinstance(kinds, dict) else 0
-    short = count_of(kinds.get("ephemeral_5m_input_tokens")) if isinstance(kinds, dict) else 0
+    hour = short = 0
+    if isinstance(kinds, dict):
+        hour, short = count_of(kinds.get("ephemeral_1h_input_tokens")), count_of(kinds.get("ephemeral_5m_input_tokens"))
     written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
     ended = text_of(stop_reason)
     return ModelCall(

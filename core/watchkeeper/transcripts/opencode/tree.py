@@ -40,6 +40,8 @@ class Tree:
         """The session has messages and no file."""
         self.base = above if path.parent.name == "info" else above.parent
         """The folder that holds `message` and `part`."""
+        self._listed: dict[Path, list[Path]] = {}
+        """What the last look at `everything` found in each folder: whoever goes on from it sees the same files."""
 
     def session_value(self) -> tuple[bytes, dict[str, Any] | None]:
         """The session's own record."""
@@ -59,10 +61,16 @@ class Tree:
         return next((self.base / "session").glob(f"*/{name}"), None) if "/" not in session_id else None
 
     def messages(self, session_id: str) -> list[Path]:
-        return files_in(self.base / "message" / session_id)
+        return self._files_in(self.base / "message" / session_id)
 
     def parts(self, message_id: str) -> list[Path]:
-        return files_in(self.base / "part" / message_id)
+        return self._files_in(self.base / "part" / message_id)
+
+    def _files_in(self, folder: Path) -> list[Path]:
+        found = self._listed.get(folder)
+        if found is None:
+            found = self._listed[folder] = files_in(folder)
+        return found
 
     def todo(self, session_id: str) -> Path:
         return self.base / "todo" / f"{session_id}.json"
@@ -81,7 +89,8 @@ class Tree:
         return top, parent
 
     def everything(self, session_id: str) -> Iterator[Path]:
-        """Every file that tells of the session, named as cheaply as possible."""
+        """Every file that tells of the session as it is now, named as cheaply as possible."""
+        self._listed.clear()
         if not self.lost:
             yield self.path
         for message in self.messages(session_id):

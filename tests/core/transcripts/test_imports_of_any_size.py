@@ -1,0 +1,73 @@
+"""What an import costs does not grow with what was imported before: neither memory nor the time of a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.core.transcripts.conftest import Store, work
+from tests.core.transcripts.opencode_book import lively
+
+from watchkeeper.store import transcripts as rows
+from watchkeeper.transcripts import importer as importing
+from watchkeeper.transcripts.opencode import tree
+
+
+def test_of_a_rewritten_log_only_what_a_batch_asks_for_is_held_in_memory(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = work(turns=3)
+    for number in range(200):
+        log.add("mode", mode=f"{number}" * 50)
+    path = log.write(logs)
+    store.run(path)
+    kept, held, raw_kept = store.counts()["raw_records"], [], rows.raw_kept
+
+    def watched(*arguments: object) -> Counter[str]:
+        found = raw_kept(*arguments)  # type: ignore[arg-type]
+        held.append(sum(map(len, found)))
+        return found
+
+    monkeypatch.setattr(rows, "raw_kept", watched)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 5_000)
+    log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
+    log.write(logs)
+    report = store.run(path)
+    assert report.raw.total() == 1
+    assert store.counts()["raw_records"] == kept + 1
+    assert len(held) > 5
+    assert max(held) < 10_000
+
+
+def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(store: Store, logs: Path) -> None:
+    store.run(work(turns=3).write(logs))
+    asked: list[str] = []
+
+    class Asked:
+        def execute(self, sql: str, parameters: object) -> list[object]:
+            asked.append(sql)
+            return []
+
+    rows.open_calls(Asked(), "x")
+    plan = store.all(f"EXPLAIN QUERY PLAN {asked[0]}", "x")
+    assert "USING INDEX tool_calls_open" in plan[0][3]
+
+
+def test_a_folder_of_opencodes_tree_is_listed_once_to_see_whether_it_changed_and_once_to_read_it(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: Counter[Path] = Counter()
+    files_in = tree.files_in
+
+    def counted(folder: Path) -> list[Path]:
+        listed[folder] += 1
+        return files_in(folder)
+
+    monkeypatch.setattr(tree, "files_in", counted)
+    book, steps = lively()
+    for step in steps:
+        step()
+    assert store.run(book.tree(tmp_path / "opencode")).lines > 3
+    assert len(listed) > 1
+    assert max(listed.values()) <= 2
