@@ -1,12 +1,10 @@
 """The guide says what the program does: every command, option, setting, table and key in it is compared with the code.
 
-Tables between `<!-- name -->` and `<!-- end of name -->` are written from the code. To rewrite them after a change:
-`WATCHKEEPER_WRITE_DOCS=1 pytest tests/core/test_docs.py`.
+Parts of the pages are written from the code (`tests.support.guide`); other rooms' tests compare theirs.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -16,31 +14,16 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.support.guide import DOCS, agrees
 
 from watchkeeper.cli.app import wk
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
 
-ROOT = Path(__file__).resolve().parents[2]
-DOCS = ROOT / "docs"
+ROOT = DOCS.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
 WIDTH = 130
 """No line of prose is longer; tables, code and links may be."""
-
-
-def agrees(page: str, name: str, expected: str) -> None:
-    """The part of a page between the markers of `name` is what the code says."""
-    path = DOCS / page
-    text = path.read_text(encoding="utf-8")
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
-    assert begin in text, f"{page} has no part {name!r}"
-    before, _, rest = text.partition(begin)
-    found, marker, after = rest.partition(end)
-    assert marker, f"the part {name!r} of {page} has no end"
-    if os.environ.get("WATCHKEEPER_WRITE_DOCS"):
-        path.write_text(before + begin + expected + end + after, encoding="utf-8")
-    else:
-        assert found == expected, f"{page} is stale: see the docstring of {Path(__file__).name}"
 
 
 def commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:

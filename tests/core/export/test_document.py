@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from tests.core.export.conftest import Made
 from tests.core.export.conftest import export as export_
 from tests.core.export.documents import Export, Make, full, imported, session_of
+from tests.support.guide import agrees
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import artifacts, database
@@ -157,24 +159,12 @@ def test_a_long_session_is_never_held_at_once(made: Make, tmp_path: Path, form: 
 
 
 def test_the_guide_lists_the_columns_of_the_document() -> None:
-    import os
-    import textwrap
-
-    page = Path(__file__).resolve().parents[3] / "docs" / "export.md"
-    text = page.read_text(encoding="utf-8")
-    begin, end = "<!-- columns of the document -->\n", "<!-- end of columns of the document -->"
-    before, _, rest = text.partition(begin)
-    found, _, after = rest.partition(end)
     lines = ["\n"]
     for name, table in (("session", SESSION), *BY_NAME.items()):
         columns = [f"`{column}`" + ("*" if column in table.json else "") for column in table.columns]
         lines.append(textwrap.fill(f"- **{name}**: {', '.join(columns)}", 118, subsequent_indent="  ") + "\n")
     lines.append("\nColumns with a star are JSON values of their own.\n\n")
-    expected = "".join(lines)
-    if os.environ.get("WATCHKEEPER_WRITE_DOCS"):
-        page.write_text(before + begin + expected + end + after, encoding="utf-8")
-    else:
-        assert found == expected, "docs/export.md is stale: run this test with WATCHKEEPER_WRITE_DOCS=1"
+    agrees("export.md", "columns of the document", "".join(lines))
 
 
 def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(made: Make, tmp_path: Path, export: Export) -> None:

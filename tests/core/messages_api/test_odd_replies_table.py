@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.core.messages_api.ground import Ground
 from tests.core.messages_api.scripts import Notes, says, uses
 from tests.support.answers import Body, Reply, tool
+from tests.support.guide import DOCS, cell, has_row
 from tests.support.scripted import inbox_of, task
 
-DOCS = Path(__file__).parents[3] / "docs" / "model-faults.md"
-WRITE = bool(os.environ.get("WATCHKEEPER_WRITE_DOCS"))  # before the ground takes our variables away
+PAGE = "model-faults.md"
 HUGE = "x" * 2_000_000
 
 
@@ -96,36 +94,20 @@ async def seen(case: Case, ground: Ground) -> str:
     status = ground.tasks()["one"][0]
     lines = [_short(line) for (line,) in told[:1]] or ["nothing out of the ordinary"]
     kept = f"{replies} {'reply' if replies == 1 else 'replies'}" + (f"; calls: {stored}" if stored else "")
-    return f"| {case.name} | {_cell(lines[0])} | {kept} | task {status}, session {result.status} |"
+    return f"| {case.name} | {cell(lines[0])} | {kept} | task {status}, session {result.status} |"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_each_odd_reply_is_seen_stored_and_documented(case: Case, ground: Ground) -> None:
     row = await seen(case, ground)
-    if WRITE:
-        _write_row(case, row)
-    assert row in DOCS.read_text().splitlines()
+    has_row(PAGE, "odd replies", row)
 
 
 def test_the_table_of_odd_replies_names_none_that_is_not_tested() -> None:
-    rows = re.findall(r"^\| (.+?) \| .* \| task \w+, session \w+ \|$", DOCS.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| (.+?) \| .* \| task \w+, session \w+ \|$", (DOCS / PAGE).read_text(), re.MULTILINE)
     assert rows == [case.name for case in CASES]
 
 
 def _short(text: str) -> str:
     one = " ".join(text.split())
     return one if len(one) <= 160 else one[:159] + "…"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "\\<")
-
-
-def _write_row(case: Case, row: str) -> None:
-    lines = DOCS.read_text().splitlines()
-    marks = [number for number, line in enumerate(lines) if line.startswith(f"| {case.name} | ")]
-    if marks:
-        lines[marks[0]] = row
-    else:
-        lines.insert(lines.index("<!-- end of odd replies -->"), row)
-    DOCS.write_text("\n".join(lines) + "\n")

@@ -1,22 +1,18 @@
-"""Each fault of fault_cases over the real SDK: what the user sees, and what the runtime is told to do.
-
-`WATCHKEEPER_WRITE_DOCS=1 pytest tests/core/models/test_model_faults.py` rewrites the table in docs/.
-"""
+"""Each fault of fault_cases over the real SDK: what the user sees, and what the runtime is told to do."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import socket
 import ssl
-from pathlib import Path
 
 import pytest
 from tests.core.models.fault_cases import CASES, LONG, Case
 from tests.support.answers import Cut, Raw, Reply, Status, in_turn, text, tool
 from tests.support.event_stream import sse, stream_events
+from tests.support.guide import DOCS, cell, has_row
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
 from watchkeeper.models.errors import classify
@@ -25,7 +21,7 @@ from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.records import model as records
 from watchkeeper.records.model import Delta, ErrorKind, ModelError, Retrying
 
-DOCS = Path(__file__).parents[3] / "docs" / "model-faults.md"
+PAGE = "model-faults.md"
 RECOVERED = [text("recovered")]
 
 
@@ -59,10 +55,7 @@ async def run(case: Case, serve: Serve) -> str:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 async def test_each_fault_is_seen_told_and_documented(case: Case, serve: Serve) -> None:
     seen = await run(case, serve)
-    row = f"| {case.name} | {_cell(seen)} | {case.outcome} |"
-    if os.environ.get("WATCHKEEPER_WRITE_DOCS"):
-        _write_row(case, row)
-    assert row in DOCS.read_text().splitlines()
+    has_row(PAGE, "table", f"| {case.name} | {cell(seen)} | {case.outcome} |")
 
 
 async def test_a_refused_connection_is_retried_and_then_named() -> None:
@@ -283,20 +276,5 @@ def test_an_untrusted_certificate_pauses_because_waiting_does_not_mend_it() -> N
 
 
 def test_the_table_names_no_fault_that_is_not_tested() -> None:
-    rows = [line for line in DOCS.read_text().splitlines() if re.search(r"\| (retry|pause|compact|fail) \|$", line)]
+    rows = [line for line in (DOCS / PAGE).read_text().splitlines() if re.search(r"\| (retry|pause|compact|fail) \|$", line)]
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [case.name for case in CASES]
-
-
-def _cell(seen: str) -> str:
-    return seen.replace("|", "\\|").replace("<", "\\<")
-
-
-def _write_row(case: Case, row: str) -> None:
-    """Put the row in place of the old one, or at the end of the table."""
-    lines = DOCS.read_text().splitlines()
-    marks = [number for number, line in enumerate(lines) if line.startswith(f"| {case.name} | ")]
-    if marks:
-        lines[marks[0]] = row
-    else:
-        lines.insert(lines.index("<!-- end of table -->"), row)
-    DOCS.write_text("\n".join(lines) + "\n")
