@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.tui.conftest import Desk, until
@@ -17,7 +15,6 @@ from tests.tui.fake_store import FakeSession, create, large_session
 from tests.tui.hostile import ATTACKS, Recorder, judge, poison
 from tests.tui.test_library_screens import library_of
 
-from watchkeeper.store.session_search import search_messages
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.settings import Notifications, Settings
@@ -137,8 +134,7 @@ class Tour:
         return "".join(driver.sent)
 
 
-async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchkeeper_tui.screens.sessions.search_messages", partial(search_messages, seconds=30))
+async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_path: Path) -> None:
     tour = Tour(crowded(tmp_path / "w.db", ATTACKS))
     sent = await tour.run(whole=True)
     assert judge(sent) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE
-from tests.tui.test_golden_screens import settled
 from tests.tui.test_sessions_screen import add_session
 
 from watchkeeper.store import library
@@ -20,7 +18,6 @@ from watchkeeper_tui.screens.filtering import values_of, with_filter
 from watchkeeper_tui.screens.message import marked
 from watchkeeper_tui.widgets.sessions import DeletedLine, wrapped
 
-GOLDEN = Path(__file__).parent / "golden"
 WIDE = (120, 40)
 
 
@@ -358,33 +355,3 @@ def test_filter_values_are_the_most_common_first_and_can_be_typed(desk: Desk) ->
     rows = list_sessions(desk.session.connection)
     assert values_of(rows, "model") == ["offline/surveyor", "x/opus"]
     assert values_of(rows, "workspace") == ["/srv/billing"]
-
-
-SCREENS = {
-    "library": (["j", "space", "slash", *"ledger", "enter"], "found in planner"),
-    "fork": (["j", "F"], "turn 1"),
-    "compare": (["space", "space", "equals_sign"], "Compare abcd2345"),
-    "message": (["slash", *"safe", "enter", "m"], "messages of this session"),
-    "delete": (["j", "D"], "y do it"),
-}
-
-
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-@pytest.mark.parametrize("name", SCREENS)
-async def test_a_screen_of_the_library_looks_as_it_was_agreed(desk: Desk, name: str, size: tuple[int, int]) -> None:
-    library_of(desk)
-    keys, words = SCREENS[name]
-    async with desk.app(screen="sessions").run_test(size=size) as pilot:
-        await opened(pilot, "older234")
-        for key in keys:
-            await pilot.press(key)
-            if key == "enter" and name == "message":
-                await until(pilot, lambda: "found in planner" in text_of(pilot))
-        await until(pilot, lambda: words in text_of(pilot))
-        path = GOLDEN / f"{name}-{size[0]}x{size[1]}.txt"
-        if os.environ.get("WATCHKEEPER_GOLDEN"):
-            await pilot.pause(1.0)
-            path.write_text(text_of(pilot) + "\n", encoding="utf-8")
-        agreed = path.read_text(encoding="utf-8")
-        shown = await settled(pilot, agreed)
-    assert shown == agreed

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_library_screens import library_of, row
+from tests.tui.told import told_session
 from textual.pilot import Pilot
-
-from watchkeeper.store.session_search import search_messages
 
 WIDE = (120, 40)
 
@@ -43,8 +39,7 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
         await until(pilot, lambda: "1 Plan" not in text_of(pilot))
 
 
-async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchkeeper_tui.screens.sessions.search_messages", partial(search_messages, seconds=30))
+async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk) -> None:
     library_of(desk)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "nightly audit" in text_of(pilot))
@@ -59,3 +54,17 @@ async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk, monkeyp
         await until(pilot, lambda: "opens it in its transcript" in text_of(pilot))
         await click(pilot, "opens it in")
         await until(pilot, lambda: "messages of this session with these words" in text_of(pilot))
+
+
+async def test_the_marks_of_the_tree_fold_in_a_replay_too(desk: Desk) -> None:
+    told_session(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        pilot.app.open_replay("told2345")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "space plays" in text_of(pilot) or "║" in text_of(pilot))
+        await pilot.press("end")
+        await until(pilot, lambda: "▾ planner" in text_of(pilot) and "Read the ledger" in text_of(pilot))
+        await click(pilot, "▾ planner")
+        await until(pilot, lambda: "▸ planner" in text_of(pilot) and "╴Read the ledger" not in text_of(pilot))
+        await click(pilot, "▸ planner")
+        await until(pilot, lambda: "▾ planner" in text_of(pilot) and "╴Read the ledger" in text_of(pilot))

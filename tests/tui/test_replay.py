@@ -3,91 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from pathlib import Path
-from typing import Any
 
-import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.tui.conftest import Desk, text_of, until
-from tests.tui.fake_store import HOSTILE, FakeSession, insert
-from tests.tui.test_golden_screens import settled
+from tests.tui.fake_store import HOSTILE
+from tests.tui.told import STEPS, told_session
 from textual.pilot import Pilot
 
-from watchkeeper_tui.playback import IDLE_SECONDS, SPEEDS, Playback
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.replay import ReplayScreen
 from watchkeeper_tui.settings import Settings
 from watchkeeper_tui.widgets.scrubber import Scrubber
 
-GOLDEN = Path(__file__).parent / "golden"
 WIDE = (120, 40)
-
-
-def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSession:
-    """A finished session whose events tell everything: a planner, one task that failed, was done again and compacted."""
-    started = desk.time - 1_000
-    session = FakeSession(
-        desk.session.connection, "told2345", now=started, goal=f"audit the ledgers {words if words == HOSTILE else ''}",
-        status="done", planner_agent_id="plan-a", current_plan_id="plan-told", host_pid=None, created_at=started,
-        last_active=started + 300, ended_at=started + 300, input_tokens=0, output_tokens=0, cache_read_tokens=0, cost_usd=None,
-        model_calls=0,
-    )  # fmt: skip
-    graph = [{"id": "task-a", "title": "Read the ledger", "depends_on": []}]
-    insert(session.connection, "plans", id="plan-told", session_id=session.id, goal="g", created_at=started, updated_at=started)
-    insert(
-        session.connection, "plan_revisions", plan_id="plan-told", revision=1, at=started, reason="first", goal="g", task_queue="[]",
-        step_cursor=0, plan_graph_snapshot=json.dumps(graph),
-    )  # fmt: skip
-    for agent_id, name, parent in (("plan-a", "planner", None), ("expl-a", words[:20], "plan-a")):
-        session.agent(
-            agent_id, name, parent_agent_id=parent, status="done", created_at=started, started_at=started, ended_at=started + 290,
-            last_active=started + 290, turn=3, input_tokens=0, output_tokens=0, cost_usd=None, model_calls=0, composition="{}",
-        )  # fmt: skip
-    session.task(
-        "task-a", "Read the ledger", agent="expl-a", parent_plan_id="plan-told", status="done", result="blue", position=0,
-        created_at=started, ended_at=started + 290,
-    )  # fmt: skip
-    clock = [started]
-
-    def event(kind: str, of: str | None = None, of_task: str | None = None, /, after: float = 1.0, **data: Any) -> int:
-        clock[0] += after
-        return session.event(kind, of, of_task, at=clock[0], **data)
-
-    event("session.running")
-    event("agent.created", "plan-a", name="planner", role="planner", model="m")
-    event("plan.revised", "plan-a", plan="plan-told", revision=1, reason="first plan", tasks=1)
-    event("agent.created", "expl-a", "task-a", name="explorer-1", role="explorer", model="m")
-    event("task.running", None, "task-a", agent="expl-a", title="Read the ledger")
-    session.set_agent("plan-a", turn=0)
-    for turn in (1, 2, 3):
-        said = [{"type": "text", "text": f"turn {turn}: {words}"}]
-        insert(
-            session.connection, "messages", agent_id="expl-a", seq=turn, role="assistant", content=json.dumps(said), tokens=100,
-            total_tokens=100 * turn, created_at=clock[0] + 1,
-        )  # fmt: skip
-        session.call("expl-a", turn=turn, input_tokens=1_000 * turn, output_tokens=10, started_at=clock[0], latency_seconds=1)
-        insert(
-            session.connection, "steps", agent_id="expl-a", turn=turn, reply_seq=turn, started_at=clock[0], ended_at=clock[0] + 1
-        )
-        event("model.replied", "expl-a", turn=turn, tools=[], preview=words)
-        if turn == 1:
-            event("task.failed", None, "task-a", after=100, agent="expl-a", title="Read the ledger", reason=words)
-            event("task.running", None, "task-a", agent="expl-a", title="Read the ledger")
-        elif turn == 2:
-            session.compaction("expl-a", id=77, requested_at=clock[0], ended_at=clock[0] + 2, reason=words)
-            event("compaction.started", "expl-a", compaction=77)
-            event("compaction.applied", "expl-a", compaction=77, tokens_before=24_000, tokens_after=6_100)
-    event("task.done", None, "task-a", after=100, agent="expl-a", title="Read the ledger")
-    event("session.done", reason="all is well")
-    session.set_agent("expl-a", last_seq=3, message_tokens=300)
-    return session
-
-
-STEPS = 14
-"""Events of that session: 5, a turn, a failure and a new start, a turn and a compaction of two, a turn, two ends."""
 
 
 def replay(pilot: Pilot[int]) -> ReplayScreen:
@@ -394,54 +321,3 @@ async def test_with_reduced_motion_a_replay_moves_once_a_second(desk: Desk) -> N
         assert screen.frame_seconds == 1.0
     async with desk.app(settings=Settings()).run_test(size=WIDE) as pilot:
         assert (await opened(pilot, desk)).frame_seconds < 0.2
-
-
-@pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-async def test_the_replay_looks_as_it_was_agreed(desk: Desk, size: tuple[int, int]) -> None:
-    told_session(desk)
-    async with desk.app().run_test(size=size) as pilot:
-        screen = await opened(pilot, desk)
-        await pilot.press("n", "n")
-        await at(pilot, 11)
-        await pilot.press("a")
-        await until(pilot, lambda: "turn 2" in text_of(pilot))
-        screen._notice_until = 0.0
-        screen._describe()
-        path = GOLDEN / f"replay-{size[0]}x{size[1]}.txt"
-        if os.environ.get("WATCHKEEPER_GOLDEN"):
-            await pilot.pause(0.5)
-            path.write_text(text_of(pilot) + "\n", encoding="utf-8")
-        agreed = path.read_text(encoding="utf-8")
-        shown = await settled(pilot, agreed)
-    assert shown == agreed
-
-
-# Going by itself, without a screen.
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0, 50), min_size=1, max_size=60), st.floats(0.01, 30), st.integers(0, 6), st.booleans())
-def test_playing_comes_to_the_end_and_never_goes_back(gaps: list[float], tick: float, faster: int, skips: bool) -> None:
-    times = [sum(gaps[: place + 1]) for place in range(len(gaps))]
-    playback = Playback(times)
-    playback.change_speed(faster)
-    playback.skips_idle = skips
-    playback.play()
-    seen = [playback.position]
-    whole = sum(min(gap, IDLE_SECONDS) if skips else gap for gap in gaps[1:])
-    for _ in range(int(whole / SPEEDS[faster] / tick) + 3):
-        playback.advance(tick)
-        seen.append(playback.position)
-    assert seen == sorted(seen)
-    assert playback.at_end
-    assert not playback.playing
-
-
-def test_at_the_sessions_pace_a_step_comes_when_its_time_comes() -> None:
-    playback = Playback([10.0, 11.0, 61.0, 62.0])
-    playback.play()
-    playback.skips_idle = False
-    assert [playback.advance(seconds) and playback.position for seconds in (0.9, 0.2, 49.8, 0.2)] == [False, 2, False, 3]
-    playback.go(2)
-    playback.playing = playback.skips_idle = True
-    assert playback.advance(IDLE_SECONDS + 0.1)

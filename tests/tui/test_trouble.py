@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import create, small_session
+from tests.tui.test_compaction_screen import compacted
 
 from watchkeeper.store.dashboard_fold import SessionFold
 from watchkeeper_tui.screens.live import LiveScreen
@@ -126,3 +127,28 @@ async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(d
             Path(f"{desk.path}{suffix}").unlink()
         desk.time += 20
         await until(pilot, lambda: "! NOT READ" in text_of(pilot) and " ! " in text_of(pilot).splitlines()[-2])
+
+
+async def test_a_terminal_of_20_by_5_shows_the_help_word_for_word(desk: Desk) -> None:
+    async with desk.app().run_test(size=(20, 5)) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "Help  esc closes" in text_of(pilot))
+        seen: list[str] = []
+        for _ in range(60):
+            await pilot.press("j")
+            seen += [line.strip() for line in text_of(pilot).splitlines()]
+        assert not [line for line in seen if "…" in line]
+        assert "pause the" in seen
+        await pilot.press("escape")
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+
+
+async def test_a_terminal_of_20_by_5_shows_what_a_pass_did_and_two_lines_of_it(desk: Desk) -> None:
+    compacted(desk.session)
+    app = desk.app()
+    async with app.run_test(size=(20, 5)) as pilot:
+        await until(pilot, lambda: app.snapshot.session is not None)
+        app.open_compaction(5)
+        await until(pilot, lambda: text_of(pilot).splitlines()[0].strip() == "✓ 24k→6.1k -75%")
+        await until(pilot, lambda: len([line for line in text_of(pilot).splitlines() if "#1" in line]) == 2)

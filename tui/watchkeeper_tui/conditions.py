@@ -10,12 +10,28 @@ from dataclasses import dataclass
 from watchkeeper.store.dashboard import AgentFacts, TaskFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 
 SILENT_SECONDS = 60.0
 """An agent that works but gave no sign of it for so long is shown as silent."""
 
 HOST_GONE = frozenset({SessionState.DEAD})
+
+
+_NOBODY_YET = {
+    SessionState.OPENING: "the host is starting; the planner comes first, then its plan",
+    SessionState.LIVE: "the host is at work; the planner comes first, then its plan",
+    SessionState.PAUSED: "paused before anything began; r resumes the run",
+    SessionState.DEAD: "the host died before anything began; r starts another",
+    SessionState.REPLAY: "nobody was at work yet",
+}
+
+
+def nobody_yet(snapshot: Snapshot) -> str:
+    """What to say of a run without any agent or task."""
+    if snapshot.session is None:
+        return "" if snapshot.problem else "opening …"
+    return _NOBODY_YET.get(snapshot.state, "the run ended before anything began")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -21,11 +22,27 @@ def tokens(count: float) -> str:
     return f"{count / 1e12:.1f}T"
 
 
-def cost(usd: float | None, unpriced_calls: int = 0) -> str:
-    """`$4.82`; `unpriced` where no call had a price; a `+` where some had none (the sum is a lower bound)."""
+class Bill(Protocol):
+    """Whatever has a cost: an agent, a session, a row of the plan."""
+
+    @property
+    def cost_usd(self) -> float | None: ...
+    @property
+    def unpriced_calls(self) -> int: ...
+    @property
+    def cost_estimated(self) -> bool: ...
+
+
+def bill(of: Bill) -> str:
+    """What something cost, and how well that is known."""
+    return cost(of.cost_usd, of.unpriced_calls, estimated=of.cost_estimated)
+
+
+def cost(usd: float | None, unpriced_calls: int = 0, *, estimated: bool = False) -> str:
+    """`$4.82`; `unpriced` where no call had a price; `~` before an estimate, `+` after a lower bound: some had no price."""
     if usd is None:
         return "unpriced" if unpriced_calls else "-"
-    return money(usd) + ("+" if unpriced_calls else "")
+    return ("~" if estimated else "") + money(usd) + ("+" if unpriced_calls else "")
 
 
 def money(usd: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from textual.binding import Binding, BindingType
-from textual.keys import _character_to_key
+from textual.keys import KEY_NAME_REPLACEMENTS, Keys, _character_to_key, key_to_character
 
 _SHOWN = {"left_square_bracket": "[", "right_square_bracket": "]", "minus": "-", "equals_sign": "=", "slash": "/", "colon": ":",
           "question_mark": "?", "exclamation_mark": "!", "escape": "esc"}  # fmt: skip
@@ -15,6 +15,23 @@ def normal(keys: str) -> frozenset[str]:
     """Keys as the toolkit names them: `?` is `question_mark`."""
     parts = [part.strip() for part in keys.split(",") if part.strip()] or [keys.strip()]
     return frozenset(_character_to_key(part) if len(part) == 1 else part for part in parts)
+
+
+_MODIFIERS = frozenset({"ctrl", "shift", "alt", "super", "meta", "hyper"})
+_NAMED = frozenset(KEY_NAME_REPLACEMENTS.values()) | {
+    key.value.rsplit("+", 1)[-1] for key in Keys if not key.value.startswith("<")
+}
+
+
+def is_key(name: str) -> bool:
+    """Whether a terminal can send a key of that name: `p`, `P`, `?`, `question_mark`, `f5`, `ctrl+x`, `pageup`."""
+    *modifiers, key = name.split("+") if len(name) > 1 else [name]
+    if not _MODIFIERS.issuperset(modifiers):
+        return False
+    if len(key) == 1:
+        return key.isprintable() and not key.isspace()
+    character = key_to_character(key)
+    return key in _NAMED or (character is not None and _character_to_key(character) == key)
 
 
 def active_together() -> list[list[BindingType]]:
@@ -54,6 +71,11 @@ def usable_keys(wanted: Mapping[str, str], groups: Iterable[Iterable[BindingType
     for name in list(used):
         if not used[name].strip():
             problems.append(f"keys.{name}: no key is given")
+            del used[name]
+            continue
+        unknown = next((key for key in normal(used[name]) if not is_key(key)), None)
+        if unknown is not None:
+            problems.append(f"keys.{name}: {unknown!r} is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one before stays")
             del used[name]
             continue
         for scope in scopes:

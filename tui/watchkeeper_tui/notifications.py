@@ -104,7 +104,7 @@ def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     if before.state is SessionState.LIVE and after.state in ends and after.session is not None:
         title, severity = ends[after.state]
         session = after.session
-        cost = figures.cost(session.cost_usd, session.unpriced_calls)
+        cost = figures.bill(session)
         yield Notice(title, f"{clip(sanitize(session.title or session.goal), 80)}  {cost}", severity)
 
 

@@ -39,6 +39,7 @@ class PlanRow:
     """Of the whole subtree; of the row's own agent where nothing stands below."""
     cost_usd: float | None
     unpriced_calls: int
+    cost_estimated: bool = False
     hidden: int = 0
     """Rows that are folded away below this one."""
     agent_ids: tuple[str, ...] = ()
@@ -137,6 +138,7 @@ class PlanRows(Sequence[PlanRow]):
             tokens=subtree.tokens,
             cost_usd=subtree.cost_usd,
             unpriced_calls=subtree.unpriced_calls,
+            cost_estimated=subtree.cost_estimated,
             hidden=0 if place.expanded else subtree.rows,
             agent_ids=subtree.agent_ids,
         )
@@ -305,6 +307,7 @@ class _Subtree(NamedTuple):
     tokens: int
     cost_usd: float | None
     unpriced_calls: int
+    cost_estimated: bool
 
 
 def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
@@ -318,6 +321,7 @@ def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
         tokens=sum(each.total_tokens for each in agents),
         cost_usd=sum(priced, 0.0) if priced else None,
         unpriced_calls=sum(each.unpriced_calls for each in agents),
+        cost_estimated=any(each.cost_estimated for each in agents),
     )
 
 

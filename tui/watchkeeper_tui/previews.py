@@ -28,9 +28,7 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
         for task in target.tasks[:4]:
             agent = target.snapshot.agent(task.assigned_agent)
             spent = (
-                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok, {figures.cost(agent.cost_usd, agent.unpriced_calls)}"
-                if agent
-                else ""
+                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok, {figures.bill(agent)}" if agent else ""
             )
             lines.append(f"Re-run “{clip(sanitize(task.title), 50)}” as attempt {task.attempt + 1}{spent}")
         names = {task.id: task for task in target.snapshot.tasks}

@@ -42,6 +42,8 @@ class SessionFacts:
     model_calls: int
     retries: int
     errors: int
+    cost_estimated: bool = False
+    """Some of the cost rests on an estimated price or on estimated tokens."""
 
     @property
     def total_tokens(self) -> int:
@@ -124,6 +126,8 @@ class AgentFacts:
     errors: int
     compactions: int
     live: LiveFacts | None = None
+    cost_estimated: bool = False
+    """Some of the cost rests on an estimated price or on estimated tokens."""
 
     @property
     def total_tokens(self) -> int:

@@ -10,6 +10,7 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.store.folding import Folded, lines
 
 LARGEST_MESSAGE_CHARS = 400_000
+_LARGEST = 1 << 62
 """A message whose stored text is longer is read in part, and shown as cut."""
 
 
@@ -123,6 +124,8 @@ class ViewFacts:
     observations: tuple[ObservationFacts, ...] = ()
     elided: tuple[int, ...] = ()
     """The `seq`s of messages that are shown in part, with a pointer to the whole."""
+    damaged: tuple[str, ...] = ()
+    """What of it cannot be read, by the names of columns; left out above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,17 +253,34 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
     ).fetchone()
     if row is None:
         return None
+    damaged: list[str] = []
+    wanted = _numbers(row[6], "views.observations", damaged)
     found = connection.execute(
         "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations, provisional, created_at"
         " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY first_seq, id",
-        (agent_id, row[6]),
+        (agent_id, json.dumps(wanted)),
     )
-    observations = tuple(_observation(each) for each in found)
-    return ViewFacts(*(*row[:6], observations, tuple(int(each[0]) for each in json.loads(row[7]))))
+    observations = tuple(_observation(each, damaged) for each in found)
+    elided = _numbers(row[7], "views.elided", damaged)
+    return ViewFacts(*(*row[:6], observations, elided, tuple(dict.fromkeys(damaged))))
 
 
-def _observation(row: Any) -> ObservationFacts:
-    return ObservationFacts(*(*row[:7], tuple(json.loads(row[7])), bool(row[8]), row[9]))
+def _observation(row: Any, damaged: list[str]) -> ObservationFacts:
+    return ObservationFacts(*(*row[:7], _numbers(row[7], "observations.citations", damaged), bool(row[8]), row[9]))
+
+
+def _numbers(text: str, column: str, damaged: list[str]) -> tuple[int, ...]:
+    """A list of whole numbers (or of lists that begin with one); what is none is left out, and its column named in `damaged`."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    listed = value if isinstance(value, list) else []
+    firsts = [each[0] if isinstance(each, list) and each else each for each in listed]
+    found = tuple(each for each in firsts if isinstance(each, int) and abs(each) < _LARGEST)
+    if not isinstance(value, list) or len(found) < len(listed):
+        damaged.append(column)
+    return found
 
 
 def system_prompt(connection: Connection, agent_id: str) -> str:

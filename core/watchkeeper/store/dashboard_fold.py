@@ -38,8 +38,9 @@ FIRST_EVENTS = 100_000
 _SESSION = (
     "SELECT id, goal, title, workspace, model, origin, status, status_reason, created_at, last_active, ended_at,"
     " hosted_seconds, planner_agent_id, current_plan_id, event_seq, host_pid, host_name, input_tokens, output_tokens,"
-    " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, retries, errors"
-    " FROM sessions WHERE id = ?"
+    " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, retries, errors,"
+    " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
+    " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
 )
 
 _TASKS = lines(
@@ -54,7 +55,9 @@ _AGENTS = lines(
     " a.status, a.status_reason, a.turn, a.view_version, a.last_seq, a.message_tokens, a.context_limit, a.context_tokens,"
     " a.composition, a.created_at, a.started_at, a.ended_at, a.last_active, a.active_seconds, a.input_tokens, a.output_tokens,"
     " a.cache_read_tokens, a.cache_write_tokens, a.cost_usd, a.unpriced_calls, a.model_calls, a.retries, a.errors,"
-    " a.compactions, l.activity, l.detail, substr(l.text, -4000), l.since, l.until, l.updated_at",
+    " a.compactions, l.activity, l.detail, substr(l.text, -4000), l.since, l.until, l.updated_at,"
+    " EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS NOT NULL"
+    " AND (price_status = 'estimated' OR usage_exact = 0))",
     "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.rowid",
 )
 
@@ -136,7 +139,7 @@ class SessionFold:
         if row is None:
             return None
         if row != self._session or self._facts is None:
-            self._session, self._facts = row, SessionFacts(*row)
+            self._session, self._facts = row, SessionFacts(*[*row[:-1], bool(row[-1])])
         facts, only = self._facts, (self.session_id,)
         events, anew = self._tail(connection, facts.event_seq)
         return SessionReading(
@@ -214,4 +217,4 @@ def _task(raw: Raw) -> TaskFacts:
 
 def _agent(raw: Raw) -> AgentFacts:
     live = LiveFacts(*raw[33:39]) if raw[33] is not None else None
-    return AgentFacts(*[*raw[1:17], composition_of(raw[17]), *raw[18:33], live])
+    return AgentFacts(*[*raw[1:17], composition_of(raw[17]), *raw[18:33], live, bool(raw[39])])

@@ -33,6 +33,8 @@ class SessionLine:
     unpriced_calls: int
     agents: int
     compactions: int
+    cost_estimated: bool
+    """Some of the cost rests on an estimated price or on estimated tokens."""
 
 
 _SELECT = (
@@ -40,8 +42,9 @@ _SELECT = (
     " s.created_at, s.last_active, s.ended_at, s.hosted_seconds,"
     " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.cost_usd, s.unpriced_calls,"
     " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
-    " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id)"
-    " FROM sessions s"
+    " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
+    " EXISTS (SELECT 1 FROM model_calls c WHERE c.session_id = s.id AND c.cost_usd IS NOT NULL"
+    " AND (c.price_status = 'estimated' OR c.usage_exact = 0)) FROM sessions s"
 )
 
 

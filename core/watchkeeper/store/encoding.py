@@ -36,6 +36,14 @@ def decode(text: str) -> Any:
     return json.loads(text)
 
 
+def decode_or(text: str, otherwise: Any) -> Any:
+    """The value, or `otherwise` where the text is damaged: for readers that go on without it."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return otherwise
+
+
 def _sayable(value: Any) -> Any:
     if isinstance(value, dict):
         return {_sayable(key): _sayable(one) for key, one in value.items()}

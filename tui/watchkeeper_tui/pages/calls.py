@@ -67,4 +67,4 @@ def price(call: CallFacts) -> str:
     """A call's cost as it is known: `~` marks an estimate, and no price is never $0."""
     if call.cost_usd is None:
         return "unpriced"
-    return ("~" if call.price_status == "estimated" else "") + figures.money(call.cost_usd)
+    return figures.cost(call.cost_usd, estimated=call.price_status == "estimated" or not call.usage_exact)

@@ -11,7 +11,7 @@ from watchkeeper.store.dashboard_compaction import CompactionDetail
 from watchkeeper_tui import figures
 from watchkeeper_tui.identifiers import not_carried_over
 from watchkeeper_tui.pages.compactions import STATES, pass_cost, stall
-from watchkeeper_tui.pages.context import PageLine, blank, paragraph
+from watchkeeper_tui.pages.context import PageLine, blank, damage, paragraph
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.transcript import fold_message
@@ -79,6 +79,17 @@ def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float
     return [first, second]
 
 
+def short_pieces(detail: CompactionDetail) -> list[Piece]:
+    """What it did, where there is little room: its end, how much it let go, what it cost."""
+    facts = detail.facts
+    glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
+    if facts.tokens_before is None or facts.tokens_after is None:
+        return [(f"{glyph} {word}  ", role), (pass_cost(facts), "money")]
+    before, after = figures.tokens(facts.tokens_before), figures.tokens(facts.tokens_after)
+    change = figures.change(facts.tokens_before, facts.tokens_after)
+    return [(f"{glyph} ", role), (f"{before}→{after} {change} ", "strong"), (pass_cost(facts), "money")]
+
+
 def _took(detail: CompactionDetail, now: float) -> float:
     if detail.seconds is not None:
         return detail.seconds
@@ -134,6 +145,7 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
             lines.append(PageLine(f"lost.{place}", ((f"! {text}", "text"), (f"  #{seq}", "muted")), copy=identifier))
     else:
         lines.append(PageLine("lost", (("✓ every path, id and setting found is carried over", "done"),)))
+    lines += damage(detail.after)
     start = detail.after.verbatim_from
     note = f"  from #{start} on, verbatim" if start is not None else "  no message is verbatim"
     lines.append(PageLine("verbatim", ((note, "faint"),)))

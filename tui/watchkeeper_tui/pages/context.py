@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.dashboard_agent import ViewFacts
 from watchkeeper_tui.sanitize import sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
@@ -57,6 +58,14 @@ def paragraph(line_id: str, text: str, width: int, *, role: str = "text", indent
                 return lines
             lines.append(PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text))
     return lines
+
+
+def damage(context: ViewFacts | None) -> list[PageLine]:
+    """One line on what of a context cannot be read; none where all of it can."""
+    if context is None or not context.damaged:
+        return []
+    words = f"! damaged in the database: {', '.join(context.damaged)} of view {context.version}; what they told is missing"
+    return [PageLine("damage", ((words, "failed"),))]
 
 
 def blank(line_id: str) -> PageLine:

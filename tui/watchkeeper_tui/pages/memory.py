@@ -8,7 +8,7 @@ from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
-from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.cells import Piece
@@ -146,9 +146,12 @@ def _now(view: PageContext) -> list[PageLine]:
 def _observations(view: PageContext) -> list[PageLine]:
     current = view.detail.view
     if current is None or not current.observations:
-        return []
+        return damage(current)
     verbatim = f"messages verbatim from #{current.verbatim_from}" if current.verbatim_from else "no message verbatim"
-    lines = [heading("obs", "Observations", f"{len(current.observations)} in view {current.version} · {verbatim}")]
+    lines = [
+        *damage(current),
+        heading("obs", "Observations", f"{len(current.observations)} in view {current.version} · {verbatim}"),
+    ]
     for each in current.observations:
         if not _holds(each.text, view.words):
             continue

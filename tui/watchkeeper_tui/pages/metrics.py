@@ -21,7 +21,7 @@ def metrics_page(view: PageContext) -> list[PageLine]:
     rows: list[tuple[str, list[Piece]]] = [
         ("model", [(sanitize(agent.model), "text")]),
         ("tokens", _tokens(view)),
-        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *_cost_label(view)]),
+        ("cost", [(figures.bill(agent), "money"), *_cost_label(view)]),
         (
             "time",
             [
@@ -95,12 +95,11 @@ def _cost_label(view: PageContext) -> list[Piece]:
 
 
 def _cost_note(view: PageContext) -> str:
-    """In a replay: from the calls that were read."""
+    """In a replay, where no report is read."""
     unpriced = view.agent.unpriced_calls
-    estimated = any(call.price_status == "estimated" for call in view.detail.calls)
     if unpriced:
         return f"  {figures.plural(unpriced, 'call')} of a model without a known price"
-    return "  partly estimated" if estimated else ""
+    return "  partly estimated" if view.agent.cost_estimated else ""
 
 
 def _last(values: Sequence[float], unit: str) -> Piece:
@@ -134,7 +133,11 @@ def _below(snapshot: Snapshot, agent: AgentFacts) -> list[AgentFacts]:
 def _sums(agents: Sequence[AgentFacts]) -> list[Piece]:
     """What a subtree took."""
     priced = [each.cost_usd for each in agents if each.cost_usd is not None]
-    cost = figures.cost(sum(priced) if priced else None, sum(each.unpriced_calls for each in agents))
+    cost = figures.cost(
+        sum(priced) if priced else None,
+        sum(each.unpriced_calls for each in agents),
+        estimated=any(each.cost_estimated for each in agents),
+    )
     return [
         (figures.tokens(sum(each.total_tokens for each in agents)), "tokens"),
         (f" tok  {cost}", "money"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from watchkeeper_tui import figures
-from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.pages.transcript import block_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import TranscriptBlock
@@ -12,7 +12,7 @@ from watchkeeper_tui.snapshot import TranscriptBlock
 def prompt_page(view: PageContext) -> list[PageLine]:
     """Section by section, each with its tokens; Enter unfolds."""
     parts = dict(view.agent.composition)
-    return [*_system(view, parts), *_observations(view, parts), *_messages(view, parts), *_inbox(view)]
+    return [*damage(view.detail.view), *_system(view, parts), *_observations(view, parts), *_messages(view, parts), *_inbox(view)]
 
 
 def _system(view: PageContext, parts: dict[str, int]) -> list[PageLine]:

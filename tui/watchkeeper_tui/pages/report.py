@@ -106,7 +106,7 @@ def _task(view: PageContext, task: TaskFacts) -> PageLine:
     if task.attempt > 1:
         pieces.append((f" ↻{task.attempt - 1}", "retrying"))
     if worker is not None:
-        pieces.append((f" {figures.cost(worker.cost_usd, worker.unpriced_calls)}", "money"))
+        pieces.append((f" {figures.bill(worker)}", "money"))
     pieces.append((f"  {outcome}", "failed" if task.status == "failed" else "muted"))
     return PageLine(f"task.{task.id}", tuple(pieces), copy=task.error or task.result or task.title)
 
@@ -151,7 +151,7 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     cached = f" · cache read {agent.cache_read_tokens:,}, written {agent.cache_write_tokens:,}"
     rows: list[tuple[str, Sequence[Piece]]] = [
         ("tokens", [(f"{agent.total_tokens:,}", "tokens"), usage_label(report), (split + cached, "muted")]),
-        ("cost", [(figures.cost(agent.cost_usd, agent.unpriced_calls), "money"), *price_label(agent, report)]),
+        ("cost", [(figures.bill(agent), "money"), *price_label(agent, report)]),
         (
             "elapsed",
             [(figures.duration(whole), "text"), EXACT, (f"  {figures.duration(agent.active_seconds)} in steps", "muted")],

@@ -15,18 +15,21 @@ from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_detail
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID
-from watchkeeper_tui.pages.compaction_sides import Sides, after_lines, before_lines, fold_sides, header_pieces
+from watchkeeper_tui.pages.compaction_sides import Sides, after_lines, before_lines, fold_sides, header_pieces, short_pieces
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.targets import Target
-from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, set_title
+from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width, set_title
 from watchkeeper_tui.widgets.page import PageView
 from watchkeeper_tui.widgets.prompt import Prompt
 from watchkeeper_tui.widgets.rows import RowView
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
+
+SHORT_BELOW = 48
+"""With fewer columns, the first line of figures is the short one."""
 
 
 class PassFigures(Widget):
@@ -37,16 +40,22 @@ class PassFigures(Widget):
     def __init__(self) -> None:
         super().__init__(id="pass-figures")
         self._lines: Sequence[Sequence[Piece]] = ()
+        self._short: Sequence[Piece] = ()
 
-    def show(self, lines: Sequence[Sequence[Piece]]) -> None:
-        """Show these lines."""
-        if lines != self._lines:
-            self._lines = lines
+    def show(self, lines: Sequence[Sequence[Piece]], short: Sequence[Piece]) -> None:
+        """Show these lines; `short` in place of the first where there is little room."""
+        if (lines, short) != (self._lines, self._short):
+            self._lines, self._short = lines, short
             self.refresh()
 
     def render(self) -> Content:
         palette = cast("CompactionScreen", self.screen).watch_app.palette
-        return Content("\n").join([content(clip_pieces(line, self.size.width), palette) for line in self._lines])
+        width, height = self.size
+        short = list(self._short)
+        while pieces_width(short) > width and len(short) > 1:
+            short.pop()  # half a sum would be another sum
+        lines = [short, *self._lines[1:]] if width < SHORT_BELOW else self._lines
+        return Content("\n").join([content(clip_pieces(line, width), palette) for line in lines[:height]])
 
 
 class CompactionScreen(Acting, WatchScreen):
@@ -55,6 +64,7 @@ class CompactionScreen(Acting, WatchScreen):
     DEFAULT_CSS = """
     CompactionScreen { layout: vertical; }
     CompactionScreen #sides { height: 1fr; }
+    CompactionScreen.-cramped PassFigures { height: 1; }
     CompactionScreen PageView { width: 1fr; height: 100%; border: round $pane-border; }
     CompactionScreen PageView:focus { border: round $pane-focus; }
     CompactionScreen.-narrow PageView { display: none; }
@@ -165,7 +175,8 @@ class CompactionScreen(Acting, WatchScreen):
             return
         target = self.target
         if self.sides is not None:
-            self.query_one(PassFigures).show(header_pieces(self.sides.detail, target.agent, now))
+            detail = self.sides.detail
+            self.query_one(PassFigures).show(header_pieces(detail, target.agent, now), short_pieces(detail))
         self.query_one(StatusLine).say(self.notice(now) or status_pieces(target.snapshot, target, self.sent, now))
         self.query_one(KeyLine).show(
             [

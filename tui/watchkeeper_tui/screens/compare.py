@@ -242,7 +242,7 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
             f"{figures.tokens(side.tokens)}  in {figures.tokens(side.input_tokens)}, cached {figures.tokens(side.cached_tokens)},"
             f" out {figures.tokens(side.output_tokens)}", "tokens",
         )),
-        ("cost", one(figures.cost(side.cost_usd, side.unpriced_calls), "money")),
+        ("cost", one(figures.bill(side), "money")),
         ("duration", one(figures.duration(duration))),
         ("model calls", one(
             f"{side.model_calls:,}, {figures.plural(side.retries, 'retry', 'retries')}, {figures.plural(side.errors, 'error')}"

@@ -13,9 +13,12 @@ from watchkeeper_tui.pages.context import PageLine, blank
 from watchkeeper_tui.sanitize import fit, wrap
 from watchkeeper_tui.widgets.cells import Cell, Column, content
 from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.status import CRAMPED
 
 WIDTH = 92
 KEY_CELLS = 32
+NARROW = 64
+"""With fewer columns, words stand below their keys."""
 
 
 class _Lines(RowView[PageLine]):
@@ -34,11 +37,14 @@ class HelpScreen(ModalScreen[None]):
 
     DEFAULT_CSS = """
     HelpScreen { align: center middle; background: $background 60%; }
+    HelpScreen.-cramped _Lines { width: 100%; max-width: 100%; height: 100%; max-height: 100%; border: none; padding: 0; }
     HelpScreen _Lines {
         width: 92; max-width: 96%; height: 32; max-height: 92%;
         border: round $pane-focus; background: $surface; padding: 0 1;
     }
     """
+
+    VERTICAL_BREAKPOINTS = [(0, "-cramped"), (CRAMPED[1], "-roomy")]  # noqa: RUF012
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,question_mark,enter", "dismiss", "Close", show=False),
@@ -52,18 +58,31 @@ class HelpScreen(ModalScreen[None]):
         yield _Lines()
 
     def on_mount(self) -> None:
-        lines: list[PageLine] = []
-        # The border, the padding, the scrollbar, and what stands before the words.
-        room = max(12, min(WIDTH, int(self.app.size.width * 0.96)) - KEY_CELLS - 8)
-        for title, keys in self._groups:
-            lines.append(PageLine(title, ((title, "strong"),)))
-            for number, (key, words) in enumerate(keys):
-                for row, part in enumerate(wrap(words, room)):
-                    shown = fit(key if row == 0 else "", KEY_CELLS)
-                    lines.append(PageLine(f"{title}.{number}.{row}", (("  ", "text"), (shown, "key"), (part, "text"))))
-            lines.append(blank(f"{title}.end"))
         view = self.query_one(_Lines)
-        view.set_rows(lines)
+        self._write()
         view.border_title = content([("Help", "strong")], view.watch_app.palette)
         view.border_subtitle = content([("j/k scroll · esc closes", "muted")], view.watch_app.palette)
         view.focus()
+
+    def on_resize(self) -> None:
+        self._write()
+
+    def _write(self) -> None:
+        """Keys beside their words; above them on a narrow terminal."""
+        lines: list[PageLine] = []
+        width, height = self.app.size
+        if height < CRAMPED[1]:
+            lines.append(PageLine("how", (("Help", "strong"), ("  esc closes", "muted"))))
+        beside = width >= NARROW
+        # The border, the padding, the scrollbar, and what stands before the words.
+        room = min(WIDTH, int(width * 0.96)) - (KEY_CELLS + 8 if beside else 2 + 6)
+        for title, keys in self._groups:
+            lines += [PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, room + 4))]
+            for number, (key, words) in enumerate(keys):
+                if not beside:
+                    lines.append(PageLine(f"{title}.{number}", ((key, "key"),)))
+                for row, part in enumerate(wrap(words, max(10, room))):
+                    before = fit(key if row == 0 else "", KEY_CELLS) if beside else ""
+                    lines.append(PageLine(f"{title}.{number}.{row}", (("  ", "text"), (before, "key"), (part, "text"))))
+            lines.append(blank(f"{title}.end"))
+        self.query_one(_Lines).set_rows(lines)

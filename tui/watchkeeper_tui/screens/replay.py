@@ -15,6 +15,7 @@ from textual.containers import Container
 
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper.store.replaying import Mark, Recording
+from watchkeeper_tui import figures
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.replaying import Frame, News, Opened, Problem, Projector
@@ -166,7 +167,10 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         self.playback.continued(news.recording.times)
         kind = "" if news.recording.by_event else "; its events tell little, so a step is a message or a call, by its time"
         self._moved()
-        if again:
+        if news.recording.damaged:
+            lost = figures.plural(news.recording.damaged, "event")
+            self.say(f"! {lost} cannot be read (damaged in the database); what they told is missing here", "failed", seconds=12)
+        elif again:
             self.say(f"read on: {len(self.playback.times):,} steps now", "done", seconds=4)
         else:
             self.say(f"space plays, ← → steps, [ ] turns{kind}", "accent", seconds=8)
@@ -323,6 +327,14 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
             self._chosen = event.row_id
             self._draw()
             self._ask()
+
+    def action_fold(self, fold: bool) -> None:
+        """Asked for by a click on the mark before a name."""
+        row = self.plan.selected
+        if row is not None and row.expandable:
+            self.playback.playing = False
+            self._collapsed = self._collapsed | {row.id} if fold else self._collapsed - {row.id}
+            self._draw()
 
     def on_row_view_opened(self, event: RowView.Opened) -> None:
         """Enter: on the plan folds, on an event or a pass goes there."""

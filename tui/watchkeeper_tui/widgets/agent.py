@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, last_sign
+from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
@@ -113,7 +113,7 @@ class Figures(Widget):
         calls = list(reversed(self._detail.calls)) if self._detail is not None else []
         done = [call for call in calls if call.status == "done"]
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
-        spent = f"  {figures.cost(agent.cost_usd, agent.unpriced_calls)}  {figures.tokens(agent.total_tokens)} tok"
+        spent = f"  {figures.bill(agent)}  {figures.tokens(agent.total_tokens)} tok"
         spark = max(6, (width - len(spent) - 14) // 2)
         second: list[Piece] = [
             ("tok/s ", "muted"),
@@ -191,7 +191,7 @@ class AgentPane(Vertical):
         """The lines of the tab that is open."""
         snapshot, agent = self._snapshot, self._snapshot.agent(self.agent_id)
         if agent is None:
-            text = "opening …" if snapshot.session is None else "no agent here yet; this task has not been given to one"
+            text = "no agent here yet; this task has not been given to one" if snapshot.agents else nobody_yet(snapshot)
             return [PageLine("none", ((text, "faint"),))]
         detail = snapshot.detail
         if detail is None or detail.agent_id != agent.id:

@@ -98,7 +98,7 @@ class Header(Widget):
             groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
         groups.append((7, [(f"{figures.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
         groups.append((2, self._counts()))
-        cost = figures.cost(session.cost_usd, session.unpriced_calls)
+        cost = figures.bill(session)
         groups.append((3, [(cost, "money")]))
         if snapshot.state is SessionState.LIVE and snapshot.rates.cost_per_minute > 0:
             groups.append((6, [(f" +${figures.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))

@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events
 
 from watchkeeper_tui import figures
+from watchkeeper_tui.conditions import nobody_yet
 from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
@@ -42,7 +43,7 @@ class PlanView(RowView[PlanRow]):
         Column("model", 9, drop=4),
         Column("context", 13, drop=1),
         Column("tokens", 6, right=True, drop=2),
-        Column("cost", 7, right=True, drop=3),
+        Column("cost", 8, right=True, drop=3),
         Column("$/m", 4, right=True, drop=6),
     )
 
@@ -52,10 +53,15 @@ class PlanView(RowView[PlanRow]):
         self.marked: frozenset[str] = frozenset()
         self.filter_words = ""
         self.order = "tree"
+        self._nobody = self._said = ""
 
     def show(self, rows: PlanRows, rates: dict[str, float]) -> None:
         """Show these rows; `rates` are dollars a minute by agent."""
         self._rates = rates
+        self._nobody = "" if rows.snapshot.agents or rows.snapshot.tasks else nobody_yet(rows.snapshot)
+        said, self._said = self._said, self.empty_words()
+        if not rows and self._said != said:
+            self.refresh()
         self.set_rows(rows)
         self.title()
 
@@ -71,6 +77,9 @@ class PlanView(RowView[PlanRow]):
         end = NAME_AT + len(self._indent(row.prefix))
         if end - 2 <= offset.x < end and offset.y == self._index + 1 - self.scroll_offset.y:
             self.post_message(KeyLine.Pressed(f"fold({'▾' in row.prefix})"))
+
+    def empty_words(self) -> str:
+        return self._nobody or (f"nothing here has these words: {sanitize(self.filter_words)}" if self.filter_words else "")
 
     def title(self) -> None:
         """Bring the pane's title up to date."""
@@ -114,7 +123,7 @@ class PlanView(RowView[PlanRow]):
             [(sanitize(figures.model_name(agent.model)) if agent else "", "muted")],
             context,
             [(sum_of + figures.tokens(row.tokens) if row.tokens else "", "tokens")],
-            [(figures.cost(row.cost_usd, row.unpriced_calls) if row.tokens or row.cost_usd else "", "money")],
+            [(figures.bill(row) if row.tokens or row.cost_usd else "", "money")],
             [(figures.rate(rate) if row.agent_ids else "", "muted")],
         )
 

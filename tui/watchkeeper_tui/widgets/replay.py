@@ -63,7 +63,7 @@ class ReplayHeader(Header):
             return groups
         groups.append((7, [(f"{figures.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))
         groups.append((2, self._counts()))
-        groups.append((3, [(figures.cost(session.cost_usd, session.unpriced_calls), "money")]))
+        groups.append((3, [(figures.bill(session), "money")]))
         groups.append((4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")]))
         reached = next((budget for budget in self._snapshot.budgets if budget.reached_at), None)
         if reached is not None:

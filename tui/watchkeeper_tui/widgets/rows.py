@@ -68,7 +68,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     IDLE_SELECTION: ClassVar[bool] = False
     """The selected row is marked also while another pane has the focus."""
     EMPTY: ClassVar[str] = ""
-    """What is said where there are no rows."""
+    """What is said where there are no rows, unless `empty_words` says something else."""
     CURSOR: ClassVar[bool] = True
     """A row is selected; otherwise the view only scrolls."""
 
@@ -125,6 +125,10 @@ class RowView(ScrollView, Generic[T], can_focus=True):
     def is_marked(self, row: T) -> bool:
         """The row carries a mark for an action on several."""
         return False
+
+    def empty_words(self) -> str:
+        """What is said where there are no rows."""
+        return self.EMPTY
 
     def columns(self) -> Sequence[Column]:
         """The columns; by default the class's."""
@@ -351,8 +355,9 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             y -= 1
         look = self._painted[y + first] = self._look(self.scroll_offset.y + y)
         if look is None:
-            if self.EMPTY and y == 0 and not self.rows:
-                return row_strip([[(f" {self.EMPTY}", "faint")]], [Column("", width)], [width], palette)
+            words = self.empty_words() if y == 0 and not self.rows else ""
+            if words:
+                return row_strip([[(f" {words}", "faint")]], [Column("", width)], [width], palette)
             return Strip.blank(width)
         strip = row_strip(look.cells, self.columns(), self._widths, palette)
         if not self.CURSOR:

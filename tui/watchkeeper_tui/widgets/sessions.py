@@ -122,7 +122,7 @@ class SessionsView(RowView[SessionLine]):
             [(f"{row.agents:,}", "text")],
             [(figures.duration(duration), "text")],
             [(figures.tokens(row.tokens), "tokens")],
-            [(figures.cost(row.cost_usd, row.unpriced_calls), "money")],
+            [(figures.bill(row), "money")],
             [(end, role)],
         )
 

@@ -46,6 +46,8 @@ class SessionSide:
     facts: int
     forked_from: str | None
     forked_at_seq: int | None
+    cost_estimated: bool
+    """Some of the cost rests on an estimated price or on estimated tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +135,15 @@ def _side(connection: Connection, session_id: str) -> SessionSide:
         " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'done'),"
         " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed'),"
         " (SELECT coalesce(sum(compactions), 0) FROM agents WHERE session_id = s.id),"
-        " (SELECT count(*) FROM facts WHERE session_id = s.id AND superseded_by IS NULL), s.forked_from, s.forked_at_seq"
+        " (SELECT count(*) FROM facts WHERE session_id = s.id AND superseded_by IS NULL), s.forked_from, s.forked_at_seq,"
+        " EXISTS (SELECT 1 FROM model_calls WHERE session_id = s.id AND cost_usd IS NOT NULL"
+        " AND (price_status = 'estimated' OR usage_exact = 0))"
         " FROM sessions s WHERE s.id = ?",
         (session_id,),
     ).fetchone()
     if row is None:
         raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
-    return SessionSide(*row)
+    return SessionSide(*[*row[:-1], bool(row[-1])])
 
 
 def _tasks(connection: Connection, session_id: str) -> dict[str, TaskSide]:

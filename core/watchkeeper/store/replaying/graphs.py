@@ -8,7 +8,7 @@ from typing import Any
 from watchkeeper.store import artifacts
 from watchkeeper.store.dashboard import TaskFacts
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.encoding import decode
+from watchkeeper.store.encoding import decode_or
 from watchkeeper.store.queries import Queries
 
 _GRAPH = "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?"
@@ -46,9 +46,11 @@ class Graphs:
         known = self._graphs.get((plan_id, revision))
         if known is None:
             row = connection.execute(_GRAPH, (plan_id, revision)).fetchone()
-            nodes = decode(row[0]) if row is not None else []
+            nodes = decode_or(row[0], []) if row is not None else []
             known = {
-                str(one["id"]): (str(one["title"]), tuple(map(str, one["depends_on"]))) for one in nodes if isinstance(one, dict)
+                str(one["id"]): (str(one["title"]), tuple(map(str, one["depends_on"])))
+                for one in (nodes if isinstance(nodes, list) else [])
+                if isinstance(one, dict) and "title" in one and isinstance(one.get("depends_on"), list) and "id" in one
             }
             self._graphs[plan_id, revision] = known
         return known
@@ -77,7 +79,7 @@ def _roles(connection: Connection, session_id: str, planner: str | None) -> list
     ids: dict[str, int] = dict(connection.execute(_USES, (planner,)).fetchall())
     said: list[RoleSaid] = []
     for seq, content in connection.execute(_MADE, (planner,)):
-        blocks = decode(content)
+        blocks = decode_or(content, [])
         for block in blocks if isinstance(blocks, list) else []:
             given = block.get("input") if isinstance(block, dict) else None
             call_id = ids.get(str(block.get("id"))) if isinstance(given, dict) else None

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.encoding import decode
+from watchkeeper.store.encoding import decode_or
 from watchkeeper.store.library.moment import AgentMoment, CallMoment, Moment, TaskMoment
 from watchkeeper.store.replaying.recording import Mark
 from watchkeeper.store.replaying.rows import Cancelled, each
@@ -52,6 +52,8 @@ class Heard:
         self.passed: dict[str, list[tuple[float, float, int]]] = {}
         """When each pass over an agent's context began, when it first told what came of it, and at which position."""
         self._begun: dict[object, float] = {}
+        self.damaged = 0
+        """How many events cannot be read: that they were there is all that is known of them."""
         self.turns: list[int] = []
         self.marks: list[Mark] = []
         self._moment = Moment(0, 0.0)
@@ -59,7 +61,10 @@ class Heard:
         for seq, at, kind, agent_id, task_id, data in each(connection.execute(_EVENTS, (session_id,)), cancelled):
             self.seqs.append(seq)
             stored.append(at)
-            self._hear(len(self.seqs), kind, at, agent_id, task_id, decode(data))
+            told = decode_or(data, None)
+            if told is None:
+                self.damaged += 1
+            self._hear(len(self.seqs), kind, at, agent_id, task_id, told)
         self.ends = _ends(stored)
         """For each position the last one that was committed with it."""
 

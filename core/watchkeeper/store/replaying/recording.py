@@ -71,6 +71,8 @@ class Recording(Protocol):
     turns: list[int]
     """The positions at which an agent replied."""
     marks: list[Mark]
+    damaged: int
+    """How many events cannot be read: a replay goes on without what they told."""
     by_event: bool
     """Positions are events; else they are the times of messages, calls and events."""
 

@@ -34,12 +34,14 @@ _APPROVALS = (
 )
 _VIEWS = (
     "SELECT v.agent_id, v.version, v.created_at, v.compaction_id, v.tokens, coalesce((SELECT sum(o.tokens) FROM observations o"
-    " WHERE o.agent_id = v.agent_id AND o.id IN (SELECT value FROM json_each(v.observations))), 0)"
+    " WHERE o.agent_id = v.agent_id AND o.id IN (SELECT value FROM"
+    " json_each(iif(json_valid(v.observations), v.observations, '[]')))), 0)"
     " FROM agents a JOIN views v ON v.agent_id = a.id WHERE a.session_id = ? ORDER BY v.agent_id, v.version"
 )
 _CALLS = (
     "SELECT id, agent_id, turn, purpose, status, started_at + latency_seconds, input_tokens, output_tokens, cache_read_tokens,"
-    " cache_write_tokens, cost_usd, retries FROM model_calls WHERE session_id = ? ORDER BY id"
+    " cache_write_tokens, cost_usd, retries, price_status = 'estimated' OR usage_exact = 0 FROM model_calls"
+    " WHERE session_id = ? ORDER BY id"
 )
 _UNTOLD = (
     "SELECT 1 FROM agents a WHERE a.session_id = ?1 AND a.turn > 0 AND a.copied_from IS NULL AND NOT EXISTS (SELECT 1 FROM events e"
@@ -75,6 +77,8 @@ class CallRow:
     cache_write_tokens: int
     cost_usd: float | None
     retries: int
+    is_estimated: bool
+    """Its price, or its tokens."""
 
     @property
     def is_reply(self) -> bool:

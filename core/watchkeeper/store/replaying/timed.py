@@ -60,6 +60,7 @@ class TimedRecording:
             if kind in FAILURES:
                 failures.append(self._event_times[-1])
         self._heard = Heard(connection, self.session_id, cancelled)
+        self.damaged = self._heard.damaged
         points.sort()
         self._points = points
         self.times = array("d", (point[0] for point in points))

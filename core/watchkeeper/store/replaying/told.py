@@ -40,6 +40,7 @@ class ToldRecording:
         self._rows = rows
         self._heard = heard = Heard(connection, self.session_id, cancelled)
         self.times, self.turns, self.marks = heard.times, heard.turns, heard.marks
+        self.damaged = heard.damaged
         self._places = Places(connection, rows, heard, cancelled)
         written = written_at(rows.calls, heard)
         self._totals = Totals(written)

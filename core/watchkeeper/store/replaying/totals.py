@@ -10,7 +10,7 @@ from watchkeeper.store.replaying.rows import CallRow
 
 NONE: dict[str, Any] = {
     "input_tokens": 0, "output_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0, "cost_usd": None, "unpriced_calls": 0,
-    "model_calls": 0, "retries": 0, "errors": 0,
+    "model_calls": 0, "retries": 0, "errors": 0, "cost_estimated": False,
 }  # fmt: skip
 """Before the first call. The names are those of the facts of agents and sessions."""
 
@@ -59,13 +59,14 @@ class Totals:
 
 
 def _add(sums: tuple[Any, ...], call: CallRow) -> tuple[Any, ...]:
-    read, wrote, cached, caching, cost, unpriced, count, retries, errors = sums
+    read, wrote, cached, caching, cost, unpriced, count, retries, errors, estimated = sums
     tokens = call.input_tokens + call.output_tokens + call.cache_read_tokens + call.cache_write_tokens
     if call.cost_usd is not None:
-        cost = (cost or 0.0) + call.cost_usd
+        cost, estimated = (cost or 0.0) + call.cost_usd, estimated or bool(call.is_estimated)
     return (
         read + call.input_tokens, wrote + call.output_tokens, cached + call.cache_read_tokens, caching + call.cache_write_tokens,
         cost, unpriced + (call.cost_usd is None and tokens > 0), count + 1, retries + call.retries, errors + (call.status == "error"),
+        estimated,
     )  # fmt: skip
 
 

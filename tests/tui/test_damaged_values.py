@@ -1,0 +1,86 @@
+"""Damage inside a row: only the part that cannot be read is missing, one line says so, and the rest is read as ever."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
+from tests.tui.test_compaction_screen import compacted
+from tests.tui.told import told_session
+from textual.pilot import Pilot
+
+from watchkeeper_tui.pages import PAGES
+from watchkeeper_tui.screens.compaction import CompactionScreen
+from watchkeeper_tui.screens.replay import ReplayScreen
+
+WIDE = (120, 44)
+VALUES = ["{broken", "", "5", '"words"', "null", '[{"a": 1}, "x", null, 3]', '{"a": {"b": [1]}}', "[1e999]"]
+COLUMNS = [
+    "sessions.settings", "sessions.tags", "tasks.inputs_ref", "tasks.expected_outputs", "tasks.artifact_refs", "agents.composition",
+    "observations.citations", "observations.replaces", "views.observations", "views.elided", "compactions.prepared",
+    "facts.sources", "inbox.payload", "events.data", "commands.payload", "plan_revisions.task_queue",
+    "plan_revisions.plan_graph_snapshot", "messages.content",
+]  # fmt: skip
+
+
+def damage(desk: Desk, column: str, value: str) -> None:
+    table, name = column.split(".")
+    desk.session.connection.execute("DROP TRIGGER IF EXISTS messages_are_immutable")
+    desk.session.connection.execute(f"UPDATE {table} SET {name} = ?", (value,))
+
+
+def filled(desk: Desk) -> None:
+    """A row in each of those tables."""
+    session = desk.session
+    compacted(session)
+    insert(session.connection, "inbox", session_id=session.id, agent_id="explorer1", kind="message", payload='{"text": "hello"}',
+           created_at=session.now)  # fmt: skip
+    desk.control.submit(session.id, "pause", agent_id="explorer2", task_id=None, payload={})
+    told_session(desk)
+
+
+def assert_read(pilot: Pilot[int]) -> None:
+    shown = text_of(pilot)
+    assert "fault of the dashboard" not in shown, shown
+    assert "NOT READ" not in shown, shown
+
+
+@pytest.mark.parametrize("value", VALUES)
+async def test_damaged_values_take_nothing_else_along(desk: Desk, value: str) -> None:
+    filled(desk)
+    for column in COLUMNS:
+        damage(desk, column, value)
+    app = desk.app()
+    async with app.run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await pilot.press("3")
+        for _ in PAGES:
+            await pilot.press("right")
+            await until(pilot, lambda: "explorer-1" in text_of(pilot) and "reading …" not in text_of(pilot))
+            assert_read(pilot)
+        app.open_compaction(5)
+        await until(pilot, lambda: isinstance(app.screen, CompactionScreen) and app.screen.sides is not None)
+        assert_read(pilot)
+        await pilot.press("escape")
+        app.open_replay("told2345")
+        await until(pilot, lambda: isinstance(app.screen, ReplayScreen) and app.screen.shown_position == 1)
+        if value in ("{broken", ""):
+            await until(pilot, lambda: "14 events cannot be read" in text_of(pilot))
+        await pilot.press("end")
+        await until(pilot, lambda: app.screen.shown_position == app.screen.playback.position > 1)  # type: ignore[attr-defined]
+        assert_read(pilot)
+        await pilot.press("escape", "s")
+        await until(pilot, lambda: "abcd2345" in text_of(pilot) and "told2345" in text_of(pilot) and "audit" in text_of(pilot))
+
+
+@pytest.mark.parametrize(
+    ("column", "words"), [("views.elided", "view 2"), ("views.observations", "view 2"), ("observations.citations", "citations")]
+)
+async def test_what_cannot_be_read_of_a_context_is_said_in_one_line(desk: Desk, column: str, words: str) -> None:
+    filled(desk)
+    damage(desk, column, "{broken")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "reading" not in text_of(pilot))
+        await pilot.press("3", "left")
+        await until(pilot, lambda: "damaged" in text_of(pilot) and words in text_of(pilot))
+        assert text_of(pilot).count("damaged") == 1

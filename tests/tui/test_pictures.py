@@ -1,0 +1,170 @@
+"""Every screen at both sizes looks as it was agreed: its words, its colours, and where they stand (see `pictures`)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.pictures import assert_agreed, compact, difference, lines_of
+from tests.tui.test_compaction_screen import compacted
+from tests.tui.test_library_screens import library_of
+from tests.tui.told import told_session
+from textual.pilot import Pilot
+
+from watchkeeper_tui.screens.compaction import CompactionScreen
+from watchkeeper_tui.screens.replay import ReplayScreen
+
+SIZES = ((120, 40), (80, 24))
+both_sizes = pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
+
+LIVE: dict[str, tuple[list[str], str]] = {
+    "live": ([], "Explore core"),
+    "transcript": (["3", "right"], "Thirty files of Python"),
+    "calls": (["3", "right", "right"], "prompt"),
+    "metrics": (["3", "right", "right", "right"], "calls"),
+    "compactions": (["3", *["right"] * 4], "1 pass"),
+    "report": (["i"], "Handed back"),
+    "prompt": (["3", "left"], "System prompt and tools"),
+    "compact": (["C"], "y do it"),
+    "zoom": (["3", "z"], "explorer-1"),
+    "message-to": (["m"], "explorer-1"),
+    "commands": (["colon", *"/bud"], "/bud"),
+    "filter": (["slash", *"explore"], "explore"),
+    "help": (["question_mark"], "esc closes"),
+    "frozen": (["f"], "VIEW FROZEN"),
+    "leave": (["q"], "leave"),
+    "sessions": (["s"], "live (pid 991)"),
+}
+"""What is opened from the live screen, by which keys, and words that stand there then."""
+
+LIBRARY: dict[str, tuple[list[str], str]] = {
+    "library": (["j", "space", "slash", *"ledger", "enter"], "found in planner"),
+    "filters": (["t"], "state"),
+    "fork": (["j", "F"], "turn 1"),
+    "compare": (["space", "space", "equals_sign"], "Compare abcd2345"),
+    "message": (["slash", *"safe", "enter", "m"], "messages of this session"),
+    "name": (["j", "n"], "Name"),
+    "tags": (["j", "number_sign"], "Tag"),
+    "export": (["j", "x"], "leave it"),
+    "delete": (["j", "D"], "y do it"),
+}
+"""The same from the list of sessions."""
+
+
+async def opened(pilot: Pilot[int]) -> None:
+    await until(pilot, lambda: "explorer-1" in text_of(pilot) and "reading" not in text_of(pilot), seconds=30)
+
+
+@both_sizes
+@pytest.mark.parametrize("name", LIVE)
+async def test_a_screen_looks_as_it_was_agreed(desk: Desk, name: str, size: tuple[int, int]) -> None:
+    keys, words = LIVE[name]
+    async with desk.app().run_test(size=size) as pilot:
+        await opened(pilot)
+        await pilot.press(*keys)
+        await until(pilot, lambda: words in text_of(pilot) or size == SIZES[1], seconds=30)
+        await assert_agreed(pilot, name)
+
+
+@both_sizes
+@pytest.mark.parametrize("name", LIBRARY)
+async def test_a_screen_of_the_library_looks_as_it_was_agreed(
+    desk: Desk, name: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")  # where an export would go is said
+    library_of(desk)
+    keys, words = LIBRARY[name]
+    async with desk.app(screen="sessions").run_test(size=size) as pilot:
+        await until(pilot, lambda: "older234" in text_of(pilot), seconds=30)
+        for key in keys:
+            await pilot.press(key)
+            if key == "enter" and name == "message":
+                await until(pilot, lambda: "found in planner" in text_of(pilot), seconds=30)
+        await until(pilot, lambda: words in text_of(pilot), seconds=30)
+        await assert_agreed(pilot, name)
+
+
+async def needs_you(desk: Desk, pilot: Pilot[int]) -> None:
+    desk.session.set_agent("explorer1", status="waiting", status_reason="bash: rm -rf build")
+    desk.session.approval("explorer1")
+    desk.feed.wake()
+    await until(pilot, lambda: "?1" in text_of(pilot), seconds=30)
+    await pilot.press("a")
+
+
+async def dead(desk: Desk, pilot: Pilot[int]) -> None:
+    desk.host_pid = None
+    await until(pilot, lambda: "DEAD" in text_of(pilot), seconds=30)
+
+
+async def palette(desk: Desk, pilot: Pilot[int]) -> None:
+    await pilot.press("ctrl+p")
+    await until(pilot, lambda: "Search for commands" in text_of(pilot), seconds=30)
+
+
+async def one_pass(desk: Desk, pilot: Pilot[int]) -> None:
+    compacted(desk.session)
+    desk.feed.wake()
+    await until(pilot, lambda: any(each.id == 5 for each in pilot.app.snapshot.compactions), seconds=30)  # type: ignore[attr-defined]
+    pilot.app.open_compaction(5)  # type: ignore[attr-defined]
+    await until(pilot, lambda: isinstance(pilot.app.screen, CompactionScreen) and pilot.app.screen.sides is not None, seconds=30)
+
+
+async def replay(desk: Desk, pilot: Pilot[int]) -> None:
+    told_session(desk)
+    pilot.app.open_replay("told2345")  # type: ignore[attr-defined]
+
+    def stands_at(position: int) -> bool:
+        screen = pilot.app.screen
+        return isinstance(screen, ReplayScreen) and screen.shown_position == screen.playback.position == position
+
+    await until(pilot, lambda: stands_at(1), seconds=30)
+    await pilot.press("n", "n")
+    await until(pilot, lambda: stands_at(11), seconds=30)
+    await pilot.press("a")
+    await until(pilot, lambda: "turn 2" in text_of(pilot), seconds=30)
+    screen: Any = pilot.app.screen
+    screen._notice_until = 0.0
+    screen._describe()
+
+
+HAPPENINGS: dict[str, Callable[[Desk, Pilot[int]], Awaitable[None]]] = {
+    "needs-you": needs_you,
+    "dead": dead,
+    "palette": palette,
+    "pass": one_pass,
+    "replay": replay,
+}
+
+
+@both_sizes
+@pytest.mark.parametrize("name", HAPPENINGS)
+async def test_what_happens_looks_as_it_was_agreed(desk: Desk, name: str, size: tuple[int, int]) -> None:
+    async with desk.app().run_test(size=size) as pilot:
+        await opened(pilot)
+        await HAPPENINGS[name](desk, pilot)
+        await assert_agreed(pilot, name)
+
+
+async def test_a_picture_is_the_same_each_time_and_tells_the_text_that_stood_there(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[0]) as pilot:
+        await opened(pilot)
+        await assert_agreed(pilot, "live")
+        first, second = (pilot.app.export_screenshot(title="watchkeeper", simplify=True) for _ in range(2))
+        assert compact(first) == compact(second)
+        # Pictures have no cells of their own for what is wider than one.
+        assert [line.rstrip() for line in lines_of(compact(first))] == text_of(pilot).splitlines()
+
+
+async def test_a_changed_picture_is_told_in_words_and_else_in_colours(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[1]) as pilot:
+        await opened(pilot)
+        picture = compact(pilot.app.export_screenshot(title="watchkeeper", simplify=True))
+    told = difference(picture, picture.replace("Explore docs", "Explore dogs"))
+    assert any(line.startswith("-") and "Explore docs" in line for line in told.splitlines())
+    assert any(line.startswith("+") and "Explore dogs" in line for line in told.splitlines())
+    repainted = picture.replace("fill:#8bd17c", "fill:#ff0000", 1)
+    assert repainted != picture
+    assert "'● working': fill:#8bd17c -> fill:#ff0000" in difference(picture, repainted)
