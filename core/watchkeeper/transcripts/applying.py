@@ -103,6 +103,7 @@ def _apply_chunk(
     if key and fold is None:
         fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
     kept: Counter[str] | None = None
+    last: SessionFold | None = None
     tally = [0, 0]
     named_first = next((each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None)
     anchors = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
@@ -117,12 +118,14 @@ def _apply_chunk(
             continue  # nothing is kept of it, so that no session is needed yet
         if fold is None:
             fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
-        fold.written_at = chunk.written_at
+        if fold is not last:
+            last, fold.written_at = fold, chunk.written_at
+            if not fold.deleted:
+                counts.sessions.add(fold.id)
         if fold.deleted:
             counts.skipped["of a session that was deleted here"] += 1
             tally[1] += 1
             continue
-        counts.sessions.add(fold.id)
         outcome = fold.take(group, data, anchor)
         if outcome is None:
             counts.read += 1

@@ -93,6 +93,7 @@ class OpenLog:
         chunk = self._first(again)
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
+        suspects = self._suspects
         for line in lines.read_lines(file, start):
             if open_end and not line.data and line.ended:
                 # The newline of a last line that was whole without it.
@@ -104,7 +105,7 @@ class OpenLog:
             open_end = not line.ended
             chunk.line += 1
             place = line.end
-            clean = line._replace(data=self._redactor.line(line.data)) if self._suspects(line.data) else line
+            clean = line._replace(data=self._redactor.line(line.data)) if suspects(line.data) else line
             chunk.groups.append((chunk.line, clean.data, _feed(reader, chunk.line, clean)))
             chunk.bytes += line.size + 1
             if chunk.bytes >= size:

@@ -120,14 +120,15 @@ class Spending:
             )  # fmt: skip
             if record.key:
                 into["call_keys"].append((record.key, call.id))
-            unpriced = int(cost.usd is None and any(figures))
+            usd = cost.usd
             for row in (self._row, agent.row):
                 row["input_tokens"] += figures[0]
                 row["output_tokens"] += figures[1]
                 row["cache_read_tokens"] += figures[2]
                 row["cache_write_tokens"] += figures[3]
                 row["model_calls"] += 1
-                row["unpriced_calls"] += unpriced
-                if cost.usd is not None:
-                    row["cost_usd"] = (row["cost_usd"] or 0.0) + cost.usd
+                if usd is not None:
+                    row["cost_usd"] = (row["cost_usd"] or 0.0) + usd
+                elif any(figures):
+                    row["unpriced_calls"] += 1
         self._calls = []

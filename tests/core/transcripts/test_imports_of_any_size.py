@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,23 @@ def test_a_folder_of_opencodes_tree_is_listed_once_to_see_whether_it_changed_and
     assert store.run(book.tree(tmp_path / "opencode")).lines > 3
     assert len(listed) > 1
     assert max(listed.values()) <= 2
+
+
+def test_a_batch_that_was_being_written_when_somebody_interrupted_is_counted(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = work()
+    importer = importing.Importer(store.writer)
+    wait, interruptions = Future.exception, iter([KeyboardInterrupt()])
+
+    def waiting(future: Future[object]) -> BaseException | None:
+        for interruption in interruptions:
+            raise interruption
+        return wait(future)
+
+    monkeypatch.setattr(Future, "exception", waiting)
+    with pytest.raises(KeyboardInterrupt):
+        importer.run([log.write(logs)])
+    importer.settle()
+    importer.close()
+    assert importer.report.lines == len(log.records)
