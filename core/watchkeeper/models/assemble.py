@@ -7,18 +7,26 @@ kept raw until its block ends and then parsed strictly, and a reply counts as wh
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
-from watchkeeper.models.text import without_lone_surrogates
+from watchkeeper.models.text import strict_json, without_lone_surrogates
 from watchkeeper.records.memory import Block
 from watchkeeper.records.model import Delta, Usage
 
 EXCERPT_CHARS = 120
 MAX_REPLY_CHARS = 32 * 1024 * 1024
 """A reply longer than this is a server gone wrong; real ones end at `max_tokens`."""
+
+MOST_TOKENS_REPORTED = 10**9
+"""More than this is no count of one call, and would not add up in the store."""
+
+_TEXTS = {"text": ("text",), "thinking": ("thinking", "signature"), "redacted_thinking": ("data",)}
+"""Type of block → its fields that are text, where they are there."""
+
+_FIXED = frozenset({"type", "id", "name"})
+"""Fields of a block that no delta changes."""
 
 DELTA_KINDS = {"text": "text", "thinking": "thinking"}
 
@@ -157,6 +165,9 @@ class ReplyAssembler:
             raise BrokenStream(f"block {index} has no type")
         if block["type"] == "tool_use" and not (_filled(block.get("id")) and _filled(block.get("name"))):
             raise BrokenStream("a tool call without an id or a name")
+        for key in _TEXTS.get(block["type"], ()):
+            if not isinstance(block.get(key, ""), str):
+                raise BrokenStream(f"a {block['type']} block whose {key} is no text")
         self._blocks[index] = _Open(dict(block))
         text = block.get("text") if block["type"] == "text" else None
         return self._shown("text", text) if isinstance(text, str) and text else None
@@ -192,7 +203,7 @@ class ReplyAssembler:
         if not isinstance(usage, dict):
             return
         for key, value in usage.items():
-            if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS_REPORTED:
                 self._usage[key] = value
 
     def _shown(self, kind: Any, text: str) -> Delta | None:
@@ -208,7 +219,7 @@ class ReplyAssembler:
                 return whole
             return self._invalid(block, "it is no JSON object", str(whole))
         try:
-            parsed = json.loads(raw, parse_constant=_no_constant)
+            parsed = strict_json(raw)
         except RecursionError:
             return self._invalid(block, "it is nested too deeply", raw)
         except ValueError as error:
@@ -245,20 +256,19 @@ def excerpt(value: object) -> str:
 def _merge(block: Block, delta: dict[str, Any]) -> None:
     """Fold a delta of any kind into its block: strings grow, a citation joins its list, the rest is set."""
     for key, value in delta.items():
-        if key == "type":
+        if key in _FIXED:
             continue
         if key == "citation":
-            block["citations"] = [*(block.get("citations") or []), value]
-        elif key == "signature":
+            earlier = block.get("citations")
+            block["citations"] = [*(earlier if isinstance(earlier, list) else []), value]
+        elif key == "signature" and isinstance(value, str):
             block[key] = value  # sent once, whole
-        elif isinstance(value, str) and isinstance(block.get(key), str):
+        elif isinstance(block.get(key), str):
+            if not isinstance(value, str):
+                raise BrokenStream(f"a delta whose {excerpt(key)} is no text")
             block[key] += value
         else:
             block[key] = value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _has_text(block: Block) -> bool:

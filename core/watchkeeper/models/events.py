@@ -6,13 +6,13 @@ What a server sends is not trusted to come, to end or to be JSON: each way of fa
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.models.assemble import BrokenStream, StreamedError, excerpt, streamed_error
+from watchkeeper.models.text import strict_json
 
 DRAIN_SECONDS = 0.2
 
@@ -77,7 +77,7 @@ async def json_body(response: Any, timeouts: Timeouts) -> Any:
     try:
         async with asyncio.timeout(timeouts.first_event):
             raw = await response.aread()
-        return json.loads(raw)
+        return strict_json(raw)
     except TimeoutError:
         raise BrokenStream("the reply did not come to its end in time") from None
     except (ValueError, RecursionError) as error:
@@ -94,7 +94,7 @@ def explain_foreign_body(response: Any) -> None:
 def _decoded(event: Any) -> Any:
     """The event's JSON. The event's own name wins over a missing `type`: errors of proxies have none."""
     try:
-        decoded = event.json()
+        decoded = strict_json(event.data)
     except (ValueError, RecursionError) as error:
         if event.event == "error":
             raise StreamedError(None, excerpt(event.data)) from error

@@ -1,8 +1,31 @@
-"""Text that can be sent: JSON bodies are UTF-8, and a lone surrogate has no UTF-8."""
+"""Text that can be sent: JSON bodies are UTF-8, and a lone surrogate has no UTF-8; and JSON that can be sent again."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import math
+from typing import Any, NoReturn
+
+
+def strict_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: no JSON, or it holds a number that none can say (`NaN`, `Infinity`, `1e999`).
+        RecursionError: nested too deeply.
+    """
+    return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return number
 
 
 def without_lone_surrogates(value: Any) -> Any:
