@@ -148,7 +148,8 @@ def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(tmp_pa
 
 def cost_of_asking(path: Path, counted: Counted, others: int) -> int:
     """Instructions for all that an agent's turn and a task's beginning and end ask of the facts."""
-    session = create_session(path, NewSession("goal", path.parent, "test/model"))
+    # A session's id of chance would sort before or after the others' now and then, which is worth four instructions.
+    session = create_session(path, NewSession("goal", path.parent, "test/model"), new_id=lambda: "mysession")
     store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
 
     def prepare(group: Group) -> None:
