@@ -72,10 +72,9 @@ _APPROVALS = lines(
     "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, rowid",
 )
 
-# Read back from the end of the queue, which holds every session's.
 _COMMANDS = lines(
     "id, kind, agent_id, task_id, status, result, requested_by, created_at, applied_at",
-    "(SELECT * FROM commands ORDER BY id DESC LIMIT 300) WHERE session_id = ? ORDER BY id DESC LIMIT 100",
+    "commands WHERE session_id = ? ORDER BY id DESC LIMIT 100",
 )
 
 _BUDGETS = lines("id, task_id, kind, amount, reached_at", "budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind")

@@ -99,7 +99,8 @@ def shown_verbatim(reads: Any, agent_id: str) -> tuple[int, frozenset[int]] | No
 def calls_of(reads: Any, session_id: str, names: Sequence[str]) -> frozenset[str]:
     """Ids of the calls that the session's agents made of these tools."""
     rows = reads.all(
-        "SELECT tool_use_id FROM tool_calls WHERE session_id = ? AND name IN (SELECT value FROM json_each(?))",
+        "SELECT tool_use_id FROM tool_calls WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
+        " AND name IN (SELECT value FROM json_each(?))",
         (session_id, encode(list(names))),
     )
     return frozenset(row[0] for row in rows)

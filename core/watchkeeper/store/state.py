@@ -47,7 +47,9 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "tool_calls": {
             row["status"]: row["n"]
             for row in reads.all(
-                "SELECT status, count(*) AS n FROM tool_calls WHERE session_id = ? GROUP BY status ORDER BY status", (session_id,)
+                "SELECT status, count(*) AS n FROM tool_calls WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
+                " GROUP BY status ORDER BY status",
+                (session_id,),
             )
         },
     }

@@ -12,9 +12,9 @@ from watchkeeper.store.library.deletion import BEING_PURGED
 
 ROWS_AT_ONCE = 50
 
-_OF_AGENTS = ("steps", "observations", "views")
+_OF_AGENTS = ("steps", "tool_calls", "observations", "views")
 _OF_SESSIONS = (
-    "tool_calls", "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs", "inbox", "events",
+    "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs", "inbox", "events",
     "commands", "approvals", "budgets", "live", "raw_records", "transcript_files",
 )  # fmt: skip
 

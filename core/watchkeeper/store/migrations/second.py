@@ -93,6 +93,11 @@ END;
 CREATE INDEX model_calls_estimated ON model_calls (session_id, agent_id)
     WHERE cost_usd IS NOT NULL AND (price_status = 'estimated' OR usage_exact = 0);
 
+CREATE INDEX commands_session ON commands (session_id);
+CREATE INDEX inbox_session ON inbox (session_id, agent_id);
+CREATE INDEX memory_snapshots_session ON memory_snapshots (session_id);
+CREATE INDEX transcript_files_session ON transcript_files (session_id);
+
 CREATE INDEX facts_digest ON facts (digest);
 CREATE INDEX facts_pinned ON facts (session_id) WHERE pinned = 1;
 CREATE INDEX facts_workspace ON facts (workspace, pinned) WHERE scope = 'workspace';
