@@ -54,6 +54,7 @@ class _Flight:
     compaction_id: int
     trigger: str
     began: float
+    tokens_before: int
     task: asyncio.Task[Prepared]
     spent: Spent = field(default_factory=Spent)
 
@@ -144,7 +145,7 @@ class Compaction:
             self._compactor.end()
             raise
         task = asyncio.create_task(self._prepare(run, compaction_id), name=f"compaction-{self._agent.id}")
-        self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), task)
+        self._flight = _Flight(run, compaction_id, trigger, self._environment.clock.monotonic(), before, task)
         return run
 
     async def run(
@@ -204,7 +205,7 @@ class Compaction:
             elif begin_again and found.trigger in ORDERED and not passes.moved_by_hand_since(store, self._agent.id, found):
                 await self._begin_again(found)
                 continue
-            await self._write_outcome(found.id, outcome, DIED)
+            await self._write_outcome(found, outcome, DIED)
         put_off = passes.last_pass(store, self._agent.id, ORDERED) if begin_again and self._flight is None else None
         if (
             put_off is not None
@@ -335,7 +336,7 @@ class Compaction:
             flight.compaction_id,
             status=status,
             reason=reason,
-            tokens_after=outcome.tokens_after if outcome and outcome.applied else None,
+            tokens_after=_tokens_after(flight.tokens_before, outcome),
             messages_removed=outcome.messages_removed if outcome else 0,
             high_water=outcome.high_water if outcome else None,
             view_before=change.views[0].parent if change and change.views else None,
@@ -346,22 +347,22 @@ class Compaction:
             cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated) if change else 0,
         )
 
-    async def _write_outcome(self, compaction_id: int, outcome: Outcome | None, otherwise: str) -> None:
+    async def _write_outcome(self, found: passes.Pass, outcome: Outcome | None, otherwise: str) -> None:
         """The end of a pass of an earlier host."""
         change = outcome.change if outcome else None
         recorded = self._memory.record(change) if change is not None else None
 
         def write(tx: Transaction) -> None:
             if recorded is not None:
-                recorded.write(tx, compaction_id=compaction_id)
+                recorded.write(tx, compaction_id=found.id)
             status = "abandoned" if outcome is None else "applied" if outcome.applied else "rejected"
             rows.end_compaction(
                 tx,
                 self._agent.id,
-                compaction_id,
+                found.id,
                 status=status,
                 reason=outcome.reason if outcome else otherwise,
-                tokens_after=outcome.tokens_after if outcome and outcome.applied else None,
+                tokens_after=_tokens_after(found.tokens_before, outcome),
                 messages_removed=outcome.messages_removed if outcome else 0,
                 high_water=outcome.high_water if outcome else None,
                 view_before=change.views[0].parent if change and change.views else None,
@@ -369,6 +370,18 @@ class Compaction:
             )
 
         await self._environment.store.commit(write)
+
+
+def _tokens_after(before: int, outcome: Outcome | None) -> int | None:
+    """What the context of `before` tokens, as it was when the pass began, takes with the summary in it.
+
+    Messages that came meanwhile are in what was counted right before and after the publishing, and count in neither here.
+    Where a digest stood in and the summary takes more room than it, the context as it is now is told.
+    """
+    if outcome is None or not outcome.applied:
+        return None
+    saved = outcome.tokens_before - outcome.tokens_after
+    return max(0, before - saved) if saved > 0 else outcome.tokens_after
 
 
 def _load(text: str) -> Prepared:

@@ -22,14 +22,17 @@ class Pass:
     high_water: int
     reason: str
     requested_at: float
+    tokens_before: int
 
 
 _UNFINISHED = (
-    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at FROM compactions"
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at, coalesce(tokens_before, 0)"
+    " FROM compactions"
     " WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id"
 )
 _ABANDONED_LAST = (
-    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at FROM compactions"
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at, coalesce(tokens_before, 0)"
+    " FROM compactions"
     " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer', 'reflector'))"
     " AND status = 'abandoned' AND trigger IN (SELECT value FROM json_each(?))"
 )

@@ -245,3 +245,28 @@ async def test_a_pass_says_whether_it_has_paid_for_itself(bench: Bench) -> None:
         "SELECT sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) FROM model_calls WHERE purpose = 'reflector'"
     )
     assert sum(one["tokens_spent"] for one in bench.state["compactions"]) == calls[0][0]
+
+
+async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it_ran(bench: Bench) -> None:
+    work = Work(count=20)
+    work.hold_turn = 4
+    work.summaries.clear()
+    bench.start(work, window=60_000)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+        await bench.until(lambda state: work.asked)
+        work.hold_turn, gate = 15, work.turn_gate
+        work.turn_gate = asyncio.Event()
+        gate.set()  # eleven turns come: more than what the pass replaces
+        await bench.until(lambda state: work.saved == 15 and bench.model.hanging >= 3)
+        work.summaries.set()
+        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+        work.turn_gate.set()
+
+    assert (await bench.run_while(compact)).exit_code == 0
+    landed = passes(bench)[0]
+    assert landed["status"] == "applied"
+    assert 0 < landed["tokens_after"] < landed["tokens_before"]
+    assert landed["worth"]["tokens_not_sent"] > 0

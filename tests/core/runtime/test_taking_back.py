@@ -1,4 +1,4 @@
-"""A resume that follows a pause closely: before it has come, and while it comes."""
+"""Commands that come too soon or too late: a resume before its pause has come, a cancel after the end."""
 
 from __future__ import annotations
 
@@ -59,3 +59,12 @@ async def test_one_agent_cannot_go_on_while_the_whole_run_is_being_paused(bench:
         gate.set()
 
     assert (await bench.run_while(resume_a)).exit_code == 5
+
+
+async def test_a_cancel_that_comes_after_the_end_is_refused_and_the_session_stays_done(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a")]))
+    assert (await bench.run()).exit_code == 0
+    bench.submit("cancel")
+    assert (await bench.run()).exit_code == 0
+    assert bench.state["session"]["status"] == "done"
+    assert [(one["status"], one["result"]) for one in bench.state["commands"]] == [("refused", "the session is done already")]
