@@ -277,3 +277,14 @@ async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(desk:
             await pilot.press(key)
             await until(pilot, lambda words=words: words in text_of(pilot))
             await pilot.press("escape")
+
+
+async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: Desk) -> None:
+    parts = json.dumps({"messages": 900, "overhead": 3_000, "headroom": 28_000})
+    desk.session.set_agent("explorer1", context_tokens=3_900, composition=parts)
+    desk.session.connection.execute("DELETE FROM compactions")
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        await pilot.press("C")
+        await until(pilot, lambda: "about as many, there is little to let go yet" in text_of(pilot))
+        assert "(+0%)" not in text_of(pilot)

@@ -23,7 +23,7 @@ from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
 from watchkeeper_tui.keymap import active_together, shown_key, usable_keys
 from watchkeeper_tui.layout import layout_file, load_layout, save_layout
 from watchkeeper_tui.line_filter import HostileTextFilter
-from watchkeeper_tui.notifications import Notice, is_unattended, news, terminal_signal
+from watchkeeper_tui.notifications import news
 from watchkeeper_tui.reader import Reader, lease_pid
 from watchkeeper_tui.sanitize import sanitize, sanitize_text
 from watchkeeper_tui.screens.base import WatchScreen
@@ -31,21 +31,16 @@ from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.settings import Settings, load_settings
 from watchkeeper_tui.snapshot import Snapshot
 from watchkeeper_tui.targets import OPENED_READ_ONLY
-from watchkeeper_tui.wearing import ThemedApp
+from watchkeeper_tui.telling import TellingApp
 
 ReaderFactory = Callable[[Path, "str | None", Callable[[Snapshot], None]], Reader]
-
-
-SEEN_SECONDS = 6.0
-"""How long a notice stays once somebody is back who can read it."""
-A_DAY = 86_400.0
 
 
 class SnapshotReady(Message):
     """A newer snapshot waits in the app. At most one of these is under way at a time."""
 
 
-class WatchkeeperApp(ThemedApp):
+class WatchkeeperApp(TellingApp):
     """A viewer: it reads the store and writes commands, and may be killed at any moment."""
 
     TITLE = "watchkeeper"
@@ -58,6 +53,7 @@ class WatchkeeperApp(ThemedApp):
     RowView:focus { background: $background; }
     .-cramped RowView, .-cramped RowView:focus, .-cramped .pane, .-cramped .pane:focus-within { border: none; }
     .-cramped HitPane { max-height: 1; }
+    CommandPalette SearchIcon { display: none; }
     .-cramped Prompt { max-height: 100%; border-top: none; scrollbar-size: 0 0; }
     .-cramped Prompt.-typing #question { display: none; }
     """
@@ -80,14 +76,13 @@ class WatchkeeperApp(ThemedApp):
         self.settings = settings if settings is not None else load_settings()
         self._layout_path = layout_path or layout_file()
         self.layout_kept, self._layout_problem = load_layout(self._layout_path)
-        super().__init__(theme or self.settings.theme or self.layout_kept.theme or None, theme_folders)
+        super().__init__(theme or self.settings.theme or self.layout_kept.theme or None, theme_folders, now=now)
         if self.settings.reduced_motion:
             self.animation_level = "none"
         self.database_path = database_path
         self._control: Control = control if control is not None else StoreControl(database_path)
         self.control = self._control
         """What acts on the open session."""
-        self.now = now
         self.snapshot = Snapshot()
         """The newest reading."""
         self.left_by = "leave"
@@ -99,11 +94,6 @@ class WatchkeeperApp(ThemedApp):
         self._barrier = HostileTextFilter()
         self._live = LiveScreen()
         self._compared = Snapshot()
-        self._focused: bool | None = None
-        """Whether the terminal has the focus; None until it tells."""
-        self._last_input = now()
-        self._seen = False
-        """Somebody is back, and has not had the time yet to read what was told."""
         self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
@@ -145,7 +135,7 @@ class WatchkeeperApp(ThemedApp):
     def _show_newest(self) -> None:
         self._announced = False
         compared, self._compared = self._compared, self.snapshot
-        self._tell(news(compared, self.snapshot, self.settings.notifications))
+        self.tell(news(compared, self.snapshot, self.settings.notifications), self.settings.notifications)
         self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
 
     def _tick(self) -> None:
@@ -158,42 +148,6 @@ class WatchkeeperApp(ThemedApp):
             # A screen that closes loses its widgets one by one before it ends itself.
             if isinstance(screen, WatchScreen) and screen.is_mounted and not screen._closing:
                 do(screen)
-
-    # Telling whoever looks elsewhere.
-
-    def _tell(self, notices: list[Notice]) -> None:
-        wanted = self.settings.notifications
-        unattended = is_unattended(self._focused, self._last_input, self.now())
-        if not notices or not (wanted.when_focused or unattended):
-            return
-        room = 3 if self.size.height >= 30 else 1
-        if len(self._notifications) + len(notices) > room:
-            self.clear_notifications()  # they must not cover what they tell of
-        for number, notice in enumerate(notices[:room], start=1):
-            more = f"  (+{len(notices) - room} more)" if number == room < len(notices) else ""
-            seconds = A_DAY if unattended else SEEN_SECONDS
-            self.notify(f"{notice.text}{more}", title=notice.title, severity=notice.severity, timeout=seconds, markup=False)
-        signal = terminal_signal(notices[0], wanted.terminal)
-        if signal and self._driver is not None:
-            self._driver.write(signal)
-
-    def on_app_focus(self) -> None:
-        self._focused, self._last_input = True, self.now()
-
-    def on_app_blur(self) -> None:
-        self._focused = False
-
-    async def on_event(self, event: events.Event) -> None:
-        if isinstance(event, events.InputEvent):
-            self._last_input = self.now()
-        if isinstance(event, (events.Key, events.MouseDown)) and len(self._notifications) and not self._seen:
-            self._seen = True
-            self.set_timer(SEEN_SECONDS, self._put_notices_away)
-        await super().on_event(event)
-
-    def _put_notices_away(self) -> None:
-        self._seen = False
-        self.clear_notifications()
 
     # Pictures of the screen.
 

@@ -68,6 +68,8 @@ def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausi
         return Condition("‖", "paused", "paused", reason)
     if pausing:
         return Condition("●", "pausing", "paused", "its step ends first")
+    if state is SessionState.REPLAY:
+        return _at_work(None)  # signs between events are not kept, so nothing is known of a silence
     return _working(agent, now)
 
 

@@ -43,16 +43,22 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
     return preview
 
 
+HARDLY_LESS = 0.97
+"""A pass that would leave more of a context than this share is hardly worth its price."""
+
+
 def compact_lines(target: Target, text: str) -> list[str]:
     """What a pass over each agent's context would let go, and what it would cost, as far as that can be told before."""
     lines = []
     for agent in target.agents[:4]:
         guess = estimate_compaction(agent, target.snapshot.compactions)
         price = "unpriced" if guess.cost_usd is None else f"about {figures.money(guess.cost_usd)}"
+        left = f"about {figures.tokens(guess.tokens_left)} ({figures.change(guess.tokens_now, guess.tokens_left)})"
+        if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
+            left = "about as many, there is little to let go yet"
         lines.append(
             f"Compact {sanitize(agent.name)}: {figures.tokens(guess.tokens_now)} of {figures.tokens(agent.context_limit)} tok"
-            f" now → about {figures.tokens(guess.tokens_left)} ({figures.change(guess.tokens_now, guess.tokens_left)})"
-            f" by {sanitize(figures.model_name(guess.model))}, {price}"
+            f" now → {left}, by {sanitize(figures.model_name(guess.model))}, {price}"
         )
         beside = "the agent goes on working meanwhile" if target.hosted else "a host is started for it alone"
         lines.append(f"  estimated from {guess.basis}; {beside}")

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import database
-from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
 from watchkeeper.store.replaying import AgentThen, Recording, open_recording
@@ -51,11 +50,6 @@ class Problem:
 
 
 News = Opened | Frame | Problem
-
-
-def _at_work(agent: AgentFacts, at: float) -> AgentFacts:
-    """The agent with a sign of life, if it worked: signs between events are not kept, so nothing is known of a silence."""
-    return replace(agent, last_active=at) if agent.status in ("working", "waiting") else agent
 
 
 class Projector(threading.Thread):
@@ -164,7 +158,7 @@ class Projector(threading.Thread):
             session=then.session,
             state=SessionState.REPLAY,
             tasks=then.tasks,
-            agents=tuple(_at_work(agent, then.at) for agent in then.agents),
+            agents=then.agents,
             events=tuple(map(EventLine, recording.events(connection, position, EVENTS_SHOWN))),
             compactions=then.compactions,
             approvals=then.approvals,

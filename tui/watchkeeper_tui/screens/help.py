@@ -75,9 +75,10 @@ class HelpScreen(ModalScreen[None]):
             lines.append(PageLine("how", (("Help", "strong"), ("  esc closes", "muted"))))
         beside = width >= NARROW
         # The border, the padding, the scrollbar, and what stands before the words.
-        room = min(WIDTH, int(width * 0.96)) - (KEY_CELLS + 8 if beside else 2 + 6)
+        whole = max(10, min(WIDTH, int(width * 0.96)) - 6)
+        room = whole - 2 - (KEY_CELLS if beside else 0)
         for title, keys in self._groups:
-            lines += [PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, room + 4))]
+            lines += [PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, whole))]
             for number, (key, words) in enumerate(keys):
                 if not beside:
                     lines.append(PageLine(f"{title}.{number}", ((key, "key"),)))

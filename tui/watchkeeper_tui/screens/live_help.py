@@ -14,6 +14,7 @@ PANE_HELP: dict[str, Group] = {
         [
             ("left right", "fold and unfold a branch"),
             ("Σ", "tokens, cost and rate of the row and all below it"),
+            ("~$1.00  $1.00+", "an estimate; at least so much, for some calls have no price"),
             ("- =", "collapse all, expand all"),
             ("o", "order: as planned, by cost, tokens, context, or who needs you first"),
             ("space", "mark, for an action on several"),

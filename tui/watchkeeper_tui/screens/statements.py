@@ -176,6 +176,7 @@ def _row(snapshot: Snapshot, target: Target, now: float) -> list[Piece]:
     else:
         return [("select an agent: j k move, enter opens, ? shows every key", "faint")]
     name = sanitize(task.title if task is not None else agent.name if agent is not None else "")
+    note = "" if note == name else note
     return [
         (f"{condition.glyph} ", condition.role),
         (clip(name, 60), "text"),

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.content import Content
+from textual.geometry import Size
 from textual.widget import Widget
 
 from watchkeeper.store.dashboard_sessions import SessionLine
@@ -157,11 +158,17 @@ class HitPane(Widget):
     def on_click(self) -> None:
         self.post_message(KeyLine.Pressed("message"))
 
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return len(self._rows(width))
+
     def render(self) -> Content:
-        palette = cast("WatchkeeperApp", self.app).palette
+        return _lines(self._rows(self.size.width), cast("WatchkeeperApp", self.app).palette)
+
+    def _rows(self, width: int) -> list[list[Piece]]:
+        """The lines at that width, which before the first layout is not the widget's own."""
         if self._place is None:
-            return Content("")
-        hit, width = self._place.hit, max(20, self.size.width)
+            return []
+        hit, width = self._place.hit, max(20, width)
         head: list[Piece] = [
             ("found in ", "muted"),
             (clip(sanitize(self._place.agent or hit.agent_id), 28), "accent"),
@@ -172,7 +179,7 @@ class HitPane(Widget):
         rows = wrapped([(sanitize(piece.text), "match" if piece.found else "text") for piece in hit.pieces], width)
         if not rows:
             rows = wrapped([(sanitize(hit.excerpt), "text")], width)
-        return _lines([head, *rows[: self.LINES]], palette)
+        return [head, *rows[: self.LINES]]
 
 
 class DeletedLine(Widget):

@@ -28,6 +28,8 @@ from watchkeeper.store.replaying.written import written_at
 
 _ENDED = frozenset({"done", "failed", "cancelled"})
 _OVER = frozenset({"applied", "rejected", "abandoned"})
+_UNHEARD = TaskMoment()
+"""A task of which no event told yet."""
 
 
 class ToldRecording:
@@ -48,6 +50,8 @@ class ToldRecording:
         self._contexts = Contexts()
         self._made: dict[str, tuple[tuple[object, ...], AgentFacts]] = {}
         """Each agent as it was told last, and what that depended on."""
+        self._tasks_made: dict[str, tuple[tuple[object, ...], TaskFacts]] = {}
+        """The same of each task."""
         self._graphs = Graphs(connection, self.session_id, rows.session.planner_agent_id)
 
     # How it stood.
@@ -189,13 +193,17 @@ class ToldRecording:
                 continue
             title, needs = graph[row.id]
             timeline = self._heard.tasks.get(row.id)
-            state = (timeline.at(end) if timeline is not None else None) or TaskMoment()
-            task = replace(
-                row, title=title, depends_on=needs, status=state.status, status_reason=state.reason, attempt=state.attempt,
-                assigned_agent=state.agent, error=state.error[:2000] if state.error is not None else None, ended_at=state.ended_at,
-                started_at=started_by(row, at), result=self._result(connection, row, state),
-            )  # fmt: skip
-            found.append(self._graphs.with_role(task, said))
+            state = (timeline.at(end) if timeline is not None else None) or _UNHEARD
+            told = (state, title, needs, started_by(row, at), self._result(connection, row, state))
+            known = self._tasks_made.get(row.id)
+            if known is None or known[0] != told:
+                task = replace(
+                    row, title=title, depends_on=needs, status=state.status, status_reason=state.reason, attempt=state.attempt,
+                    assigned_agent=state.agent, error=state.error[:2000] if state.error is not None else None,
+                    ended_at=state.ended_at, started_at=told[3], result=told[4],
+                )  # fmt: skip
+                known = self._tasks_made[row.id] = (told, task)
+            found.append(self._graphs.with_role(known[1], said))
         return found
 
     def _called(self, call_id: int, end: int) -> bool:
