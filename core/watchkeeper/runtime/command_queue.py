@@ -311,7 +311,14 @@ class CommandQueue:
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
-    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is kept."""
+    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is kept.
+
+    Raises:
+        ValueError: it has ended already.
+    """
+    status = tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0]
+    if status in (SessionStatus.DONE, SessionStatus.CANCELLED):
+        raise ValueError(f"the session is {status} already")
     for task in plans.load_tasks(tx, tx.session_id):
         if task.status not in TASK_ENDED and task.status is not TaskStatus.STALE:
             plan_tools.stop_agent(tx, task, reason)
