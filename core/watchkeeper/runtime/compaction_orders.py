@@ -103,10 +103,11 @@ class CompactionOrders:
             raise NotYet
 
     async def _begin(self, command: Command, agent: Agent, loop: AgentLoop) -> None:
+        doing = "rests" if agent.status is AgentStatus.IDLE else "works"
+
         def tell(tx: Transaction, begun: CompactionPass) -> None:
-            _settle(
-                tx, command, CommandStatus.APPLIED, f"{agent.name} is compacted up to message {begun.high_water} while it works"
-            )
+            said = f"{agent.name} is compacted up to message {begun.high_water} while it {doing}"
+            _settle(tx, command, CommandStatus.APPLIED, said)
 
         begun = await loop.compaction.begin(
             trigger="manual", up_to=command.payload.get("up_to"), instructions=_instructions(command), also=tell
