@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,25 @@ def test_the_keys_and_commands_of_the_dashboard_are_those_of_the_guide() -> None
     agrees("dashboard.md", "actions", "\n| Key | Action | What it does |\n|---|---|---|\n" + "".join(actions) + "\n")
     slashes = [f"| `/{one.name}{' ' + one.argument if one.argument else ''}` | {one.help} |\n" for one in SLASHES]
     agrees("dashboard.md", "slashes", "\n| Command | What it does |\n|---|---|\n" + "".join(slashes) + "\n")
+
+
+def test_the_ids_of_keys_are_those_of_the_guide_and_its_example_can_be_used() -> None:
+    from watchkeeper_tui.keymap import active_together, usable_keys
+
+    groups = active_together()
+    ids = dict.fromkeys(str(binding.id) for group in groups for binding in group if getattr(binding, "id", None))
+    named: dict[str, list[str]] = {}
+    for one in ids:
+        prefix, _, name = one.rpartition(".")
+        named.setdefault(prefix, []).append(f"`{name}`")
+    lines = [f"- {f'`{prefix}.`' if prefix else 'no dot'}: {', '.join(names)}" for prefix, names in named.items()]
+    agrees(
+        "dashboard.md",
+        "ids of keys",
+        "\n" + "".join(textwrap.fill(line, 118, subsequent_indent="  ") + "\n" for line in lines) + "\n",
+    )
+    example = tomllib.loads((DOCS / "dashboard.md").read_text(encoding="utf-8").split("```toml")[1].split("```")[0])["keys"]
+    assert usable_keys(example, groups) == (example, [])
 
 
 def test_keys_for_looking_around_are_bound() -> None:
