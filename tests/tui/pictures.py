@@ -28,7 +28,8 @@ _CELL, _LINE = 12.2, 24.4
 _FONT = "DejaVu Sans Mono,Menlo,Consolas,monospace"
 _GROUND = re.compile(r'<rect fill="([^"]*)" x="([^"]*)" y="([^"]*)" width="([^"]*)" height="([^"]*)"')
 _TEXT = re.compile(r'<text class="(r\d+)" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)</text>')
-_SPACE = "{http://www.w3.org/2000/svg}"
+_BLANKS = re.compile(" {2,}")
+_SVG = "{http://www.w3.org/2000/svg}"
 
 
 def compact(svg: str) -> str:
@@ -45,7 +46,7 @@ def compact(svg: str) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width * _CELL:.0f} {height * _LINE:.0f}">',
-            f"<style>text{{font:20px {_FONT};white-space:pre}}",
+            f"<style>text{{font:20px {_FONT}}}",
             *(f".{name}{{{rule.strip().rstrip(';').replace(': ', ':')}}}" for name, rule in styles),
             f'</style><g transform="scale({_CELL} {_LINE})">',
             *(f'<rect fill="{fill}" x="{x}" y="{y}" width="{w}" height="{h}"/>' for fill, x, y, w, h in grounds),
@@ -88,7 +89,8 @@ def _words(found: tuple[str, str, str, str]) -> str:
     """One run of characters of one look; nothing where it is blank."""
     kind, x, y, text = found
     text = text.replace("&#160;", " ")
-    words = text.strip()
+    # Renderers make one blank of several.
+    words = _BLANKS.sub(lambda blanks: "\N{NO-BREAK SPACE}" * len(blanks[0]), text.strip())
     if not words:
         return ""
     column = float(x) + _CELL * (len(unescape(text)) - len(unescape(text).lstrip()))
@@ -98,11 +100,11 @@ def _words(found: tuple[str, str, str, str]) -> str:
 def lines_of(svg: str) -> list[str]:
     """The text of a compact picture, line by line; for reading, so that columns are right to half a character."""
     rows: dict[int, list[str]] = {}
-    for element in ElementTree.fromstring(svg).iter(f"{_SPACE}text"):
+    for element in ElementTree.fromstring(svg).iter(f"{_SVG}text"):
         row = rows.setdefault(round((float(element.get("y", 0)) - 20) / _LINE), [])
         column = round(float(element.get("x", 0)) / _CELL)
         row += [" "] * (column - len(row))
-        text = unescape(element.text or "")
+        text = unescape(element.text or "").replace("\N{NO-BREAK SPACE}", " ")
         row[column : column + len(text)] = text
     return ["".join(rows.get(number, [])) for number in range(max(rows, default=-1) + 1)]
 
@@ -129,10 +131,10 @@ def _painted(svg: str) -> dict[tuple[int, int, str], tuple[str, str]]:
     found: dict[tuple[int, int, str], tuple[str, str]] = {}
     for element in ElementTree.fromstring(svg).iter():
         x, y = float(element.get("x", 0)), float(element.get("y", 0))
-        if element.tag == f"{_SPACE}text":
+        if element.tag == f"{_SVG}text":
             place = (round((y - 20) / _LINE) + 1, round(x / _CELL) + 1, "words")
             found[place] = (repr(element.text), rules.get(element.get("class", ""), ""))
-        elif element.tag == f"{_SPACE}rect":
+        elif element.tag == f"{_SVG}rect":
             size = f"{element.get('width')} x {element.get('height')}"
             found[int(y) + 1, int(x) + 1, "ground"] = ("ground", f"{element.get('fill')} {size}")
     return found
