@@ -12,8 +12,8 @@ from watchkeeper.store.session_search import parse_filters
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLine:
-    """One session as the list shows it."""
+class SessionHead:
+    """What names a session, and how it stands. Texts are hostile until sanitised."""
 
     id: str
     goal: str
@@ -24,6 +24,12 @@ class SessionLine:
     tags: str
     status: str
     status_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLine(SessionHead):
+    """One session as the list shows it."""
+
     created_at: float
     last_active: float
     ended_at: float | None
@@ -37,14 +43,19 @@ class SessionLine:
     """Some of the cost rests on an estimated price or on estimated tokens."""
 
 
+COST_ESTIMATED = (
+    "EXISTS (SELECT 1 FROM model_calls c WHERE c.session_id = s.id AND c.cost_usd IS NOT NULL"
+    " AND (c.price_status = 'estimated' OR c.usage_exact = 0))"
+)
+"""Whether some of the cost of the session `s` rests on an estimated price or on estimated tokens."""
+
 _SELECT = (
-    "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"
+    "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"  # noqa: S608 - a constant
     " s.created_at, s.last_active, s.ended_at, s.hosted_seconds,"
     " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.cost_usd, s.unpriced_calls,"
     " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
     " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
-    " EXISTS (SELECT 1 FROM model_calls c WHERE c.session_id = s.id AND c.cost_usd IS NOT NULL"
-    " AND (c.price_status = 'estimated' OR c.usage_exact = 0)) FROM sessions s"
+    f" {COST_ESTIMATED} FROM sessions s"
 )
 
 

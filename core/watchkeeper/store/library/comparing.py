@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from watchkeeper.records.errors import NotFound
+from watchkeeper.store.dashboard_sessions import COST_ESTIMATED, SessionHead
 from watchkeeper.store.driver import Connection
 
 MOST = 2_000
@@ -12,18 +13,9 @@ MOST = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class SessionSide:
-    """One of two sessions. Texts are hostile until sanitised."""
+class SessionSide(SessionHead):
+    """One of two sessions."""
 
-    id: str
-    goal: str
-    title: str | None
-    workspace: str
-    model: str
-    origin: str
-    tags: str
-    status: str
-    status_reason: str | None
     created_at: float
     ended_at: float | None
     last_active: float
@@ -126,7 +118,7 @@ def compare(connection: Connection, left: str, right: str) -> Comparison:
 
 def _side(connection: Connection, session_id: str) -> SessionSide:
     row = connection.execute(
-        "SELECT s.id, substr(s.goal, 1, 2000), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"
+        "SELECT s.id, substr(s.goal, 1, 2000), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"  # noqa: S608 - a constant
         " s.created_at, s.ended_at, s.last_active, s.hosted_seconds,"
         " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.input_tokens, s.output_tokens,"
         " s.cache_read_tokens + s.cache_write_tokens, s.cost_usd, s.unpriced_calls, s.model_calls, s.retries, s.errors,"
@@ -136,9 +128,7 @@ def _side(connection: Connection, session_id: str) -> SessionSide:
         " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed'),"
         " (SELECT coalesce(sum(compactions), 0) FROM agents WHERE session_id = s.id),"
         " (SELECT count(*) FROM facts WHERE session_id = s.id AND superseded_by IS NULL), s.forked_from, s.forked_at_seq,"
-        " EXISTS (SELECT 1 FROM model_calls WHERE session_id = s.id AND cost_usd IS NOT NULL"
-        " AND (price_status = 'estimated' OR usage_exact = 0))"
-        " FROM sessions s WHERE s.id = ?",
+        f" {COST_ESTIMATED} FROM sessions s WHERE s.id = ?",
         (session_id,),
     ).fetchone()
     if row is None:
