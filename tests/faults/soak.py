@@ -135,7 +135,8 @@ def disturbed_session(soak: Soak) -> str:
         status = soak.read("SELECT status FROM sessions WHERE id = ?", session)[0][0]
         if process.returncode == 0 and status == "done":
             return session
-        if process.returncode not in (KILLED, -signal.SIGINT, 5, 130) or time.monotonic() > deadline:
+        # 4: the host that an earlier command was given for itself alone has not ended yet.
+        if process.returncode not in (KILLED, -signal.SIGINT, 4, 5, 130) or time.monotonic() > deadline:
             last = errors.decode("utf-8", "replace")[-400:]
             soak.problems.append(f"session {session} ended with {process.returncode} as {status}: {last}")
             return session
