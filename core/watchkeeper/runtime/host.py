@@ -212,7 +212,9 @@ class SessionHost:
         for agent_id in self._board.take_agents():
             self._look_at(agent_id)
         await self._dispatch_ready()
-        return not self._loops and await self._out_of_work()
+        if self._loops or self.commands.compactions.under_way:
+            return False
+        return await self._out_of_work()
 
     def _look_at(self, agent_id: str) -> None:
         """Start the loop of an agent that should run, or stop that of one that ended."""
