@@ -90,6 +90,9 @@ class CompactionOrders:
         loop = host.loop_of(agent.id)
         if loop is not None:
             await self._begin(command, agent, loop)
+            now = agents.load(host.store, agent.id)
+            if now is not None and now.status is AgentStatus.IDLE and host.loop_of(agent.id) is None:
+                host.resting.keep(agent.id, loop)  # it came to rest while the pass was begun
         elif agent.status is AgentStatus.IDLE and not host.driving_once:
             loop = AgentLoop(host.environment, agent, AgentControl())
             await loop.compaction.take_over(begin_again=False)  # this order is newer

@@ -153,3 +153,27 @@ async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_end
     assert (await bench.run(resume=True)).exit_code == 0
     assert [one["status"] for one in passes(bench)] == ["abandoned", "applied"]
     assert {one["kind"]: one["status"] for one in bench.state["commands"]}["compact"] == "applied"
+
+
+async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was_ordered(bench: Bench) -> None:
+    script = Waiting()
+    bench.start(script)
+
+    async def compact() -> None:
+        await bench.until(lambda state: bench.model.hanging and resting(state))
+        first, second = agent_of(bench.state, "a"), agent_of(bench.state, "b")
+        assert first is not None
+        assert second is not None
+        bench.submit("compact", agent_id=first["id"])
+        await bench.until(lambda state: script.asked)
+        bench.submit("pause", agent_id=second["id"], payload={"now": True})
+        await bench.until(lambda state: agent_of(state, "b")["status"] == "paused")  # type: ignore[index]
+        other = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})
+        await bench.until(lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied")
+        script.summary.set()
+
+    assert (await bench.run_while(compact)).exit_code == 5
+    assert [one["status"] for one in passes(bench)] == ["applied"]
+    assert not bench.query("SELECT 1 FROM inbox WHERE kind = 'nudge'")
+    assert {one["kind"]: one["status"] for one in bench.state["commands"]}["compact"] == "applied"
+    bench.assert_sound()
