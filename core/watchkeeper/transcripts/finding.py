@@ -13,6 +13,9 @@ from watchkeeper.transcripts.packed import packed_name, unpacked_name
 HEAD_BYTES = 65_536
 MOST_PASSED = 128 << 20
 """How far into a file its first whole lines are looked for."""
+LINES_LOOKED_AT = 40
+LONGEST_HELD = 1 << 20
+"""Of a first line that is longer, its beginning is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +81,22 @@ def read_head(path: Path, limit: int = HEAD_BYTES) -> bytes:
 
 
 def read_past(path: Path, head: bytes) -> bytes:
-    """What comes after a first line that is longer than the head: as much again; empty where the head says enough.
+    """The first lines of a log whose first ones do not fit into the head, each whole as far as it is of a bearable length;
+    empty where the head says enough.
 
     Raises:
         OSError: it cannot be read.
     """
-    if head.count(b"\n") > 1 or len(head) < HEAD_BYTES:
+    if head.count(b"\n") >= LINES_LOOKED_AT or len(head) < HEAD_BYTES:
         return b""
+    found = []
     with packed.open_log(path) as file:
-        for _ in range(2):  # the second line may begin in the head, and end far behind it
-            while piece := file.readline(HEAD_BYTES):
-                if piece.endswith(b"\n") or file.tell() > MOST_PASSED:
+        while len(found) < LINES_LOOKED_AT and file.tell() < MOST_PASSED and (line := file.readline(LONGEST_HELD)):
+            found.append(line if line.endswith(b"\n") else line[:HEAD_BYTES] + b"\n")
+            while not line.endswith(b"\n") and (line := file.readline(LONGEST_HELD)):
+                if file.tell() > MOST_PASSED:
                     break
-        return file.read(HEAD_BYTES)
+    return b"".join(found)
 
 
 def stored_path(path: Path) -> str:

@@ -55,6 +55,16 @@ def test_what_stands_before_a_record_on_its_line_does_not_hide_the_record(store:
     assert store.one("SELECT count(*) FROM messages") == 3
 
 
+@pytest.mark.parametrize("name", [f"{SESSION}.jsonl", "renamed.jsonl"])
+def test_a_log_that_begins_with_long_lines_is_the_log_that_it_is(store: Store, logs: Path, name: str) -> None:
+    queued = b'{"type":"queue-operation","operation":"enqueue","sessionId":"%s","content":"%s"}\n'
+    long = [queued % (SESSION.encode(), b"x" * size) for size in (80_000, 70_000, 2 << 20, 90_000)]
+    (logs / name).write_bytes(b"".join(long) + _log().bytes)
+    report = store.run(logs)
+    assert (report.read, report.raw.total(), report.unknown) == (2, 4, [])
+    assert store.all("SELECT source, goal FROM sessions") == [(f"claude-code:{SESSION}", "Mend the cache")]
+
+
 def test_a_log_of_titles_alone_is_as_old_as_its_file(store: Store, logs: Path) -> None:
     path = logs / f"{SESSION}.jsonl"
     path.write_bytes(b'{"type":"summary","summary":"Mending the cache","leafUuid":"somewhere"}\n')

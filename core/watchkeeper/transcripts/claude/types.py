@@ -9,7 +9,7 @@ HOUSEKEEPING = frozenset(
     {
         "agent-name", "agent-setting", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
         "content-replacement", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode", "pr-link",
-        "queue-operation", "relocated", "result", "saved_hook_context", "speculation-accept", "started", "tag",
+        "queue-operation", "relocated", "result", "saved_hook_context", "speculation-accept", "started", "tag", "teleported-from",
         "worktree-state",
     }
 )  # fmt: skip
