@@ -120,9 +120,11 @@ NO_MODEL = (
 def resume(
     ctx: click.Context, session: str, agent: str | None, db: Path | None, as_json: bool, headless: bool, detach: bool
 ) -> int:
-    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause."""
+    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause.
+
+    A host that is about to end, after `wk pause` or `wk compact` say, is waited for, for 30 s at most.
+    """
     from watchkeeper.runtime.control import refuse_agents
-    from watchkeeper.store.lease import probe
     from watchkeeper.store.transcripts import refuse_imported
 
     refuse_agents()
@@ -132,17 +134,8 @@ def resume(
         from watchkeeper.cli.controlling import command
 
         return command(opened, "resume", as_json, agent_id=opened.agent(agent))
+    _await_others(opened)
     status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
-    holder = probe(opened.path, opened.session_id)
-    if holder is not None and _is_pausing(opened):
-        holder = _await_end(opened)
-        status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
-    if holder is not None:
-        from watchkeeper.records.errors import DrivenElsewhere
-
-        raise DrivenElsewhere(
-            f"session {opened.session_id} is driven by a live host (pid {holder.pid}); watch it with `wk watch {opened.session_id}`"
-        )
     if status in ("done", "cancelled"):
         from watchkeeper.cli.headless import print_result
 
@@ -154,26 +147,31 @@ def resume(
     return _drive(opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach)
 
 
-def _is_pausing(opened: Opened) -> bool:
-    """Whether the live host was told to pause the whole session, and so is about to end."""
-    row = opened.one(
-        "SELECT 1 FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status = 'applied'"
-        " AND event_seq > (SELECT max(seq) FROM events WHERE session_id = commands.session_id AND kind = 'host.started')",
-        (opened.session_id,),
+def _await_others(opened: Opened) -> None:
+    """Wait for a host that is soon gone, and say so.
+
+    Raises:
+        DrivenElsewhere: one that goes on, or that does not end.
+    """
+    from watchkeeper.records.errors import DrivenElsewhere
+    from watchkeeper.store import hosting
+
+    session = opened.session_id
+
+    def told(holder: LeaseHolder) -> None:
+        click.echo(f"wk: waiting for the host of session {session} (pid {holder.pid}) to end what it was told to do", err=True)
+
+    holder = hosting.outlast(opened.path, session, told)
+    if holder is None:
+        return
+    if hosting.goes_on(opened.connection, session):
+        raise DrivenElsewhere(
+            f"session {session} is driven by a live host (pid {holder.pid}); watch it with `wk watch {session}`"
+        )
+    raise DrivenElsewhere(
+        f"a host (pid {holder.pid}) still carries out an earlier command of session {session}; resume it when that is done"
+        f" (`wk watch {session}`)"
     )
-    return row is not None
-
-
-def _await_end(opened: Opened, seconds: float = 30.0) -> LeaseHolder | None:
-    """Wait for a pausing host to finish its steps; who still drives after that, if anybody."""
-    import time
-
-    from watchkeeper.store.lease import probe
-
-    deadline = time.monotonic() + seconds
-    while (holder := probe(opened.path, opened.session_id)) is not None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return holder
 
 
 def _start(goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None) -> int:

@@ -130,7 +130,8 @@ class CommandQueue:
 
     async def _resume(self, command: Command) -> str | None:
         if command.agent_id is None:
-            if not self._host.go_on():
+            # The host of another command drives nothing: it goes on as one that does when that command is done.
+            if self._host.driving_once or not self._host.go_on():
                 raise NotYet
             await self._commit(command, "resumed", recovery.lift_pauses)
             return None

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.errors import BadInput
+from watchkeeper.records.errors import BadInput, DrivenElsewhere
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
 from watchkeeper.store import database
@@ -39,11 +39,38 @@ def drive(database_path: Path, session_id: str, *, resume: bool, once: int | Non
     sys.setswitchinterval(SWITCH_SECONDS)
     _refuse_imported(database_path, session_id)
     clock = SystemClock()
+    result = _drive_once(database_path, session_id, clock, resume=resume, once=once)
+    while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
+        try:
+            result = _drive_once(database_path, session_id, clock, resume=True, once=None)
+        except DrivenElsewhere:
+            break  # whoever took it applies what is queued
+    return result
+
+
+def _drive_once(database_path: Path, session_id: str, clock: SystemClock, *, resume: bool, once: int | None) -> HostResult:
     store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
     try:
         return asyncio.run(_drive(store, clock, resume=resume, once=once))
     finally:
         store.close()
+
+
+def _wanted_on(database_path: Path, session_id: str) -> bool:
+    """Whether somebody asked the host to resume the session when it was about to end, and so was not heard.
+
+    Looked at when the lease is free: who asks later sees that no host lives, and starts one.
+    """
+    connection = database.open_readonly(database_path)
+    try:
+        asked = connection.execute(
+            "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ? AND s.status IN (?, ?)"
+            " AND c.kind = 'resume' AND c.agent_id IS NULL AND c.status = 'queued'",
+            (session_id, SessionStatus.PAUSED, SessionStatus.RUNNING),
+        ).fetchone()
+    finally:
+        connection.close()
+    return asked is not None
 
 
 def _refuse_imported(database_path: Path, session_id: str) -> None:

@@ -19,7 +19,7 @@ def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (),
     if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
         sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
     tx.execute("DELETE FROM live WHERE session_id = ?", (tx.session_id,))
-    tx.event("host.started", resume=resume)
+    tx.event("host.started", resume=resume, epoch=tx.epoch)
     for warning in warnings:
         tx.event("host.warning", text=warning)
     if resume:

@@ -21,6 +21,7 @@ class Transaction:
 
     def __init__(self, group: Group, session_id: str, epoch: int, now: float) -> None:
         self.session_id = session_id
+        self.epoch = epoch
         self.now = now
         # One cursor for all statements: making one for each costs as much as a small INSERT.
         self._cursor = group.cursor

@@ -12,6 +12,7 @@ from typing import TypeVar
 from watchkeeper.records.errors import DrivenElsewhere, NotFound, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.hosting import outlast
 from watchkeeper.store.lease import Lease, probe
 
 T = TypeVar("T")
@@ -45,11 +46,12 @@ def opened(path: Path) -> Iterator[Connection]:
 
 @contextmanager
 def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
-    """Hold the session's lease, so that no host can take it meanwhile.
+    """Hold the session's lease, so that no host can take it meanwhile. A host that is soon gone is waited for.
 
     Raises:
         DrivenElsewhere: a live host has it; the message says to pause it before one can `what` it.
     """
+    outlast(path, session_id)
     try:
         lease = Lease.acquire(path, session_id)
     except DrivenElsewhere:
