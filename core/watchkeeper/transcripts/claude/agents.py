@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, TypeVar
 
+from watchkeeper.transcripts.claude.teams import teammate
 from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.records import MAIN, Agent, Record
 
@@ -136,6 +137,8 @@ class AgentBook:
         if call is not None and not running:
             del self._calls[call_id]
         caller, name, role, known, goal = (call[0], call[2], call[3], call[4], call[5]) if call else (agent, "", "", "", "")
+        if child is None and outcome.get("status") == "teammate_spawned":
+            child = teammate(text_of(outcome.get("name")), goal or text_of(outcome.get("prompt")))
         child = child or known or (None if failed else f"call:{call_id}")
         if child is None:
             return  # the call was refused: no agent was ever started

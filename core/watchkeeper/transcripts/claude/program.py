@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.claude.reader import ClaudeReader
+from watchkeeper.transcripts.claude.teams import teammate_of
 from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.records import MAIN, Source
@@ -56,6 +57,8 @@ class ClaudeCode:
             return ClaudeReader.restore(state)
         session, agent = _whose(source)
         meta = parse(source.companions.get(source.path.with_suffix(".meta.json").name, b"")) or {}
+        if agent != MAIN and (first := next(_records(source.head), None)) is not None:
+            agent = teammate_of(first, meta) or agent
         return ClaudeReader(session, agent, meta)
 
     def fingerprint(self, path: Path) -> None:
