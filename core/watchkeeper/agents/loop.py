@@ -170,7 +170,7 @@ class AgentLoop:
         state = self.memory.state
         request = ModelRequest(
             system=self._system,
-            messages=state.render(),
+            messages=state.rendered(),
             tools=self._specs,
             max_tokens=self._limits.reserve_tokens,
             purpose=Purpose.PLANNER if self._agent.task_id is None else Purpose.TURN,

@@ -152,7 +152,7 @@ class Compactor:
         self._running = CompactionPass(
             covers=(replaced[0].covers[0] if replaced else source[0].seq, source[-1].seq),
             messages=tuple(source),
-            request=copied_messages(rendering.items),
+            request=rendering.items,
             earlier=replaced,
             previous="\n\n".join(observation.text for observation in earlier) or None,
             source_tokens=rendering.tokens + sum(observation.tokens for observation in earlier),

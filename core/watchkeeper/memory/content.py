@@ -6,6 +6,7 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
+from watchkeeper.memory.frozen import FrozenDict, frozen
 from watchkeeper.memory.tokens import plain
 from watchkeeper.records.memory import Block, Content, Role
 
@@ -19,7 +20,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 def copied(value: Any) -> Any:
     """A structural copy of JSON-like data: what callers change later cannot reach what was stored."""
-    if type(value) is dict:  # most blocks hold nothing but texts and numbers: one copy in C
+    if type(value) is dict or type(value) is FrozenDict:  # most blocks hold nothing but texts and numbers: one copy in C
         for item in value.values():
             if type(item) not in _PLAIN:
                 return {key: item if type(item) in _PLAIN else copied(item) for key, item in value.items()}
@@ -49,16 +50,16 @@ def copied_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             gc.enable()
 
 
-def copied_content(content: Content) -> Content:
-    """`copied`, for what comes from outside.
+def frozen_content(content: Content) -> Content:
+    """`frozen`, for what comes from outside.
 
     Raises:
         ValueError: it is nested more than `MOST_LEVELS` deep.
     """
     if type(content) is not str and deeper_than(content, MOST_LEVELS):
         raise ValueError(f"A message's content is nested too deeply (more than {MOST_LEVELS} levels); give it as text.")
-    copy: Content = copied(content)
-    return copy
+    kept: Content = frozen(content)
+    return kept
 
 
 def deeper_than(value: Any, levels: int) -> bool:
@@ -173,7 +174,7 @@ def content_size(content: Content) -> int:
 
 
 def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
-    """Role and content (copied) of a message from outside.
+    """Role and content (a frozen copy) of a message from outside.
 
     Raises:
         ValueError: its role is not `user` or `assistant`.
@@ -185,5 +186,5 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
     if isinstance(content, str):
         return cast(Role, role), content
     if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "type" in block for block in content):
-        return cast(Role, role), copied_content([dict(block) for block in content])
+        return cast(Role, role), frozen_content([dict(block) for block in content])
     raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")

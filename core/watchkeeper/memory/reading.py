@@ -113,14 +113,22 @@ class ContextReading:
         return len(rendering.items) - rendering.unstable
 
     def render(self) -> list[dict[str, Any]]:
-        """The context, valid for the Messages API. The caller may change what it gets.
+        """The context, valid for the Messages API. The caller may change what it gets: a copy of all that is shown.
+
+        Raises:
+            WindowTooSmall: not even the newest group of messages fits.
+        """
+        return copied_messages(self.rendered())
+
+    def rendered(self) -> list[dict[str, Any]]:
+        """`render()` with messages that cannot be changed: later calls share them, so that nothing is copied.
 
         Raises:
             WindowTooSmall: not even the newest group of messages fits.
         """
         if self.tokens > self.limit and self._books.last_seq:
             raise WindowTooSmall(self.tokens, self.limit)
-        return copied_messages(self._assembly.rendering.items)
+        return self._assembly.rendering.items[:]
 
     def needs_compaction(self) -> bool:
         """Whether the threshold is reached; never right after an undo, which would only be undone itself."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from watchkeeper.memory.content import blocks_of, result_text
+from watchkeeper.memory.frozen import FrozenDict, frozen
 from watchkeeper.memory.tokens import MESSAGE_OVERHEAD, TokenCounter, compact_json, count_block, count_message
 from watchkeeper.records.memory import Block, Content
 
@@ -21,7 +22,7 @@ MOST_BREAKPOINTS = 4
 
 
 class Rendering:
-    """A context under construction. `items` are the messages, `tokens` their count by `count_message`."""
+    """A context under construction. `items` are the messages, frozen; `tokens` their count by `count_message`."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self.items: list[dict[str, Any]] = []
@@ -68,7 +69,7 @@ class Rendering:
         self._close()
 
     def _append(self, role: str, content: Content, tokens: int) -> None:
-        self.items.append({"role": role, "content": content})
+        self.items.append(FrozenDict(role=role, content=frozen(content)))
         if not isinstance(content, str):
             place = len(self.items) - 1
             self._breakpoints += [(place, index) for index, block in enumerate(content) if "cache_control" in block]
@@ -131,7 +132,7 @@ class Rendering:
         """Take an old cache breakpoint out of what is shown; what is stored keeps it."""
         content = list(self.items[place]["content"])
         content[index] = {key: value for key, value in content[index].items() if key != "cache_control"}
-        self.items[place] = {**self.items[place], "content": content}
+        self.items[place] = FrozenDict(self.items[place], content=frozen(content))
 
     def _answered(self, results: Iterable[Block]) -> None:
         for block in results:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from watchkeeper.memory import fitting, history
 from watchkeeper.memory.books import Books
 from watchkeeper.memory.changes import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
-from watchkeeper.memory.content import copied_content
+from watchkeeper.memory.content import frozen_content
 from watchkeeper.memory.cuts import cut_points, newest_turn
 from watchkeeper.memory.publishing import spliced
 from watchkeeper.memory.reading import ContextReading
@@ -87,7 +87,7 @@ class ContextState(ContextReading):
         O(1) in the length of the history, but for that digest. `tokens`: the raw count where it is known already.
         """
         before = self.tokens
-        content = copied_content(content)
+        content = frozen_content(content)
         counted = count_message(role, content, self.counter) if tokens is None else tokens
         message = self._books.add(role, content, counted, at)
         self.notebook.of(message)

@@ -34,7 +34,8 @@ class ModelRequest:
 
     system: str
     messages: Sequence[dict[str, Any]]
-    """Valid for the Messages API: `{"role", "content"}`, first role `user`."""
+    """Valid for the Messages API: `{"role", "content"}`, first role `user`. Shared with later requests: an attempt to
+    change one raises `TypeError`."""
     tools: Sequence[ToolSpec] = ()
     max_tokens: int = 4096
     purpose: Purpose = Purpose.TURN
