@@ -80,3 +80,21 @@ def test_sessions_of_two_folders_with_one_id_are_one(store: Store, logs: Path) -
     store.run(logs)
     assert store.counts()["sessions"] == 1
     assert store.one("SELECT output_tokens FROM sessions") == 120
+
+
+def test_what_a_helper_is_given_of_its_agents_context_is_no_second_message(store: Store, logs: Path) -> None:
+    log = work()
+    thought = {"type": "thinking", "thinking": "It must be the cache.", "signature": "x"}
+    log.records[1]["message"]["content"].append(thought)
+    log.write(logs)
+    helper = Log(isSidechain=True, agentId="acompact-1")
+    helper.records = json.loads(
+        json.dumps([record | {"isSidechain": True, "agentId": "acompact-1"} for record in log.records[:8]])
+    )
+    helper.records[1]["message"]["content"].remove(thought)
+    helper.user("Sum it up", uuid="sum-up")
+    helper.reply(text("Half of it."), id="m-sum")
+    helper.write(logs, f"{log.session}/subagents/agent-acompact-1.jsonl")
+    store.run(logs)
+    assert store.all("SELECT last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL") == [(2, 1)]
+    assert store.one("SELECT count(*) FROM tool_calls") == 6
