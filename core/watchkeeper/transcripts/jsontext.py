@@ -1,16 +1,19 @@
 """JSON as logs hold it: parsed fast, and whatever the fast parser refuses, with patience.
 
-`pydantic_core` is what pydantic is made of, so it is there already; measured on real logs it parses twice as fast as the
-standard library and writes three times as fast.
+Measured on real logs, `msgspec` parses three times as fast as the standard library, five times where it may pass over what
+nobody reads, and writes eight times as fast.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from msgspec import MsgspecError
+from msgspec.json import Decoder, Encoder
+from pydantic_core import from_json
 
 from watchkeeper.store.encoding import encode, plain
 
@@ -18,8 +21,27 @@ _BEFORE = "\ufeff\0"
 """What may stand before the record of a line: a byte order mark, and the NULs that a crash leaves on some disks."""
 
 
-def parse(data: bytes) -> dict[str, Any] | None:
-    """The JSON object that a line holds, or None where it holds none (broken, or another kind of value)."""
+def parser(shape: Any) -> Callable[[bytes], dict[str, Any] | None]:
+    """A function as `parse`, which need not give other fields than those of `shape`, a `TypedDict`: it is the faster for it.
+
+    Where a value is of another kind than `shape` says, all of the object is given, as it stands.
+    """
+    decode = Decoder(shape).decode
+
+    def parse(data: bytes) -> dict[str, Any] | None:
+        try:
+            return decode(data)  # type: ignore[no-any-return]
+        except (MsgspecError, ValueError, RecursionError):
+            return _parse_patiently(data)
+
+    return parse
+
+
+parse = parser(dict[str, Any])
+"""The JSON object that a line holds, or None where it holds none (broken, or another kind of value)."""
+
+
+def _parse_patiently(data: bytes) -> dict[str, Any] | None:
     try:
         value = from_json(data, cache_strings="keys")
     except ValueError:
@@ -42,12 +64,15 @@ def bindable(value: Any) -> Any:
     return value
 
 
+_write = Encoder().encode
+
+
 def write(value: Any) -> tuple[str, int]:
     """JSON text of `value` as the store holds it, and its length in bytes."""
     try:
-        data = to_json(value)
+        data = _write(value)
         return data.decode(), len(data)
-    except (PydanticSerializationError, ValueError, RecursionError):
+    except (MsgspecError, ValueError, OverflowError, RecursionError):  # a lone surrogate, a number beyond 64 bits
         text = encode(value)
         return text, len(text)
 

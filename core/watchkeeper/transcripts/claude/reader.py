@@ -13,9 +13,10 @@ from typing import Any
 from watchkeeper.transcripts.claude.agents import AgentBook
 from watchkeeper.transcripts.claude.branches import BranchBook
 from watchkeeper.transcripts.claude.plans import PlanBook
+from watchkeeper.transcripts.claude.shape import parse_entry
 from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING, SPAWNING_TOOLS, SYNTHETIC
 from watchkeeper.transcripts.jsontext import count_of, seconds, text_of
-from watchkeeper.transcripts.linereading import record_of
+from watchkeeper.transcripts.linereading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
@@ -86,9 +87,9 @@ class ClaudeReader:
         }
 
     def feed(self, line: int, data: bytes) -> list[Record]:
-        record = record_of(data, self._session, opened=self._opened)
-        if isinstance(record, list):
-            return record
+        record = parse_entry(data)
+        if record is None:
+            return no_record(data, self._session, opened=self._opened)
         found: list[Record] = []
         if not (self._opened and self._workspace_known):
             self._open(record, found)

@@ -16,8 +16,8 @@ from watchkeeper.transcripts.codex.speech import Speech
 from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
 from watchkeeper.transcripts.codex.types import EVENTS, ITEMS, LINES, NOT_FOR_US, REPETITIONS, REPLAYED, SAID_AGAIN
 from watchkeeper.transcripts.codex.usage import UsageBook
-from watchkeeper.transcripts.jsontext import count_of, seconds, text_of
-from watchkeeper.transcripts.linereading import record_of
+from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
+from watchkeeper.transcripts.linereading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
@@ -98,9 +98,9 @@ class CodexReader:
         } | self._speech.save()
 
     def feed(self, line: int, data: bytes) -> list[Record]:
-        record = record_of(data, self._session, opened=self._opened)
-        if isinstance(record, list):
-            return record
+        record = parse(data)
+        if record is None:
+            return no_record(data, self._session, opened=self._opened)
         at = seconds(record.get("timestamp"))
         kind, payload = text_of(record.get("type")), record.get("payload")
         if not isinstance(payload, dict):
