@@ -62,6 +62,8 @@ class PlanFold:
         }
         listed: list[str] = []
         for item in plan.items:
+            if item.where == "known" and self._id_of(item.key) not in self._tasks:
+                continue
             task = self._item(item, at, plan.whole)
             listed.append(task.id)
             if plan.whole:
@@ -81,16 +83,18 @@ class PlanFold:
             changed.append(task)
             if old is None or old[2] != task.status:
                 moved.append(Moved(task.id, task.title, task.status))
-        if not changed and self.known:
+        if not changed and (self.known or not plan.whole):
             return None
         self.revision += 1
         self._write(plan.reason, changed, at, session_id, goal, into)
         return moved
 
     def _item(self, item: PlanItem, at: float, whole: bool) -> _Task:
-        task_id = self._id_of(item.key)
+        task_id = self._id_of(item.key, item.where == "new")
         task = self._tasks.get(task_id)
         if task is None:
+            if item.where == "new" and (gone := self._tasks.get(self._id_of(item.key))) and gone.status not in _ENDED:
+                self._move(gone, "dropped", at)
             name = str(len(self._tasks) + 1)
             task = _Task(task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, [])
             self._tasks[task_id] = task
@@ -106,10 +110,20 @@ class PlanFold:
             self._move(task, item.status, at)
         return task
 
-    def _id_of(self, key: str) -> str:
-        found = self._ids.get(key)
+    def _id_of(self, key: str, fresh: bool = False) -> str:
+        """The task of the item that has this key now: a list that was begun anew gives the same keys to other items."""
+        found, times = self._named(key, 1), 1
+        while (later := self._named(key, times + 1)) in self._tasks:
+            found, times = later, times + 1
+        if fresh and found in self._tasks and self._tasks[found].title != key:
+            found = later  # one that has its key for a title was only heard of, until now
+        return found
+
+    def _named(self, key: str, times: int) -> str:
+        name = key if times == 1 else f"{key}\0{times}"
+        found = self._ids.get(name)
         if found is None:
-            found = self._ids[key] = stable_id(self.id, "item", key, length=AGENT_LENGTH)
+            found = self._ids[name] = stable_id(self.id, "item", name, length=AGENT_LENGTH)
         return found
 
     def _move(self, task: _Task, status: str, at: float) -> None:

@@ -163,6 +163,9 @@ class PlanItem(NamedTuple):
     instructions: str | None = None
     depends_on: tuple[str, ...] | None = None
     """Keys of items; in a change by `key`, those that are added."""
+    where: Literal["any", "new", "known"] = "any"
+    """In a change by `key`: `new`, an item that was made anew (one that had the key until now is no longer in the list);
+    `known`, nothing unless there is such an item."""
 
 
 class Plan(NamedTuple):

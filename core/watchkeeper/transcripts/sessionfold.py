@@ -286,7 +286,7 @@ class SessionFold:
         row["message_tokens"] = total = row["message_tokens"] + tokens
         self.batch.texts[agent.id, seq] = text
         self.into["messages"].append((agent.id, seq, role, text, tokens, total, at))
-        self.batch.indexed.append((self.id, indexed_text(content, self.id)))
+        self.batch.indexed.append((self.id, indexed_text(content)))
 
     def _tool_call(self, record: ToolCall) -> None:
         agent = self.agent(record.agent)
@@ -327,7 +327,7 @@ class SessionFold:
             plan = self._plans[owner.id] = PlanFold.load(self._cursor, owner.id)
         at = self._time(record.at)
         moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
-        if self.row["current_plan_id"] is None or record.plan == MAIN:
+        if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
             self.row["current_plan_id"] = plan.id
         if moved is None:
             return

@@ -208,6 +208,35 @@ def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(sto
     assert store.counts()["plan_revisions"] == 5
 
 
+def test_an_update_of_a_task_that_there_is_not_makes_none(store: Store, logs: Path) -> None:
+    log = Log()
+    for id, task, said, outcome in (
+        ("t1", "7", "Task not found", {"success": False, "taskId": "7", "error": "Task not found"}),
+        ("t2", "8", "Updated task #8 status", {"success": True, "taskId": "8"}),
+    ):
+        log.reply(call("TaskUpdate", id, taskId=task, status="in_progress"), id=f"m{id}", stop="tool_use")
+        log.result(id, said, toolUseResult=outcome)
+    store.run(log.write(logs))
+    # The second stood in a list that was made elsewhere.
+    assert store.all("SELECT title, status FROM tasks") == [("8", "running")]
+    assert store.counts()["plan_revisions"] == 1
+
+
+def test_ids_that_a_list_begun_anew_gives_once_more_are_of_other_tasks(store: Store, logs: Path) -> None:
+    log = Log()
+    for id, task, title in (("t1", "1", "Read"), ("t2", "2", "Write"), ("t3", "1", "Sing")):
+        log.reply(call("TaskCreate", id, subject=title), id=f"m{id}", stop="tool_use")
+        log.result(id, f"Task #{task} created successfully: {title}", toolUseResult={"task": {"id": task, "subject": title}})
+    path = log.write(logs)
+    store.run(path)
+    log.reply(call("TaskUpdate", "t4", taskId="1", status="completed"), id="m4", stop="tool_use")
+    log.result("t4", "Updated task #1 status", toolUseResult={"success": True, "taskId": "1"})
+    log.write(logs)
+    store.run(path)
+    tasks = store.all("SELECT title, status FROM tasks ORDER BY position")
+    assert tasks == [("Read", "dropped"), ("Write", "pending"), ("Sing", "done")]
+
+
 def test_errors_retries_and_interruptions_are_events_and_counted(store: Store, logs: Path) -> None:
     log = Log()
     log.add("system", subtype="api_error", error={"status": 529, "error": {"error": {"message": "Overloaded"}}}, retryInMs=500)

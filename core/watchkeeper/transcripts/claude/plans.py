@@ -19,6 +19,7 @@ _STATUS: dict[str, Status] = {
     "deleted": "dropped",
 }
 _CREATED = re.compile(r"Task #(\S+) created")
+_UPDATED = ("taskId", "subject", "description", "status", "addBlockedBy")
 CALLS_KEPT = 200
 
 
@@ -28,15 +29,18 @@ class PlanBook:
     def __init__(self) -> None:
         self._creating: dict[str, list[str]] = {}
         """`TaskCreate` calls that wait for the item's id → subject and description."""
+        self._updating: dict[str, dict[str, Any]] = {}
+        """`TaskUpdate` calls that wait for their result → what they change."""
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> PlanBook:
         book = cls()
         book._creating = {key: list(value) for key, value in state.get("creating", {}).items()}
+        book._updating = dict(state.get("updating", {}))
         return book
 
     def save(self) -> dict[str, Any]:
-        return {"creating": self._creating}
+        return {"creating": self._creating, "updating": self._updating}
 
     def called(
         self, agent: str, name: str, call_id: str, arguments: dict[str, Any], at: float | None, found: list[Record]
@@ -52,15 +56,21 @@ class PlanBook:
                 self._creating[call_id] = [subject, text_of(arguments.get("description")) or ""]
                 if len(self._creating) > CALLS_KEPT:
                     self._creating.pop(next(iter(self._creating)))
-        elif name == "TaskUpdate":
-            item = _update(arguments)
-            if item is not None:
-                found.append(Plan(agent, name, [item], whole=False, at=at))
+        elif name == "TaskUpdate" and (item := _update(arguments)) is not None:
+            self._updating[call_id] = {name: arguments[name] for name in _UPDATED if name in arguments}
+            if len(self._updating) > CALLS_KEPT:
+                self._updating.pop(next(iter(self._updating)))
+            found.append(Plan(agent, name, [item._replace(where="known")], whole=False, at=at))
 
     def answered(
         self, agent: str, call_id: str, outcome: dict[str, Any], text: str, at: float | None, found: list[Record]
     ) -> None:
-        """The result of `TaskCreate` tells the item's id."""
+        """The result of `TaskCreate` tells the item's id; that of `TaskUpdate`, whether there is such an item."""
+        update = self._updating.pop(call_id, None)
+        if update is not None and outcome.get("success") is not False and not text.startswith("Task not found"):
+            changed = _update(update)
+            if changed is not None:
+                found.append(Plan(agent, "TaskUpdate", [changed], whole=False, at=at))
         created = self._creating.pop(call_id, None)
         if created is None:
             return
@@ -69,7 +79,7 @@ class PlanBook:
         if item_id is None:
             match = _CREATED.search(text)
             item_id = match[1] if match else call_id
-        item = PlanItem(item_id, created[0], "pending", created[1] or None)
+        item = PlanItem(item_id, created[0], "pending", created[1] or None, where="new")
         found.append(Plan(agent, "TaskCreate", [item], whole=False, at=at))
 
 
