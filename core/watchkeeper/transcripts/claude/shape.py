@@ -41,6 +41,7 @@ class Outcome(TypedDict, total=False):
     name: Any
     isAsync: Any
     status: Any
+    success: Any
     description: Any
     prompt: Any
     task: Any
