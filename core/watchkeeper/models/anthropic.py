@@ -165,7 +165,7 @@ class AnthropicModel:
                 for delta in assembler.feed_whole(await json_body(response, self._timeouts)):
                     yield delta
                 return
-            async with aclosing(decoded_events(type(stream).raw_events(response), self._timeouts)) as events:
+            async with aclosing(decoded_events(type(stream).raw_events, response, self._timeouts)) as events:
                 async for event in events:
                     shown = assembler.feed(event)
                     if shown is not None:

@@ -50,6 +50,15 @@ class _Open:
 
     block: Block
     raw_input: list[str] = field(default_factory=list)
+    pieces: dict[str, list[str]] = field(default_factory=dict)
+    """Field of the block → the texts that deltas added to it, in order: joining them once costs what they are long."""
+
+    def whole(self) -> Block:
+        """The block with all that was added."""
+        for key, pieces in self.pieces.items():
+            self.block[key] = "".join([self.block[key], *pieces])
+        self.pieces = {}
+        return self.block
 
 
 class ReplyAssembler:
@@ -70,6 +79,7 @@ class ReplyAssembler:
         self._blocks: dict[int, _Open] = {}
         self._usage: dict[str, int] = {}
         self._chars = 0
+        self._held = 0
 
     def feed(self, event: Any) -> Delta | None:
         """Take one decoded event; what of it is worth showing, if anything."""
@@ -119,7 +129,7 @@ class ReplyAssembler:
         content = []
         for index in sorted(self._blocks):
             opened = self._blocks[index]
-            block = opened.block
+            block = opened.whole()
             if "input" in block or opened.raw_input:
                 block["input"] = self._parse_input(block, "".join(opened.raw_input))
             if block.get("type") == "text" and not _has_text(block):
@@ -168,9 +178,12 @@ class ReplyAssembler:
         for key in _TEXTS.get(block["type"], ()):
             if not isinstance(block.get(key, ""), str):
                 raise BrokenStream(f"a {block['type']} block whose {key} is no text")
-        self._blocks[index] = _Open(dict(block))
+        self._blocks[index] = opened = _Open(dict(block))
+        if isinstance(block.get("citations"), list):
+            opened.block["citations"] = list(block["citations"])
+        self._keep(block)
         text = block.get("text") if block["type"] == "text" else None
-        return self._shown("text", text) if isinstance(text, str) and text else None
+        return self._shown("text", text, kept=True) if isinstance(text, str) and text else None
 
     def _delta(self, event: dict[str, Any]) -> Delta | None:
         delta, index = event.get("delta"), event.get("index")
@@ -183,10 +196,11 @@ class ReplyAssembler:
                 raise BrokenStream("tool input that is no text")
             opened.raw_input.append(partial)
             return self._shown("tool_input", partial)
-        _merge(opened.block, delta)
+        self._keep([value for key, value in delta.items() if key not in _FIXED])
+        _merge(opened, delta)
         for key, kind in DELTA_KINDS.items():
             if isinstance(delta.get(key), str):
-                return self._shown(kind, delta[key])
+                return self._shown(kind, delta[key], kept=True)
         return None
 
     def _message_delta(self, event: dict[str, Any]) -> None:
@@ -206,11 +220,17 @@ class ReplyAssembler:
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS_REPORTED:
                 self._usage[key] = value
 
-    def _shown(self, kind: Any, text: str) -> Delta | None:
+    def _shown(self, kind: Any, text: str, *, kept: bool = False) -> Delta | None:
         self._chars += len(text)
-        if self._chars > MAX_REPLY_CHARS:
-            raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
+        if not kept:
+            self._keep(text)
         return Delta(kind, text) if text else None
+
+    def _keep(self, value: Any) -> None:
+        """Note what comes to be held of the reply, which no server may make endless."""
+        self._held += _size(value)
+        if self._held > MAX_REPLY_CHARS:
+            raise BrokenStream(f"a reply of more than {MAX_REPLY_CHARS:,} characters")
 
     def _parse_input(self, block: Block, raw: str) -> Any:
         if not raw.strip():
@@ -253,22 +273,35 @@ def excerpt(value: object) -> str:
     return flat if len(text) <= EXCERPT_CHARS else f"{flat[:EXCERPT_CHARS]}…"
 
 
-def _merge(block: Block, delta: dict[str, Any]) -> None:
+def _merge(opened: _Open, delta: dict[str, Any]) -> None:
     """Fold a delta of any kind into its block: strings grow, a citation joins its list, the rest is set."""
+    block = opened.block
     for key, value in delta.items():
         if key in _FIXED:
             continue
         if key == "citation":
-            earlier = block.get("citations")
-            block["citations"] = [*(earlier if isinstance(earlier, list) else []), value]
+            if not isinstance(block.get("citations"), list):
+                block["citations"] = []
+            block["citations"].append(value)
         elif key == "signature" and isinstance(value, str):
             block[key] = value  # sent once, whole
         elif isinstance(block.get(key), str):
             if not isinstance(value, str):
                 raise BrokenStream(f"a delta whose {excerpt(key)} is no text")
-            block[key] += value
+            opened.pieces.setdefault(key, []).append(value)
         else:
             block[key] = value
+
+
+def _size(value: Any) -> int:
+    """About how many characters a value of JSON takes."""
+    if isinstance(value, str):
+        return len(value)
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    if isinstance(value, dict):
+        return 1 + sum(len(key) + _size(one) for key, one in value.items())
+    return 1
 
 
 def _has_text(block: Block) -> bool:
