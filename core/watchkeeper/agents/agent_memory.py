@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from watchkeeper.memory.history import needed_from, uncovered_from
 from watchkeeper.memory.state import Change, ContextLimits, ContextState
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.memory import Content, Role
@@ -12,8 +13,8 @@ from watchkeeper.store import agents, artifacts, memory
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
-WHOLE_UP_TO = 5_000
-"""Messages of an agent that are read back whole when its loop starts."""
+MOST_REREAD = 5_000
+"""Messages that a digest stands in for until a summary is there: of more than these, the summary reads the digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,35 +104,45 @@ class AgentMemory:
     def __init__(self, state: ContextState, agent_id: str) -> None:
         self.state = state
         self.agent_id = agent_id
+        self._forgotten_at = 0
+        """The version of the view at which messages were let go last."""
 
     @classmethod
     def empty(cls, limits: ContextLimits, counter: TokenCounter, agent_id: str, at: float) -> AgentMemory:
         return cls(ContextState(limits, counter, agent_id=agent_id, at=at), agent_id)
 
     @classmethod
-    def load(cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter, *, whole: bool = False) -> AgentMemory:
-        """The memory as it was committed.
-
-        All messages are read, which undo needs, unless there are more than `WHOLE_UP_TO`: then only those that the
-        current view does not cover, and the first. `whole` reads all of them, however many.
-        """
+    def load(cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter) -> AgentMemory:
+        """The memory as it was committed: the messages that the current view shows, and the first."""
         row = reads.one("SELECT view_version, last_seq, message_tokens FROM agents WHERE id = ?", (agent_id,))
-        whole = whole or row[1] <= WHOLE_UP_TO
         views = memory.load_views(reads, agent_id)
         current = next(view for view in views if view.version == row[0])
-        messages = memory.load_messages(reads, agent_id, 1, None if whole else 1)
-        if not whole and current.verbatim_from is not None:
-            messages += memory.load_messages(reads, agent_id, max(2, current.verbatim_from))
+        messages = memory.load_messages(reads, agent_id, 1, 1)
+        start = needed_from(current)
+        if uncovered_from(current) - start > MOST_REREAD:
+            start = uncovered_from(current)
+        if start <= row[1]:
+            messages += memory.load_messages(reads, agent_id, max(2, start))
         state = ContextState.restore(
             limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0], total_tokens=row[2]
         )
         return cls(state, agent_id)
 
-    def load_earlier(self, reads: Any) -> None:
-        """Read the messages that were left out when the memory was loaded: an older view may show them."""
-        first = self.state.messages[0].seq if self.state.messages else self.state.last_seq + 1
-        if first > 1:
-            self.state.load_earlier(memory.load_messages(reads, self.agent_id, 1, first - 1))
+    def reach(self, reads: Any, move: Literal["undo", "redo"]) -> None:
+        """Read the messages that the view which `move` leads to shows, and this one does not.
+
+        Raises:
+            ValueError: there is nothing to undo, or to redo.
+        """
+        missing = self.state.missing_for(move)
+        if missing is not None:
+            self.state.load_earlier(memory.load_messages(reads, self.agent_id, *missing))
+
+    def forget_covered(self) -> None:
+        """Let go of the messages that the view covers. Only while everything that was appended is committed."""
+        if self.state.view.version != self._forgotten_at:
+            self._forgotten_at = self.state.view.version
+            self.state.forget_covered()
 
     def append(self, role: Role, content: Content, *, at: float) -> Recorded:
         """Add a message. Raises `WindowTooSmall` never; the next `render` does."""

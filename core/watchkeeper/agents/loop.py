@@ -196,6 +196,7 @@ class AgentLoop:
     async def _make_room(self) -> None:
         """Before a call: keep the bound, publish a compaction that is ready, begin one that is due. Waits for no model."""
         self._pin()
+        self.memory.forget_covered()
         state, now = self.memory.state, self._environment.clock.now()
         state.set_limits(self._limits, self._environment.calibrations.of(self._agent.model).ratio)
         change = state.fit(at=now)

@@ -48,7 +48,7 @@ class Books:
         newest = ordered[-1].seq if ordered else 0
         if ordered and ordered[0].seq == 1:
             books.first = ordered[0]
-        books.last_seq = max(newest, books.uncovered_from(books.view) - 1)
+        books.last_seq = max(newest, history.uncovered_from(books.view) - 1)
         if newest == books.last_seq:  # else the view covers everything, and an older message alone is no tail
             start = len(ordered) - 1
             while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
@@ -97,6 +97,13 @@ class Books:
         for message in messages:
             self._look_at(message)
 
+    def forget_before(self, seq: int) -> None:
+        """Let go of the messages before `seq`; the first one stays where it is known."""
+        if not self.messages or self.messages[0].seq >= seq:
+            return
+        del self.messages[: seq - self.messages[0].seq]
+        self.odd = {known: content for known, content in self.odd.items() if known >= seq or known == 1}
+
     def _look_at(self, message: Message) -> None:
         content = shown(message.content)
         if content is not message.content:
@@ -120,19 +127,13 @@ class Books:
         self.view = view
         return view
 
-    def uncovered_from(self, view: View) -> int:
-        """The first message that `view` does not cover, whether it exists yet or not."""
-        if view.verbatim_from is not None:
-            return view.verbatim_from
-        return max((observation.covers[1] for observation in view.observations), default=0) + 1
-
     def tail(self, view: View) -> Sequence[Message]:
         """The messages that `view` does not cover.
 
         Raises:
             ValueError: they are not loaded.
         """
-        start = self.uncovered_from(view)
+        start = history.uncovered_from(view)
         if start > self.last_seq:
             return []
         base = self.messages[0].seq if self.messages else self.last_seq + 1

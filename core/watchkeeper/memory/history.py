@@ -15,6 +15,24 @@ def provisional(view: View) -> bool:
     return any(observation.provisional for observation in view.observations)
 
 
+def uncovered_from(view: View) -> int:
+    """The first message that `view` does not cover, whether it exists yet or not."""
+    if view.verbatim_from is not None:
+        return view.verbatim_from
+    return max((observation.covers[1] for observation in view.observations), default=0) + 1
+
+
+def needed_from(view: View) -> int:
+    """The first message that somebody may still read for `view`: one that it shows, or one that only a digest stands in
+    for until a summary is there."""
+    start = uncovered_from(view)
+    for observation in reversed(view.observations):
+        if not observation.provisional:
+            break
+        start = observation.covers[0]
+    return start
+
+
 def undo_target(views: Mapping[int, View], current: View) -> View:
     """The view before the last compaction, skipping provisional ones.
 

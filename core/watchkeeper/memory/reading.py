@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
+from watchkeeper.memory import history
 from watchkeeper.memory.assembly import Assembly, assemble, pinnable
 from watchkeeper.memory.books import Books
 from watchkeeper.memory.changes import ContextLimits, WindowTooSmall
@@ -130,6 +131,16 @@ class ContextReading:
             raise WindowTooSmall(self.tokens, self.limit)
         return self._assembly.rendering.items[:]
 
+    def missing_for(self, move: Literal["undo", "redo"]) -> tuple[int, int] | None:
+        """The first and last message to be given to `load_earlier` before that move; None where all are there.
+
+        Raises:
+            ValueError: there is nothing to undo, or to redo.
+        """
+        start = history.needed_from(self._target(move))
+        base = self.messages[0].seq if self.messages else self.last_seq + 1
+        return (start, base - 1) if start < base else None
+
     def needs_compaction(self) -> bool:
         """Whether the threshold is reached; never right after an undo, which would only be undone itself."""
         return not self._held and self.tokens >= self.threshold
@@ -138,6 +149,13 @@ class ContextReading:
     def held(self) -> bool:
         """Whether automatic passes wait, because somebody undid one."""
         return self._held
+
+    def _target(self, move: Literal["undo", "redo"]) -> View:
+        if move == "undo":
+            return history.undo_target(self._books.views, self.view)
+        if not self._books.redo:
+            raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
+        return self._books.views[self._books.redo[-1]]
 
     @property
     def _pinned(self) -> Message | None:

@@ -122,6 +122,18 @@ class ContextState(ContextReading):
         self.limits = limits
         self.calibration = calibration
 
+    def forget_covered(self) -> None:
+        """Let go of the messages that nothing reads any more as long as the view stays: what a context takes in memory
+        is bounded by its window then. For callers that store each `Change`; see `missing_for`."""
+        start = history.uncovered_from(self.view)
+        for observation in reversed(self.view.observations):
+            again = self.covered_by(observation) if observation.provisional else ()
+            # A summary reads what a digest stands in for, but never more than the window holds.
+            if not again or again[-1].total_tokens - again[0].total_tokens + again[0].tokens > self.limit:
+                break
+            start = observation.covers[0]
+        self._books.forget_before(start)
+
     def load_earlier(self, messages: Sequence[Message]) -> None:
         """Messages before the first one loaded, consecutive up to it: views that show them can be gone back to."""
         self._books.load_earlier(messages)
@@ -138,10 +150,6 @@ class ContextState(ContextReading):
     def descends_from(self, version: int) -> bool:
         """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by hand."""
         return self._books.descends_from(version)
-
-    def reset_epoch(self) -> None:
-        """Whatever is in flight is abandoned (agent reset, re-run, session ended)."""
-        self.epoch += 1
 
     def digest(
         self,
@@ -262,9 +270,8 @@ class ContextState(ContextReading):
         Raises:
             ValueError: there is none, or it does not fit any more; the message says why, and by how much.
         """
-        target = history.undo_target(self._books.views, self.view)
         leaving = self.view.version
-        change = self._point_at(target, "undo", at)
+        change = self._point_at(self._target("undo"), "undo", at)
         self._books.redo.append(leaving)
         return change
 
@@ -274,10 +281,8 @@ class ContextState(ContextReading):
         Raises:
             ValueError: nothing was undone, or a newer view came since, or it does not fit any more.
         """
-        if not self._books.redo:
-            raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
         kept = self._books.redo[:-1]
-        change = self._point_at(self._books.views[self._books.redo[-1]], "redo", at)
+        change = self._point_at(self._target("redo"), "redo", at)
         self._books.redo = kept
         self._held = bool(kept)
         return change
@@ -323,14 +328,14 @@ class ContextState(ContextReading):
         return self._take(fitted, "digest" if fitted.new else "elision", at)
 
     def _take(self, fitted: fitting.Fitted, reason: str, at: float) -> Change:
-        before, removed_before = self.tokens, self._books.uncovered_from(self.view)
+        before, removed_before = self.tokens, history.uncovered_from(self.view)
         view = self._enter(fitted.view, reason, at)
         shared = fitted.assembly.rendering.shared_with(self._assembly.rendering)
         self._assembly = fitted.assembly
         self._books.next_observation += len(fitted.new)
         if fitted.new:
             self._held = False  # the bound forced it, or somebody asked
-        start = self._books.uncovered_from(view)
+        start = history.uncovered_from(view)
         self.notebook.forget(start)
         return Change(
             observations=fitted.new,
@@ -350,8 +355,8 @@ class ContextState(ContextReading):
 
     def _point_at(self, target: View, reason: str, at: float) -> Change:
         books = self._books
-        before, start_before = self.tokens, books.uncovered_from(books.view)
-        start = books.uncovered_from(target)
+        before, start_before = self.tokens, history.uncovered_from(books.view)
+        start = history.uncovered_from(target)
         parts = target
         assembly = self._assemble(target)
         if (target.verbatim_from is None and start <= books.last_seq) or assembly.tokens > self.limit:

@@ -198,8 +198,9 @@ class CommandQueue:
         agent = self._agent(command)
         if self.compactions.is_about(agent.id):
             raise NotYet
-        memory = self.memory_of(agent, whole=True)
+        memory = self.memory_of(agent)
         at = self._host.environment.clock.now()
+        memory.reach(self._store, "undo" if command.kind == "undo" else "redo")
         change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
         recorded = memory.record(change)
         said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
@@ -284,16 +285,14 @@ class CommandQueue:
 
     # --- who is meant ------------------------------------------------------------------------------------------
 
-    def memory_of(self, agent: Agent, *, whole: bool = False) -> AgentMemory:
+    def memory_of(self, agent: Agent) -> AgentMemory:
         """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
         loop = self._host.loop_of(agent.id)
         if loop is not None:
-            if whole:
-                loop.memory.load_earlier(self._store)
             return loop.memory
         environment = self._host.environment
         specs = Toolbox(environment, agent, AgentControl()).specs()
-        return AgentMemory.load(self._store, agent.id, limits_of(environment, agent, specs), environment.counter, whole=whole)
+        return AgentMemory.load(self._store, agent.id, limits_of(environment, agent, specs), environment.counter)
 
     def _agent(self, command: Command) -> Agent:
         agent = agents.load(self._store, command.agent_id) if command.agent_id else None

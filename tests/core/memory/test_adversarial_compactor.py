@@ -175,7 +175,6 @@ STEPS = st.one_of(
     st.tuples(st.just("digest"), st.one_of(st.none(), st.integers(0, 60)), st.booleans()),
     st.tuples(st.just("limits"), st.sampled_from([300, 1_000, 3_000]), st.booleans()),
     st.tuples(st.just("restart"), st.just(0), st.booleans()),
-    st.tuples(st.just("reset"), st.just(0), st.booleans()),
 )
 
 
@@ -240,8 +239,6 @@ def test_a_pass_may_land_at_any_time(steps: list[tuple[str, Any, bool]], window:
                 before = state.view
                 outcome = compactor.republish(prepared, at=0.0)
                 assert outcome.applied or (outcome.reason and state.view is before)
-        elif kind == "reset":
-            state.reset_epoch()
         check(state, stored, run)
 
 

@@ -125,18 +125,6 @@ async def test_a_pass_given_up_at_an_await_leaves_nothing_behind(state: ContextS
     assert (await compactor.run(8, at=0.0)).applied
 
 
-async def test_a_rerun_under_a_pass_voids_it(state: ContextState) -> None:
-    fill(state, 12)
-    compactor = Compactor(state, Summariser("They talked."))
-    prepared = await compactor.prepare(begun(compactor, 8))
-    state.reset_epoch()
-    outcome = compactor.publish(prepared, at=0.0)
-    assert not outcome.applied
-    assert "changed by hand" in outcome.reason
-    assert not compactor.is_compacting
-    assert state.view.version == 1
-
-
 @pytest.mark.parametrize("change", ["undo", "digest"])
 async def test_a_change_of_view_by_hand_voids_a_pass(state: ContextState, change: str) -> None:
     fill(state, 12)

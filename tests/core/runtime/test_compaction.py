@@ -11,6 +11,7 @@ from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work, passes
 from tests.support.scripted import PlannedRun, call, said, task
 
+from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
 from watchkeeper.runtime.command_queue import CommandQueue
 
@@ -200,8 +201,7 @@ async def test_undo_restores_the_view_before_and_keeps_the_turns_since(bench: Be
     assert bench.state["agents"][-1]["messages"] == agent["messages"]
 
 
-async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("watchkeeper.agents.agent_memory.WHOLE_UP_TO", 3)
+async def test_undo_reaches_messages_that_the_loop_had_left_unread(bench: Bench) -> None:
     work = Work(count=12)
     work.hold_turn = 10
     bench.start(work, window=60_000)
@@ -270,3 +270,22 @@ async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it
     assert landed["status"] == "applied"
     assert 0 < landed["tokens_after"] < landed["tokens_before"]
     assert landed["worth"]["tokens_not_sent"] > 0
+
+
+async def test_an_agent_keeps_in_memory_only_what_its_context_shows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, list[int]] = {}
+    append = AgentMemory.append
+
+    def counting(memory: AgentMemory, *args: Any, **kwargs: Any) -> Any:
+        recorded = append(memory, *args, **kwargs)
+        kept.setdefault(memory.agent_id, []).append(len(memory.state.messages))
+        return recorded
+
+    monkeypatch.setattr(AgentMemory, "append", counting)
+    bench.start(Work(count=80, words=450), window=12_000)
+    assert (await bench.run()).exit_code == 0
+    assert len([one for one in passes(bench) if one["status"] == "applied"]) > 2
+    lengths = max(kept.values(), key=len)
+    assert len(lengths) > 150
+    assert max(lengths) < 60
+    bench.assert_sound()
