@@ -16,6 +16,11 @@ from watchkeeper.agents.tools.workers import WorkerPool
 Run = Callable[..., Awaitable[ToolResult]]
 
 
+@pytest.fixture(autouse=True)
+def _real_databases(as_users_have_them: None) -> None:
+    """Whatever happens to a disk happens to what a user has on it."""
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
     folder = tmp_path / "workspace"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,10 @@ HOSTILE = (
 )
 
 
-def create(path: Path) -> Connection:
-    """A database with the program's schema and no rows."""
-    connection = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=OFF")
+@functools.cache
+def _schema() -> Connection:
+    """The program's schema in memory, made once."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
     for statement in [*statements(FIRST), *statements(SECOND)]:
         connection.execute(statement)
     connection.execute(
@@ -36,6 +36,15 @@ def create(path: Path) -> Connection:
     )
     connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+    return connection
+
+
+def create(path: Path) -> Connection:
+    """A database with the program's schema and no rows."""
+    connection = sqlite3.connect(str(path), isolation_level=None, check_same_thread=False)
+    _schema().backup(connection)
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=OFF")
     return connection
 
 

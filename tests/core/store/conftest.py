@@ -16,6 +16,11 @@ from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Writer
 
 
+@pytest.fixture(autouse=True)
+def _real_databases(as_users_have_them: None) -> None:
+    """What they are like is what is tested here."""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "watchkeeper.db"

@@ -1,0 +1,55 @@
+"""What all rooms' tests share: a new database is a copy of one that was migrated once, and no commit waits for the disk.
+
+Both are for tests alone, in their own process; what they start beside it makes and keeps databases as users' programs do,
+and so do the tests of the store and of faults, by `as_users_have_them`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection
+
+_prepare_file, _configure = database._prepare_file, database._configure
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _databases_at_hand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("schema")
+    database.open_writable(folder / "migrated.db").close()
+    migrated = (folder / "migrated.db").read_bytes()
+
+    def copy(path: Path) -> None:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            copied = folder / f"{os.urandom(8).hex()}.db"
+            copied.touch(0o600)
+            copied.write_bytes(migrated)
+            try:
+                os.link(copied, path)  # whole, and never over what another thread has made meanwhile
+            except OSError:
+                pass  # it is there already, or on another file system: then it is made as usual
+            finally:
+                copied.unlink()
+        _prepare_file(path)
+
+    def configure(connection: Connection, path: Path) -> None:
+        _configure(connection, path)
+        connection.execute("PRAGMA synchronous=OFF")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_prepare_file", copy)
+        patch.setattr(database, "_configure", configure)
+        yield
+
+
+@pytest.fixture
+def as_users_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Databases are made by their migrations, and kept with `synchronous=FULL`."""
+    monkeypatch.setattr(database, "_prepare_file", _prepare_file)
+    monkeypatch.setattr(database, "_configure", _configure)
