@@ -97,10 +97,9 @@ def session_word(session_id: str) -> str:
     return "\ue000" + "".join(character for character in session_id.lower() if character.isalnum())
 
 
-def indexed_text(content: Any, session_id: str | None) -> str:
-    """What is indexed of a message with this content: its words, and its session's."""
-    text = tokenizable(words_of(content))
-    return f"{text}\n{session_word(session_id)}" if session_id else text
+def indexed_text(content: Any) -> str:
+    """What is indexed of a message with this content, besides its session's word."""
+    return tokenizable(words_of(content))
 
 
 def index_batch(
@@ -186,7 +185,7 @@ def _next_texts(connection: Connection, through: int, most_messages: int, most_c
     texts: list[_Text] = []
     characters = 0
     for message_id, session_id, content in connection.execute(_NEXT, (through, most_messages)):
-        texts.append((message_id, session_id or "", indexed_text(decode(content), session_id)))
+        texts.append((message_id, session_id or "", indexed_text(decode(content))))
         characters += len(content)
         if characters >= most_characters:
             return texts, True
@@ -206,8 +205,9 @@ def _add(connection: Connection, texts: list[_Text]) -> None:
             )
             connection.execute(f"INSERT INTO {name} ({name}, rank) VALUES ('automerge', ?)", (MERGED_SEGMENTS,))  # noqa: S608
         connection.executemany(
-            f"INSERT INTO {name} (rowid, text) VALUES (?, ?)",  # noqa: S608 - a number
-            [(message_id, text) for message_id, _, text in of_part],
+            # SQLite puts the two together: in Python, the word's odd character makes every letter of the text take two bytes.
+            f"INSERT INTO {name} (rowid, text) VALUES (?, ? || char(10) || ?)",  # noqa: S608 - a number
+            [(message_id, text, session_word(session_id) if session_id else "") for message_id, session_id, text in of_part],
         )
     connection.execute("UPDATE message_index SET indexed_through = ?", (texts[-1][0],))
 

@@ -8,7 +8,7 @@ began elsewhere than where the row says is given up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,8 +116,19 @@ def _one(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> in
     return int(connection.execute(sql, parameters).fetchone()[0])
 
 
+_MANY = 40
+_RECORDS = "SELECT r.digest, r.agent_id, r.seq FROM transcript_records r"
+
+
 def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, tuple[str, int]]:
     """Of those digests that were imported: agent and `seq` of the messages that the records became."""
+    if len(digests) > _MANY:
+        # Records of one file have numbers near each other: mostly there are none between them, or few.
+        between, most = (min(digests), max(digests)), len(digests) // 4
+        near = cursor.execute(f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? LIMIT ?", (*between, most)).fetchall()
+        if len(near) < most:
+            wanted = set(digests)
+            return {row[0]: (row[1], row[2]) for row in near if row[0] in wanted}
     found = cursor.execute(
         "SELECT r.digest, r.agent_id, r.seq FROM json_each(?) j CROSS JOIN transcript_records r ON r.digest = j.value",
         (encode(list(digests)),),
@@ -293,10 +304,10 @@ def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
     return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
 
 
-def raw_kept(cursor: Any, path: str, session_id: str, texts: Collection[str]) -> Counter[str]:
-    """Which of these texts are kept raw of a file, and how often; nothing else of the file stays in memory."""
+def raw_kept(cursor: Any, path: str, session_id: str) -> Counter[int]:
+    """The hashes of the texts that are kept raw of a file, and how often; nothing else of the file stays in memory."""
     rows = cursor.execute("SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path))
-    return Counter(row[0] for row in rows if row[0] in texts)
+    return Counter(hash(row[0]) for row in rows)
 
 
 _INSERTS = {

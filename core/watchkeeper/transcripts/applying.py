@@ -11,6 +11,7 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.message_index import index_inserted
 from watchkeeper.transcripts.batch import Batch
+from watchkeeper.transcripts.keptraw import KeptRaw
 from watchkeeper.transcripts.records import Raw, Record, Session, Skipped
 from watchkeeper.transcripts.sessionfold import SessionFold
 
@@ -32,8 +33,8 @@ class Chunk:
     """The first of its file in this import."""
     again: bool = False
     """The file was rewritten or cut: all of it is read once more, and what is here already is recognised."""
-    reread: bool = False
-    """As `again`, for every chunk of such a reading."""
+    kept: KeptRaw | None = None
+    """What was kept raw before, for every chunk of a reading once more."""
     follows: bool = False
     """An earlier chunk of this import comes before it."""
     begins: int = 0
@@ -55,7 +56,7 @@ class Chunk:
     def next(self) -> Chunk:
         """The chunk that begins where this one ends."""
         return Chunk(
-            self.path, self.stored_path, self.program, None, reread=self.reread, follows=True, begins=self.read_bytes,
+            self.path, self.stored_path, self.program, None, kept=self.kept, follows=True, begins=self.read_bytes,
             line=self.line, written_at=self.written_at,
         )  # fmt: skip
 
@@ -102,7 +103,9 @@ def _apply_chunk(
     fold = sessions.get((chunk.program, key)) if key else None
     if key and fold is None:
         fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
-    kept: Counter[str] | None = None
+    kept = chunk.kept
+    if kept is not None:
+        kept.begin(chunk.begins)
     last: SessionFold | None = None
     tally = [0, 0]
     named_first = next((each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None)
@@ -131,11 +134,7 @@ def _apply_chunk(
             counts.read += 1
         elif type(outcome) is Raw:
             text = _text(data)
-            if chunk.reread and kept is None:
-                texts = {_text(each) for _, each, records in chunk.groups if any(type(record) is Raw for record in records)}
-                kept = rows.raw_kept(batch.cursor, chunk.stored_path, fold.id, texts)
-            if kept is not None and kept[text] > 0:
-                kept[text] -= 1
+            if kept is not None and kept.holds(batch.cursor, chunk.stored_path, fold.id, text):
                 counts.skipped["kept raw already"] += 1
                 tally[1] += 1
                 continue

@@ -60,12 +60,12 @@ class Batch:
     """Agents that were asked after, or are not written yet, and their sessions."""
     records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     """Digests of records that were looked up: the messages that they became, or None."""
-    texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Messages that are not written yet, by agent and `seq`."""
     indexed: list[tuple[str, str]] = field(default_factory=list)
-    """Of the same messages, in the order of their rows: session, and what is indexed."""
+    """Of the messages that are not written yet, in the order of their rows: session, and what is indexed."""
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
+    _texts: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Messages that are not written yet, by agent and `seq`: as many as were there when one was last asked for."""
 
     def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[Anchor]:
         """Ask at once what of these groups is here already: one question costs as much as one record's."""
@@ -77,8 +77,7 @@ class Batch:
             for record in group:
                 kind = type(record)
                 if kind is ModelCall:
-                    if record.key:  # type: ignore[union-attr]
-                        keys.append(record.key)  # type: ignore[union-attr]
+                    keys.append(record.key)  # type: ignore[union-attr]
                 elif anchor is _NO_ANCHOR and kind in kinds and (kind not in _BESIDE or record.uid):  # type: ignore[union-attr]
                     uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
                     anchor = (record_digest(record.at, kinds[kind], uid), record)  # type: ignore[union-attr]
@@ -86,7 +85,9 @@ class Batch:
         fresh = [digest for digest, _ in anchors if digest and digest not in self.records]
         self.records.update(dict.fromkeys(fresh))
         self.records.update(rows.find_records(self.cursor, fresh))
-        self.stored_calls.update(rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key not in self.calls]))
+        self.stored_calls.update(
+            rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key and key not in self.calls])
+        )
         return anchors
 
     def record(self, digest: int) -> tuple[str, int] | None:
@@ -99,6 +100,14 @@ class Batch:
         """Note which message a record became."""
         self.records[digest] = (agent_id, seq)
         self.into["records"].append((digest, agent_id, seq))
+
+    def text_of(self, agent_id: str, seq: int) -> str | None:
+        """What a message says, as it is stored."""
+        messages = self.into["messages"]
+        for row in messages[len(self._texts) :]:
+            self._texts[row[0], row[1]] = row[3]
+        text = self._texts.get((agent_id, seq))
+        return rows.message_content(self.cursor, agent_id, seq) if text is None else text
 
     def owner(self, agent_id: str) -> str | None:
         """The session of an agent."""

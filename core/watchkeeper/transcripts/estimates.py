@@ -26,7 +26,7 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
     if not isinstance(content, list) or depth > 3:
         return 0, 0
     for block in content:
-        if not isinstance(block, dict) or (len(block) == 2 and "text" in block and "type" in block):
+        if not isinstance(block, dict) or _TELLING.isdisjoint(block):
             continue
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else block.get("data")
@@ -40,3 +40,7 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
             inner = _opaque(inside, depth + 1)
             found, images = found + inner[0], images + inner[1]
     return found, images
+
+
+_TELLING = frozenset({"source", "data", "signature", "content"})
+"""Fields that may hold what no model reads as text; most blocks have none of them."""

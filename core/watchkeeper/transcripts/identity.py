@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import blake2b
 from zlib import crc32
 
@@ -26,7 +27,11 @@ def record_digest(at: float | None, kind: str, uid: str) -> int:
     of its bits tell records of one second apart, all of them those without a time. Equal numbers of different records are
     possible, and found out by what they say.
     """
-    name = f"{kind}\0{uid}".encode("utf-8", "replace")
     if at is None:
-        return int.from_bytes(blake2b(name, digest_size=8).digest()) >> 1
-    return ((int(at) % _SECONDS) << 32) | crc32(name)
+        return int.from_bytes(blake2b(f"{kind}\0{uid}".encode("utf-8", "replace"), digest_size=8).digest()) >> 1
+    return ((int(at) % _SECONDS) << 32) | crc32(uid.encode("utf-8", "replace"), _sum_of(kind))
+
+
+@lru_cache(maxsize=256)
+def _sum_of(kind: str) -> int:
+    return crc32(f"{kind}\0".encode("utf-8", "replace"))

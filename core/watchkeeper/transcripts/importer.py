@@ -39,7 +39,8 @@ BATCH_FILES = 200
 FEW_FILES = 20
 ATTEMPTS = 5
 BREATH_SECONDS = 0.003
-"""The write lock is left free for so long between two batches: runs go on beside an import, and ask every millisecond."""
+"""The write lock is left free for at least so long between two batches: runs go on beside an import, and ask every
+millisecond. Reading the next batch mostly takes longer."""
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
 CHECKPOINT = "PRAGMA wal_autocheckpoint = 4000"
@@ -121,6 +122,7 @@ class Importer:
         self._prices_loaded = False
         self._waiting: Any = None
         """The batch that is being written."""
+        self._free_until = 0.0
         self._totals = (0, 0)
         self._done = [0, 0]
         self._began = time.monotonic()
@@ -232,6 +234,9 @@ class Importer:
             return None
         chunks = pending.chunks
         self._load_prices(chunks)
+        early = self._free_until - time.monotonic()
+        if early > 0 and not self._live:
+            time.sleep(early)
 
         def batch(group: Group) -> Any:
             return apply(Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live), group.connection, chunks)
@@ -253,8 +258,7 @@ class Importer:
             return
         try:
             self._count(submitted)
-            if not self._live:
-                time.sleep(BREATH_SECONDS)
+            self._free_until = time.monotonic() + BREATH_SECONDS
         except WatchkeeperError:
             raise
         except Exception:

@@ -12,6 +12,7 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts import finding, lines, packed
 from watchkeeper.transcripts.applying import Chunk
 from watchkeeper.transcripts.jsontext import parse
+from watchkeeper.transcripts.keptraw import KeptRaw
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Source
 from watchkeeper.transcripts.registry import program_of, programs
 from watchkeeper.transcripts.suspicion import suspicion
@@ -91,34 +92,35 @@ class OpenLog:
         )
         before = None if again else row
         reader: Any = self._program.reader(self._source, before.state["reader"] if before else None)
-        chunk = self._first(again)
+        reread = again or bool(before and before.state.get("reread"))
+        chunk = self._first(again, reread)
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
-        suspects = self._suspects
-        for line in lines.read_lines(file, start):
-            if open_end and not line.data and line.ended:
+        suspects, number = self._suspects, chunk.line
+        for data, line_end, line_size, ended in lines.read_lines(file, start):
+            if open_end and not data and ended:
                 # The newline of a last line that was whole without it.
-                open_end, place = False, line.end
+                open_end, place = False, line_end
                 continue
-            if not line.ended and (line.size > lines.LONGEST_LINE or parse(line.data) is None):
+            if not ended and (line_size > lines.LONGEST_LINE or parse(data) is None):
                 chunk.waiting, open_end = True, False
                 break
-            open_end = not line.ended
-            chunk.line += 1
-            place = line.end
-            clean = line._replace(data=self._redactor.line(line.data)) if suspects(line.data) else line
-            chunk.groups.append((chunk.line, clean.data, _feed(reader, chunk.line, clean)))
-            chunk.bytes += line.size + 1
+            open_end, place = not ended, line_end
+            if suspects(data):
+                data = self._redactor.line(data)
+            chunk.line = number = number + 1
+            chunk.groups.append((number, data, _feed(reader, number, data, line_size)))
+            chunk.bytes += line_size + 1
             if chunk.bytes >= size:
                 # Before its end, a file's row must not look like the whole file's.
-                yield _ended(chunk, file, place, reader, open_end, (place, 0.0))
+                yield _ended(chunk, file, place, reader, open_end, (place, 0.0), reread)
                 chunk = chunk.next()
         yield _ended(chunk, file, place, reader, open_end, (found.size, found.modified_at))
 
     def _pulled(self, mark: tuple[int, float], size: int) -> Iterator[Chunk]:
         row = self._row
         reader: Any = self._program.reader(self._source, row.state["reader"] if row is not None else None)
-        chunk = self._first(again=False)
+        chunk = self._first(again=False, reread=False)
 
         def end(read_bytes: int, head: str) -> Chunk:
             # The file alone does not tell whether something is new, so that its size says nothing.
@@ -138,32 +140,40 @@ class OpenLog:
                 chunk = chunk.next()
         yield end(mark[0], repr(mark[1]))
 
-    def _first(self, again: bool) -> Chunk:
+    def _first(self, again: bool, reread: bool) -> Chunk:
         row = self._row
         chunk = Chunk(
             self._found.path, self._stored_path, self._program.name, row,
-            first=True, again=again, reread=again, written_at=self._found.modified_at,
+            first=True, again=again, kept=KeptRaw() if reread else None, written_at=self._found.modified_at,
         )  # fmt: skip
         if row is not None and not again:
             chunk.session, chunk.line = row.state["session"], row.lines
         return chunk
 
 
-def _ended(chunk: Chunk, file: BinaryIO, place: int, reader: LineReader, open_end: bool, looks: tuple[int, float]) -> Chunk:
-    """The chunk with where it ends and what the file looks like then."""
+def _ended(
+    chunk: Chunk,
+    file: BinaryIO,
+    place: int,
+    reader: LineReader,
+    open_end: bool,
+    looks: tuple[int, float],
+    reread: bool = False,
+) -> Chunk:
+    """The chunk with where it ends and what the file looks like then; `reread`: the rest is to be read once more as well."""
     here = file.tell()
     chunk.read_bytes = place
     chunk.size, chunk.modified_at = looks
     chunk.head, chunk.tail = lines.mark(file, place), lines.mark(file, place, at_end=True)
-    chunk.state = {"reader": reader.save(), "open_end": open_end}
+    chunk.state = {"reader": reader.save(), "open_end": open_end} | ({"reread": True} if reread else {})
     file.seek(here)
     return chunk
 
 
-def _feed(reader: LineReader, number: int, line: lines.Line) -> list[Record]:
+def _feed(reader: LineReader, number: int, data: bytes, size: int) -> list[Record]:
     try:
-        found = reader.feed(number, line.data)
-        if line.size > lines.LONGEST_LINE:
+        found = reader.feed(number, data)
+        if size > lines.LONGEST_LINE:
             return [*(each for each in found if type(each) is Session), TOO_LONG]  # its beginning alone says nothing
     except Exception as error:  # a reader must not; one that does loses no line for it
         return [Raw("?", f"the reader failed on it ({type(error).__name__})")]

@@ -141,9 +141,7 @@ class SessionFold:
         """Two records may have one number, and a rewritten one its old uuid: what they say decides."""
         if type(record) is not Message:
             return True
-        stored = self.batch.texts.get((agent_id, seq))
-        if stored is None:
-            stored = rows.message_content(self._cursor, agent_id, seq)
+        stored = self.batch.text_of(agent_id, seq)
         if stored == write(record.content)[0]:
             return True
         # What a helper of an agent is given of its context goes without its thinking.
@@ -284,7 +282,6 @@ class SessionFold:
         tokens = message_tokens(content, size)
         row["last_seq"] = seq = row["last_seq"] + 1
         row["message_tokens"] = total = row["message_tokens"] + tokens
-        self.batch.texts[agent.id, seq] = text
         self.into["messages"].append((agent.id, seq, role, text, tokens, total, at))
         self.batch.indexed.append((self.id, indexed_text(content)))
 

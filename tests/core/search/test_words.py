@@ -41,7 +41,7 @@ def test_an_import_indexes_what_it_inserts_also_behind_messages_that_wait_for_an
         connection.execute("BEGIN")
         for text in texts:
             library.say(agent, text)
-        index_inserted(connection, [("s", indexed_text(text, "s")) for text in texts])
+        index_inserted(connection, [("s", indexed_text(text)) for text in texts])
         connection.execute("COMMIT")
 
     imports("albatross", "bittern")

@@ -7,38 +7,92 @@ from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from tests.core.transcripts.conftest import Store, work
+from tests.core.transcripts.conftest import Log, Store, work
 from tests.core.transcripts.opencode_book import lively
 
 from watchkeeper.store import transcripts as rows
+from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts import importer as importing
+from watchkeeper.transcripts.applying import Chunk, Counts
+from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.opencode import tree
 
 
-def test_of_a_rewritten_log_only_what_a_batch_asks_for_is_held_in_memory(
-    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def many_raw(logs: Path) -> tuple[Log, Path]:
+    """A log with 200 lines that are kept raw."""
     log = work(turns=3)
     for number in range(200):
         log.add("mode", mode=f"{number}" * 50)
-    path = log.write(logs)
+    return log, log.write(logs)
+
+
+def test_what_is_kept_raw_of_a_rewritten_log_is_read_once_however_many_batches_it_has(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, path = many_raw(logs)
     store.run(path)
     kept, held, raw_kept = store.counts()["raw_records"], [], rows.raw_kept
 
-    def watched(*arguments: object) -> Counter[str]:
+    def watched(*arguments: object) -> Counter[int]:
         found = raw_kept(*arguments)  # type: ignore[arg-type]
-        held.append(sum(map(len, found)))
+        held.append(found.total())
         return found
 
     monkeypatch.setattr(rows, "raw_kept", watched)
     monkeypatch.setattr(importing, "BATCH_BYTES", 5_000)
     log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
+    log.records.append(dict(log.records[20]))  # once more than before, in another batch
     log.write(logs)
     report = store.run(path)
-    assert report.raw.total() == 1
+    assert report.raw.total() == 2
+    assert store.counts()["raw_records"] == kept + 2
+    assert held == [kept]
+
+
+def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, path = many_raw(logs)
+    store.run(path)
+    kept, apply, calls = store.counts()["raw_records"], importing.apply, Counter[str]()
+
+    def twice(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
+        calls["applied"] += 1
+        found = apply(batch, connection, chunks)
+        if calls["applied"] == 2:
+            raise ValueError("something that passes")
+        return found
+
+    monkeypatch.setattr(importing, "apply", twice)
+    monkeypatch.setattr(importing, "BATCH_BYTES", 5_000)
+    log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
+    log.write(logs)
+    store.run(path)
+    assert calls["applied"] > 5
     assert store.counts()["raw_records"] == kept + 1
-    assert len(held) > 5
-    assert max(held) < 10_000
+
+
+def test_a_rewritten_log_whose_import_was_interrupted_doubles_nothing(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, path = many_raw(logs)
+    store.run(path)
+    before = store.counts()
+    log.records.insert(0, {"type": "mode", "mode": "plan", "sessionId": log.session})
+    log.write(logs)
+    submit, calls = importing.Importer._submit, Counter[str]()
+
+    def interrupted(self: importing.Importer, pending: importing._Pending) -> object:
+        calls["batches"] += 1
+        if calls["batches"] == 4:
+            raise KeyboardInterrupt
+        return submit(self, pending)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importing, "BATCH_BYTES", 5_000)
+        patch.setattr(importing.Importer, "_submit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.run(path)
+    store.run(path)
+    assert store.counts() == before | {"raw_records": before["raw_records"] + 1}
 
 
 def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(store: Store, logs: Path) -> None:

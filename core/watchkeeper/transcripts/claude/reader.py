@@ -32,6 +32,8 @@ from watchkeeper.transcripts.records import (
     ToolResult,
 )
 
+_new = tuple.__new__
+"""Makes a named tuple at a third of the cost: for what each line of a gigabyte makes."""
 _NOT_FOR_US = "known, and of no use here"
 _TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
 """Type of record → its field, and which one wins."""
@@ -140,7 +142,7 @@ class ClaudeReader:
         self._hint(record, agent, found)
         request, message_id = text_of(record.get("requestId")), text_of(message.get("id"))
         key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
-        found.append(Message(agent, uid, "assistant", content, at, key))
+        found.append(_new(Message, (agent, uid, "assistant", content, at, key, False)))
         model = text_of(message.get("model"))
         if record.get("isApiErrorMessage") is True or model == SYNTHETIC:
             said = _plain(content)
@@ -186,7 +188,7 @@ class ClaudeReader:
             compacted, self._compacted = self._compacted, None
             found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
             return
-        found.append(Message(agent, uid, "user", content, at, injected=record.get("isMeta") is True))
+        found.append(_new(Message, (agent, uid, "user", content, at, "", record.get("isMeta") is True)))
         outcome = record.get("toolUseResult")
         results = 0
         if isinstance(content, list):
@@ -296,19 +298,24 @@ def _model_call(
         hour, short = count_of(kinds.get("ephemeral_1h_input_tokens")), count_of(kinds.get("ephemeral_5m_input_tokens"))
     written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
     ended = text_of(stop_reason)
-    return ModelCall(
-        agent,
-        key,
-        _model_ref(model),
-        count_of(usage.get("input_tokens")),
-        count_of(usage.get("output_tokens")),
-        count_of(usage.get("cache_read_input_tokens")),
-        written,
-        hour,
-        exact=ended is not None and not _costs_more(usage),
-        stop_reason=ended,
-        at=at,
-        request_id=request,
+    return _new(
+        ModelCall,
+        (
+            agent,
+            key,
+            _model_ref(model),
+            count_of(usage.get("input_tokens")),
+            count_of(usage.get("output_tokens")),
+            count_of(usage.get("cache_read_input_tokens")),
+            written,
+            hour,
+            ended is not None and not _costs_more(usage),
+            ended,
+            at,
+            0.0,
+            request,
+            None,
+        ),
     )
 
 
