@@ -75,7 +75,7 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(name, COMMANDS, 1)
-            hint = f"; did you mean `wk {near[0]}`?" if near else "; `wk --help` lists the commands"
+            hint = f"; did you mean `wk {near[0]}`?" if near else ""
             raise click.UsageError(f"there is no command {name!r}{hint}")
         return super().resolve_command(ctx, args)
 

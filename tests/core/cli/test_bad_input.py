@@ -13,7 +13,7 @@ from watchkeeper.store.driver import sqlite3
 
 MISUSED = {
     "an unknown command": (["sesions"], "did you mean `wk sessions`"),
-    "a far-off command": (["zzz"], "wk --help"),
+    "a far-off command": (["zzz"], "there is no command 'zzz' (see `wk --help`)"),
     "an unknown flag": (["demo", "--bogus"], "wk demo --help"),
     "a flag of another command": (["show", "last", "--headless"], "wk show --help"),
     "no goal": (["run"], "GOAL"),
