@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import queue
 import threading
@@ -95,12 +96,20 @@ class _Item:
 
 
 class _FileGone(StoreUnusable):
-    """The path names another file than the one that is open, or none."""
+    """A name of the database's files names another file than the one that is open, or none."""
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
+Identity = tuple[int, int] | None
+
+
+def _identities(path: Path) -> dict[str, Identity]:
+    """Which files the database, its log and the index of the log are now, by name."""
+    return {name: _identity(name) for name in (f"{path}", f"{path}-wal", f"{path}-shm")}
+
+
+def _identity(name: str) -> Identity:
     try:
-        found = os.stat(path)
+        found = os.stat(name)
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -120,7 +129,9 @@ class Writer:
         self._closed = False
         self._closing = threading.Lock()
         """Nothing is queued behind the mark that ends the thread, where nobody would ever run it."""
-        self._file = _identity(path)
+        self._files = _identities(path)
+        self._abandoned = False
+        """The connection stays open to the end of the process: closing it would write an old log over what is there now."""
         self.commits = 0
         """Transactions committed so far."""
         self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
@@ -151,7 +162,8 @@ class Writer:
                 self._closed = True
                 self._queue.put(None)
         self._thread.join()
-        self._connection.close()
+        if not self._abandoned:
+            self._connection.close()
 
     def _put(self, item: _Item) -> None:
         with self._closing:
@@ -205,9 +217,7 @@ class Writer:
 
     def _transact(self, items: list[_Item], *, gather: bool = False) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
-        if _identity(self.path) != self._file:
-            # SQLite would go on writing to a file that has no name any more, and "done" would be a lie.
-            raise _FileGone(f"{self.path} was deleted or replaced while it was in use; put it back, or choose another with --db")
+        self._check_files()
         database.begin_immediate(connection, urgent=self._urgent.is_set)
         try:
             if gather:
@@ -224,6 +234,27 @@ class Writer:
         self.commits += 1
         reach("writer.after_commit")
         return outcomes
+
+    def _check_files(self) -> None:
+        """Refuse to write where somebody has taken a file away: SQLite would go on with one that has no name any more.
+
+        Raises:
+            _FileGone: "done" would be a lie.
+        """
+        found = _identities(self.path)
+        changed = [name for name, was in self._files.items() if was is not None and was != found[name]]
+        if not changed:
+            self._files = found
+            return
+        main = f"{self.path}"
+        if any(found[name] is not None for name in changed):
+            self._abandoned = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        elif main not in changed:
+            with contextlib.suppress(sqlite3.DatabaseError):  # as much as can be is brought into the file that has a name
+                self._connection.execute("PRAGMA wal_checkpoint(FULL)")
+        advice = "put it back, or choose another with --db" if main in changed else "nothing may remove it; then `wk resume last`"
+        raise _FileGone(f"{changed[0]} was deleted or replaced while it was in use; {advice}")
 
     def _connection_serves(self, error: BaseException) -> bool:
         return not isinstance(error, _FileGone) and not database.is_busy(error)
