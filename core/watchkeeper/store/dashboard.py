@@ -5,15 +5,41 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.transcripts import PROGRAMS
 
 
-@dataclass(frozen=True, slots=True)
-class SessionFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What a session or an agent has used so far: columns of the same names."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost_usd: float | None
+    unpriced_calls: int
+    model_calls: int
+    retries: int
+    errors: int
+    cost_estimated: bool = False
+    """Some of the cost rests on an estimated price or on estimated tokens."""
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output, cache reads included: what budgets count."""
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+SPENDING = tuple(each.name for each in fields(Spending) if each.name != "cost_estimated")
+"""The columns of `sessions` and of `agents` that hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts(Spending):
     """One session as its row says. Whether a host drives it is the lease's to tell."""
 
     id: str
@@ -33,22 +59,6 @@ class SessionFacts:
     event_seq: int
     host_pid: int | None
     host_name: str | None
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    cost_usd: float | None
-    unpriced_calls: int
-    model_calls: int
-    retries: int
-    errors: int
-    cost_estimated: bool = False
-    """Some of the cost rests on an estimated price or on estimated tokens."""
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and output, cache reads included: what budgets count."""
-        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +98,8 @@ class LiveFacts:
     updated_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class AgentFacts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFacts(Spending):
     """One agent with its running totals."""
 
     id: str
@@ -115,24 +125,8 @@ class AgentFacts:
     ended_at: float | None
     last_active: float
     active_seconds: float
-    input_tokens: int
-    output_tokens: int
-    cache_read_tokens: int
-    cache_write_tokens: int
-    cost_usd: float | None
-    unpriced_calls: int
-    model_calls: int
-    retries: int
-    errors: int
     compactions: int
     live: LiveFacts | None = None
-    cost_estimated: bool = False
-    """Some of the cost rests on an estimated price or on estimated tokens."""
-
-    @property
-    def total_tokens(self) -> int:
-        """Prompt and output, cache reads included."""
-        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass
 
 from watchkeeper.store.dashboard import (
+    SPENDING,
     AgentFacts,
     ApprovalFacts,
     BudgetFacts,
@@ -35,10 +36,12 @@ FIRST_CALLS = 20_000
 FIRST_EVENTS = 100_000
 """How far back a first reading looks for what is within those seconds."""
 
+_SESSION_COLUMNS = (
+    "id", "goal", "title", "workspace", "model", "origin", "status", "status_reason", "created_at", "last_active", "ended_at",
+    "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", *SPENDING,
+)  # fmt: skip
 _SESSION = (
-    "SELECT id, goal, title, workspace, model, origin, status, status_reason, created_at, last_active, ended_at,"
-    " hosted_seconds, planner_agent_id, current_plan_id, event_seq, host_pid, host_name, input_tokens, output_tokens,"
-    " cache_read_tokens, cache_write_tokens, cost_usd, unpriced_calls, model_calls, retries, errors,"
+    f"SELECT {', '.join(_SESSION_COLUMNS)},"  # noqa: S608 - a constant
     " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
     " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
 )
@@ -50,14 +53,26 @@ _TASKS = lines(
     "tasks WHERE session_id = ? ORDER BY position, rowid",
 )
 
+_AGENT_COLUMNS = (
+    "id", "parent_agent_id", "task_id", "name", "role", "model", "attempt", "status", "status_reason", "turn", "view_version",
+    "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at", "started_at", "ended_at",
+    "last_active", "active_seconds", "compactions", *SPENDING,
+)  # fmt: skip
+_LIVE_COLUMNS = ("activity", "detail", "since", "until", "updated_at")
+_AGENT_ESTIMATED = (
+    "EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS NOT NULL"
+    " AND (price_status = 'estimated' OR usage_exact = 0))"
+)
 _AGENTS = lines(
-    "a.rowid, a.id, a.parent_agent_id, a.task_id, a.name, a.role, a.model, a.attempt, substr(a.current_goal, 1, 4000),"
-    " a.status, a.status_reason, a.turn, a.view_version, a.last_seq, a.message_tokens, a.context_limit, a.context_tokens,"
-    " a.composition, a.created_at, a.started_at, a.ended_at, a.last_active, a.active_seconds, a.input_tokens, a.output_tokens,"
-    " a.cache_read_tokens, a.cache_write_tokens, a.cost_usd, a.unpriced_calls, a.model_calls, a.retries, a.errors,"
-    " a.compactions, l.activity, l.detail, substr(l.text, -4000), l.since, l.until, l.updated_at,"
-    " EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS NOT NULL"
-    " AND (price_status = 'estimated' OR usage_exact = 0))",
+    ", ".join(
+        [
+            "a.rowid",
+            *(f"a.{each}" for each in _AGENT_COLUMNS),
+            *(f"l.{each}" for each in _LIVE_COLUMNS),
+            "substr(l.text, -4000), substr(a.current_goal, 1, 4000)",
+            _AGENT_ESTIMATED,
+        ]
+    ),
     "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.rowid",
 )
 
@@ -138,7 +153,8 @@ class SessionFold:
         if row is None:
             return None
         if row != self._session or self._facts is None:
-            self._session, self._facts = row, SessionFacts(*[*row[:-1], bool(row[-1])])
+            values = dict(zip(_SESSION_COLUMNS, row[:-1], strict=True))
+            self._session, self._facts = row, SessionFacts(**values, cost_estimated=bool(row[-1]))
         facts, only = self._facts, (self.session_id,)
         events, anew = self._tail(connection, facts.event_seq)
         return SessionReading(
@@ -215,5 +231,12 @@ def _task(raw: Raw) -> TaskFacts:
 
 
 def _agent(raw: Raw) -> AgentFacts:
-    live = LiveFacts(*raw[33:39]) if raw[33] is not None else None
-    return AgentFacts(*[*raw[1:17], composition_of(raw[17]), *raw[18:33], live, bool(raw[39])])
+    _, *columns, text, goal, estimated = raw
+    values = dict(zip((*_AGENT_COLUMNS, *_LIVE_COLUMNS), columns, strict=True))
+    live = {each: values.pop(each) for each in _LIVE_COLUMNS}
+    return AgentFacts(
+        **values | {"composition": composition_of(values["composition"])},
+        goal=goal,
+        live=LiveFacts(**live, text=text) if live["activity"] is not None else None,
+        cost_estimated=bool(estimated),
+    )

@@ -218,7 +218,7 @@ def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> lis
 
 
 def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]]]:
-    state = session_state(side.status, live)
+    spent, state = side.spent, session_state(side.status, live)
     glyph, _ = SESSION_BADGES[state]
     reason = f"  {_line(side.status_reason)}" if side.status_reason else ""
     duration = side.hosted_seconds or ((side.ended_at or side.last_active) - side.created_at)
@@ -239,13 +239,14 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
         ("tasks", one(f"{side.tasks_done} of {side.tasks} done" + (f", {side.tasks_failed} failed" if side.tasks_failed else ""))),
         ("agents", one(f"{side.agents}, {figures.plural(side.turns, 'turn')}")),
         ("tokens", one(
-            f"{figures.tokens(side.tokens)}  in {figures.tokens(side.input_tokens)}, cached {figures.tokens(side.cached_tokens)},"
-            f" out {figures.tokens(side.output_tokens)}", "tokens",
+            f"{figures.tokens(spent.total_tokens)}  in {figures.tokens(spent.input_tokens)},"
+            f" cached {figures.tokens(spent.cache_read_tokens + spent.cache_write_tokens)}, out {figures.tokens(spent.output_tokens)}",
+            "tokens",
         )),
-        ("cost", one(figures.bill(side), "money")),
+        ("cost", one(figures.bill(spent), "money")),
         ("duration", one(figures.duration(duration))),
         ("model calls", one(
-            f"{side.model_calls:,}, {figures.plural(side.retries, 'retry', 'retries')}, {figures.plural(side.errors, 'error')}"
+            f"{spent.model_calls:,}, {figures.plural(spent.retries, 'retry', 'retries')}, {figures.plural(spent.errors, 'error')}"
         )),
         ("compactions", one(f"{side.compactions:,}")),
         ("facts", one(f"{side.facts:,}")),

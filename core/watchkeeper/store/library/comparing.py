@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from watchkeeper.records.errors import NotFound
+from watchkeeper.store.dashboard import SPENDING, Spending
 from watchkeeper.store.dashboard_sessions import COST_ESTIMATED, SessionHead
 from watchkeeper.store.driver import Connection
 
@@ -20,15 +21,7 @@ class SessionSide(SessionHead):
     ended_at: float | None
     last_active: float
     hosted_seconds: float
-    tokens: int
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    cost_usd: float | None
-    unpriced_calls: int
-    model_calls: int
-    retries: int
-    errors: int
+    spent: Spending
     agents: int
     turns: int
     tasks: int
@@ -38,8 +31,6 @@ class SessionSide(SessionHead):
     facts: int
     forked_from: str | None
     forked_at_seq: int | None
-    cost_estimated: bool
-    """Some of the cost rests on an estimated price or on estimated tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,24 +107,31 @@ def compare(connection: Connection, left: str, right: str) -> Comparison:
     )
 
 
+_SIDE = (
+    "id", "title", "workspace", "model", "origin", "tags", "status", "status_reason", "created_at", "ended_at", "last_active",
+    "hosted_seconds", "forked_from", "forked_at_seq",
+)  # fmt: skip
+_COUNTS = {
+    "goal": "substr(s.goal, 1, 2000)",
+    "agents": "(SELECT count(*) FROM agents WHERE session_id = s.id)",
+    "turns": "(SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = s.id)",
+    "tasks": "(SELECT count(*) FROM tasks WHERE session_id = s.id)",
+    "tasks_done": "(SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'done')",
+    "tasks_failed": "(SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed')",
+    "compactions": "(SELECT coalesce(sum(compactions), 0) FROM agents WHERE session_id = s.id)",
+    "facts": "(SELECT count(*) FROM facts WHERE session_id = s.id AND superseded_by IS NULL)",
+}
+"""Fields that are no column, and how each is reckoned."""
+
+
 def _side(connection: Connection, session_id: str) -> SessionSide:
-    row = connection.execute(
-        "SELECT s.id, substr(s.goal, 1, 2000), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"  # noqa: S608 - a constant
-        " s.created_at, s.ended_at, s.last_active, s.hosted_seconds,"
-        " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.input_tokens, s.output_tokens,"
-        " s.cache_read_tokens + s.cache_write_tokens, s.cost_usd, s.unpriced_calls, s.model_calls, s.retries, s.errors,"
-        " (SELECT count(*) FROM agents WHERE session_id = s.id), (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = s.id),"
-        " (SELECT count(*) FROM tasks WHERE session_id = s.id),"
-        " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'done'),"
-        " (SELECT count(*) FROM tasks WHERE session_id = s.id AND status = 'failed'),"
-        " (SELECT coalesce(sum(compactions), 0) FROM agents WHERE session_id = s.id),"
-        " (SELECT count(*) FROM facts WHERE session_id = s.id AND superseded_by IS NULL), s.forked_from, s.forked_at_seq,"
-        f" {COST_ESTIMATED} FROM sessions s WHERE s.id = ?",
-        (session_id,),
-    ).fetchone()
+    columns = ", ".join([*(f"s.{each}" for each in (*_SIDE, *SPENDING)), *_COUNTS.values(), COST_ESTIMATED])
+    row = connection.execute(f"SELECT {columns} FROM sessions s WHERE s.id = ?", (session_id,)).fetchone()  # noqa: S608 - constants
     if row is None:
         raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
-    return SessionSide(*[*row[:-1], bool(row[-1])])
+    values = dict(zip((*_SIDE, *SPENDING, *_COUNTS), row[:-1], strict=True))
+    spent = Spending(**{each: values.pop(each) for each in SPENDING}, cost_estimated=bool(row[-1]))
+    return SessionSide(**values, spent=spent)
 
 
 def _tasks(connection: Connection, session_id: str) -> dict[str, TaskSide]:
