@@ -60,7 +60,7 @@ class Batch:
     """Agents that were asked after, or are not written yet, and their sessions."""
     records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     """Digests of records that were looked up: the messages that they became, or None."""
-    indexed: list[tuple[str, str]] = field(default_factory=list)
+    indexed: list[tuple[str, str | bytes]] = field(default_factory=list)
     """Of the messages that are not written yet, in the order of their rows: session, and what is indexed."""
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
@@ -105,7 +105,7 @@ class Batch:
         """What a message says, as it is stored."""
         messages = self.into["messages"]
         for row in messages[len(self._texts) :]:
-            self._texts[row[0], row[1]] = row[3]
+            self._texts[row[0], row[1]] = row[3].decode()
         text = self._texts.get((agent_id, seq))
         return rows.message_content(self.cursor, agent_id, seq) if text is None else text
 
@@ -122,3 +122,8 @@ class Batch:
 def line_id(session: str, data: bytes) -> str:
     """What a record without an id is recognised by: all that its line says, in its session."""
     return f"{session}\0{stable_id(data.decode('utf-8', 'replace'), length=12)}"
+
+
+def is_part(content: Any, whole: Any) -> bool:
+    """Whether all blocks of a message's content are blocks of that other one."""
+    return isinstance(content, list) and isinstance(whole, list) and bool(content) and all(each in whole for each in content)

@@ -14,12 +14,12 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.message_index import indexed_text
 from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.batch import Anchor, Batch, line_id
+from watchkeeper.transcripts.batch import Anchor, Batch, is_part, line_id
 from watchkeeper.transcripts.compactionfold import compact, go_back, summarise
 from watchkeeper.transcripts.estimates import message_tokens
 from watchkeeper.transcripts.goals import GOAL_CHARS, goal_of
 from watchkeeper.transcripts.identity import AGENT_LENGTH, record_digest, stable_id
-from watchkeeper.transcripts.jsontext import write
+from watchkeeper.transcripts.jsontext import write, write_bytes
 from watchkeeper.transcripts.planfold import PlanFold
 from watchkeeper.transcripts.records import (
     MAIN,
@@ -42,6 +42,8 @@ from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
 _PREVIEW_CHARS = 160
+_AHEAD_SECONDS = 86_400.0
+"""How much later than now a record's time may be, as clocks and their zones go; what comes later tells no time."""
 
 
 class SessionFold:
@@ -114,6 +116,8 @@ class SessionFold:
 
     def _known(self, record: Any, data: bytes, digest: int) -> bool | None:
         """Whether a record is here already (True), is another session's as well (None), or is new."""
+        if self._at is None and record.at is not None:
+            self._time(record.at)  # the agent was made by then
         agent = self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
         found = self.batch.record(digest)
@@ -145,7 +149,7 @@ class SessionFold:
         if stored == write(record.content)[0]:
             return True
         # What a helper of an agent is given of its context goes without its thinking.
-        return agent_id != agent.id and stored is not None and _is_part(record.content, json.loads(stored))
+        return agent_id != agent.id and stored is not None and is_part(record.content, json.loads(stored))
 
     def _was_changed(self, record: Message, agent: AgentFold, seq: int) -> bool:
         """Whether the record is here already as it is now, besides what it said before."""
@@ -157,7 +161,7 @@ class SessionFold:
         return False
 
     def _time(self, at: float | None) -> float:
-        if at is None:
+        if at is None or at > self._now + _AHEAD_SECONDS:
             at = self._at if self._at is not None else self._some_time()
         row = self.row
         later = at - row["last_active"]
@@ -278,8 +282,8 @@ class SessionFold:
     def say(self, agent: AgentFold, role: str, content: Any, at: float) -> None:
         """Add a message to an agent's history."""
         row = agent.row
-        text, size = write(content)
-        tokens = message_tokens(content, size)
+        text = write_bytes(content)
+        tokens = message_tokens(content, len(text))
         row["last_seq"] = seq = row["last_seq"] + 1
         row["message_tokens"] = total = row["message_tokens"] + tokens
         self.into["messages"].append((agent.id, seq, role, text, tokens, total, at))
@@ -375,11 +379,6 @@ class SessionFold:
         finished = [agent.finished() for agent in self._agents.values() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed
-
-
-def _is_part(content: Any, whole: Any) -> bool:
-    """Whether all blocks of a message's content are blocks of that other one."""
-    return isinstance(content, list) and isinstance(whole, list) and bool(content) and all(each in whole for each in content)
 
 
 _HANDLERS: dict[type, Callable[[SessionFold, Any], None]] = {

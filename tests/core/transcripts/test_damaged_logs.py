@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.core.transcripts.conftest import Log, Store, call, text
+from tests.core.transcripts.conftest import Log, Store, call, text, work
 
 
 def _log(session: str = Log().session) -> Log:
@@ -158,3 +158,13 @@ def test_values_nested_beyond_any_parser_and_numbers_beyond_any_machine_are_kept
         assert report.read + report.raw.total() == report.lines
     finally:
         store.close()
+
+
+def test_a_clock_that_jumped_far_ahead_puts_no_session_into_the_future(store: Store, logs: Path) -> None:
+    log = work()
+    log.records[3]["timestamp"] = "9999-12-31T23:59:59.000Z"
+    store.run(log.write(logs))
+    last = store.one("SELECT last_active FROM sessions")
+    assert last < 1_800_000_000
+    assert store.one("SELECT max(at) FROM events") == last
+    assert store.one("SELECT max(created_at) FROM messages") == last
