@@ -26,9 +26,11 @@ HOLD = "import sys, time, pathlib; from watchkeeper.store.lease import Lease; Le
 class Terminal:
     """A process in a pseudo-terminal, and all that it wrote."""
 
-    def __init__(self, path: Path, *, columns: int = 120, rows: int = 40) -> None:
+    def __init__(self, path: Path, *, columns: int = 120, rows: int = 40, hears_hangups: bool = True) -> None:
         pid, self.descriptor = pty.fork()
         if pid == 0:
+            if not hears_hangups:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
             os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TZ="UTC", COLUMNS=str(columns), LINES=str(rows))
             os.execv(sys.executable, [sys.executable, "-c", PROGRAM, str(path)])
@@ -124,3 +126,37 @@ def test_a_viewer_writes_nothing_into_the_database(terminal: Terminal, database:
     terminal.press("jjk3\x1b[C2")
     terminal.until(lambda text: "list_folder" in text)
     assert connection.execute("PRAGMA data_version").fetchone()[0] == before
+
+
+@pytest.mark.parametrize("hears_hangups", [True, False], ids=["told by the kernel", "as under nohup"])
+def test_a_dashboard_ends_with_its_terminal(database: Path, hears_hangups: bool) -> None:
+    create(database).close()
+    terminal = Terminal(database, hears_hangups=hears_hangups)
+    try:
+        terminal.until(lambda text: "no sessions" in text.lower() or "Watchkeeper" in text)
+        os.close(terminal.descriptor)
+        deadline = time.monotonic() + 10
+        pid = status = 0
+        while not pid and time.monotonic() < deadline:
+            pid, status = os.waitpid(terminal.pid, os.WNOHANG)
+        assert pid, "it still runs without a terminal"
+        assert os.waitstatus_to_exitcode(status) == (-signal.SIGHUP if hears_hangups else 128 + signal.SIGHUP)
+    finally:
+        try:
+            os.kill(terminal.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
+def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_once(terminal: Terminal) -> None:
+    terminal.until(lambda text: "Explore core" in text)
+    threads = len(os.listdir(f"/proc/{terminal.pid}/task"))
+    for _ in range(3):
+        os.kill(terminal.pid, signal.SIGSTOP)
+        os.waitpid(terminal.pid, os.WUNTRACED)
+        os.kill(terminal.pid, signal.SIGCONT)
+        terminal.until(lambda text: "Explore core" in text)
+    assert len(os.listdir(f"/proc/{terminal.pid}/task")) <= threads
+    terminal.press("q")
+    assert terminal.ended() == 0

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from textual import events
 from textual.app import SystemCommand
+from textual.driver import Driver
 from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
@@ -96,6 +97,9 @@ class WatchkeeperApp(TellingApp):
         self._compared = Snapshot()
         self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
+
+    def get_driver_class(self) -> type[Driver]:
+        return _at_home(super().get_driver_class())
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [self._barrier, *super().get_line_filters()]
@@ -294,6 +298,17 @@ class WatchkeeperApp(TellingApp):
             yield SystemCommand("Help", "keys and commands", screen.action_help)
         yield SystemCommand("Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture))
         yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
+
+
+def _at_home(driver: type[Driver]) -> type[Driver]:
+    """The driver of a terminal of this machine with what we add to it; any other as it is."""
+    try:
+        from textual.drivers.linux_driver import LinuxDriver
+    except ImportError:  # Windows has no such terminals
+        return driver
+    from watchkeeper_tui.terminal import TerminalDriver
+
+    return TerminalDriver if driver is LinuxDriver else driver
 
 
 def share_the_processor() -> None:
