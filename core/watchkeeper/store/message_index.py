@@ -26,7 +26,7 @@ from typing import Any
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import decode
-from watchkeeper.store.message_text import TOKENIZE, tokenizable, words_of
+from watchkeeper.store.message_text import TOKENIZE, tokenizable_words
 
 PART_MESSAGES = 65_536
 
@@ -54,7 +54,7 @@ class Batch:
     """Whether there is more to do, as far as was seen."""
 
 
-_Text = tuple[int, str, str]
+_Text = tuple[int, str, str | bytes]
 """A message's id, its session's id or nothing, and what is indexed of it."""
 
 
@@ -97,9 +97,9 @@ def session_word(session_id: str) -> str:
     return "\ue000" + "".join(character for character in session_id.lower() if character.isalnum())
 
 
-def indexed_text(content: Any) -> str:
-    """What is indexed of a message with this content, besides its session's word."""
-    return tokenizable(words_of(content))
+def indexed_text(content: Any) -> str | bytes:
+    """What is indexed of a message with this content, besides its session's word; bytes are UTF-8."""
+    return tokenizable_words(content)
 
 
 def index_batch(
@@ -146,7 +146,7 @@ def index_until(connection: Connection, *, seconds: float, monotonic: Callable[[
             return False
 
 
-def index_inserted(connection: Connection, texts: Sequence[tuple[str, str]]) -> None:
+def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | bytes]]) -> None:
     """Within the caller's own transaction: index the messages that it has just inserted, the last of all, of which it has
     the texts. For imports, which have read these messages a moment ago: as `index_within`, at half the cost.
 
@@ -206,7 +206,7 @@ def _add(connection: Connection, texts: list[_Text]) -> None:
             connection.execute(f"INSERT INTO {name} ({name}, rank) VALUES ('automerge', ?)", (MERGED_SEGMENTS,))  # noqa: S608
         connection.executemany(
             # SQLite puts the two together: in Python, the word's odd character makes every letter of the text take two bytes.
-            f"INSERT INTO {name} (rowid, text) VALUES (?, ? || char(10) || ?)",  # noqa: S608 - a number
+            f"INSERT INTO {name} (rowid, text) VALUES (?, CAST(? AS TEXT) || char(10) || ?)",  # noqa: S608 - a number
             [(message_id, text, session_word(session_id) if session_id else "") for message_id, session_id, text in of_part],
         )
     connection.execute("UPDATE message_index SET indexed_through = ?", (texts[-1][0],))

@@ -36,16 +36,31 @@ def words_of(content: Any) -> str:
     Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images, no long
     runs of base64, of a giant message only head and tail.
     """
+    text = _words_of(content)
+    return text if text.isascii() else plain(text)
+
+
+def _words_of(content: Any) -> str:
     found: list[str] = []
     _gather(content, found)
     text = found[0] if len(found) == 1 else "\n".join(found)
-    if len(text) < _BLOB_CHARACTERS and text.isascii():
+    if len(text) < _BLOB_CHARACTERS:
         return text
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
         text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
-    if _may_hold_a_blob(text):
-        text = _BLOB.sub(" ", text)
-    return text if text.isascii() else plain(text)
+    return _BLOB.sub(" ", text) if _may_hold_a_blob(text) else text
+
+
+def tokenizable_words(content: Any) -> str | bytes:
+    """As `tokenizable` of `words_of`; in UTF-8 where SQLite would have to make it so once more."""
+    text = _words_of(content)
+    if text.isascii():
+        return text
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        return tokenizable(plain(text))
+    return _CJK.sub(_pairs, text) if _holds_cjk(data) else data
 
 
 def tokenizable(text: str) -> str:
@@ -55,10 +70,12 @@ def tokenizable(text: str) -> str:
 
 def cjk(text: str) -> bool:
     """Whether `text` has characters of a script that is written without spaces, and searched by pairs."""
-    if text.isascii():
-        return False
+    return not text.isascii() and _holds_cjk(text.encode("utf-8", "replace"))
+
+
+def _holds_cjk(data: bytes) -> bool:
     # A dash or a tick in a page of English sends the expression through all of it; what is not ASCII is mostly little.
-    return _CJK.search(text.encode("utf-8", "replace").translate(None, _ASCII).decode()) is not None
+    return _CJK.search(data.translate(None, _ASCII).decode()) is not None
 
 
 def _pairs(match: re.Match[str]) -> str:

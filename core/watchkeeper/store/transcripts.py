@@ -311,7 +311,8 @@ def raw_kept(cursor: Any, path: str, session_id: str) -> Counter[int]:
 
 
 _INSERTS = {
-    "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
+    "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+    " VALUES (?, ?, ?, CAST(? AS TEXT), ?, ?, ?)",  # UTF-8, as it was written
     "tool_calls": "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
     " result_seq, is_error, started_at, ended_at, runs) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 1)",
     "tool_results": "UPDATE tool_calls SET status = ?, result_seq = ?, is_error = ?, ended_at = ? WHERE id = ?",

@@ -89,8 +89,8 @@ class AgentFold:
         }  # fmt: skip
         return cls(key, row)
 
-    def touch(self, at: float) -> float:
-        """Something happened at that time; returns by how many seconds of work."""
+    def touch(self, at: float) -> None:
+        """Something happened at that time."""
         before, row = self.last_at, self.row
         self.changed = True
         self.last_at = at
@@ -99,10 +99,8 @@ class AgentFold:
         if at < row["created_at"]:
             row["created_at"] = at
         row["started_at"] = row["created_at"]
-        if before is None or not 0 < at - before <= LONGEST_PAUSE_SECONDS:
-            return 0.0
-        row["active_seconds"] += at - before
-        return at - before
+        if before is not None and 0 < at - before <= LONGEST_PAUSE_SECONDS:
+            row["active_seconds"] += at - before
 
     def take_call(self, key: str) -> None:
         """A reply with this key belongs to the current turn, or begins the next one."""

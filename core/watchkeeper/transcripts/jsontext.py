@@ -69,12 +69,16 @@ _write = Encoder().encode
 
 def write(value: Any) -> tuple[str, int]:
     """JSON text of `value` as the store holds it, and its length in bytes."""
+    data = write_bytes(value)
+    return data.decode(), len(data)
+
+
+def write_bytes(value: Any) -> bytes:
+    """JSON text of `value` as the store holds it, in UTF-8."""
     try:
-        data = _write(value)
-        return data.decode(), len(data)
+        return _write(value)
     except (MsgspecError, ValueError, OverflowError, RecursionError):  # a lone surrogate, a number beyond 64 bits
-        text = encode(value)
-        return text, len(text)
+        return encode(value).encode()
 
 
 _minutes: dict[str, float] = {}

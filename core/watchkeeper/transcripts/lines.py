@@ -40,22 +40,21 @@ def read_lines(file: BinaryIO, start: int) -> Iterator[Line]:
     place = start
     begun = _Begun()
     while block := file.read(BUFFER_BYTES):
-        pieces = block.split(b"\n")
-        rest = pieces.pop()
-        if begun.size and pieces:
-            begun.add(pieces[0])
-            place += begun.size + 1
-            yield Line(begun.kept(), place, begun.size)
-            begun = _Begun()
-            del pieces[0]
-        for data in pieces:
-            size = len(data)
-            place += size + 1
-            if size > LONGEST_LINE:
-                data = data[:KEPT_OF_LONGEST]
-            yield _new(Line, (data, place, size, True))
-        if rest:
-            begun.add(rest)
+        find, at = block.find, 0
+        while (end := find(b"\n", at)) >= 0:
+            if begun.size:
+                begun.add(block[at:end])
+                place += begun.size + 1
+                yield Line(begun.kept(), place, begun.size)
+                begun = _Begun()
+            else:
+                size = end - at
+                place += size + 1
+                data = block[at:end] if size <= LONGEST_LINE else block[at : at + KEPT_OF_LONGEST]
+                yield _new(Line, (data, place, size, True))
+            at = end + 1
+        if at < len(block):
+            begun.add(block[at:])
     if begun.size:
         yield Line(begun.kept(), place + begun.size, begun.size, ended=False)
 

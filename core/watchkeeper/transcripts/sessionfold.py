@@ -104,14 +104,15 @@ class SessionFold:
                     self._message(record)  # type: ignore[arg-type]
             elif kind is ModelCall:
                 self._spending.take(self.agent(record.agent), record, counts=seen is False)  # type: ignore
+            elif (handler := _HANDLERS.get(kind)) is not None:
+                if seen is False or (seen is None and kind in _KEPT_IN_REPLAYS):
+                    handler(self, record)
             elif kind is Raw or kind is Skipped:
                 outcome = record  # type: ignore[assignment]
             elif kind is Session:
                 self._session(record)  # type: ignore[arg-type]
-            elif kind is Agent:
+            else:
                 self._agent(record)  # type: ignore[arg-type]
-            elif seen is False or (seen is None and kind in _KEPT_IN_REPLAYS):
-                _HANDLERS[kind](self, record)
         return outcome
 
     def _known(self, record: Any, data: bytes, digest: int) -> bool | None:

@@ -108,27 +108,27 @@ class Spending:
 
     def settle(self) -> None:
         """Price what is new, add it up, and have it written."""
-        into = self._batch.into
+        into, pricing, session = self._batch.into, self._batch.pricing, self._row
+        model_calls, call_keys = into["model_calls"], into["call_keys"]
         for call in self._calls:
             record, agent = call.figures, call.agent
-            cost = self._batch.pricing(record)
-            figures = record[3:7]
-            took = record.latency_seconds or max(0.0, call.ended - call.began)
-            into["model_calls"].append(
-                (call.id, self._session_id, agent.id, call.turn, record.model, record.stop_reason, *figures, int(record.exact),
-                 cost.usd, cost.status, call.began, took, record.key or record.request_id)
-            )  # fmt: skip
-            if record.key:
-                into["call_keys"].append((record.key, call.id))
+            cost = pricing(record)
+            _, key, model, fresh, output, read, written, _, exact, stop_reason, _, latency, request_id, _ = record
             usd = cost.usd
-            for row in (self._row, agent.row):
-                row["input_tokens"] += figures[0]
-                row["output_tokens"] += figures[1]
-                row["cache_read_tokens"] += figures[2]
-                row["cache_write_tokens"] += figures[3]
+            model_calls.append(
+                (call.id, self._session_id, agent.id, call.turn, model, stop_reason, fresh, output, read, written, int(exact),
+                 usd, cost.status, call.began, latency or max(0.0, call.ended - call.began), key or request_id)
+            )  # fmt: skip
+            if key:
+                call_keys.append((key, call.id))
+            for row in (session, agent.row):
+                row["input_tokens"] += fresh
+                row["output_tokens"] += output
+                row["cache_read_tokens"] += read
+                row["cache_write_tokens"] += written
                 row["model_calls"] += 1
                 if usd is not None:
                     row["cost_usd"] = (row["cost_usd"] or 0.0) + usd
-                elif any(figures):
+                elif fresh or output or read or written:
                     row["unpriced_calls"] += 1
         self._calls = []

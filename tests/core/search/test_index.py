@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.search.conftest import Library, in_memory
 
-from watchkeeper.store import database, message_index, message_search
+from watchkeeper.store import database, message_index, message_search, message_text
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.message_index import (
     index_batch,
@@ -71,7 +71,7 @@ class Reading:
 
     def tokens(self, text: str) -> list[str]:
         self.connection.execute("DELETE FROM t")
-        self.connection.execute("INSERT INTO t (text) VALUES (?)", (message_index.tokenizable(text),))
+        self.connection.execute("INSERT INTO t (text) VALUES (?)", (message_text.tokenizable(text),))
         return [row[0] for row in self.connection.execute("SELECT term FROM v ORDER BY offset")]
 
     def holds(self, text: str, words: list[tuple[list[str], bool]]) -> bool:

@@ -26,17 +26,15 @@ class BranchBook:
         return {"messages": self._messages, "prompts": self._prompts}
 
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
-        """Count the messages that a line became, and put before them that it takes others back, if it does."""
-        place, count = -1, 0
-        for at, each in enumerate(found):
-            if type(each) is Message and each.agent == owner:
-                count += 1
-                if place < 0:
-                    place = at
-        if not count:
+        """Count the message that a line became, and put before it that it takes others back, if it does."""
+        for place, message in enumerate(found):
+            if type(message) is Message:
+                break
+        else:
             return
-        message = found[place]
-        if _is_prompt(record, message):  # type: ignore[arg-type]
+        if message.agent != owner:
+            return
+        if message.role == "user" and _is_prompt(record, message):
             parent = text_of(record.get("parentUuid")) or ""
             before = self._prompts.get(parent)
             if before is not None and before < self._messages:
@@ -45,12 +43,12 @@ class BranchBook:
                 self._prompts[parent] = self._messages
                 if len(self._prompts) > PROMPTS_KEPT:
                     self._prompts.pop(next(iter(self._prompts)))
-        self._messages += count
+        self._messages += 1
 
 
 def _is_prompt(record: dict[str, Any], message: Message) -> bool:
     """Whether a person typed it, as far as the record tells."""
-    if message.role != "user" or record.get("type") != "user" or record.get("isMeta") is True:
+    if record.get("type") != "user" or record.get("isMeta") is True:
         return False
     uuid = text_of(record.get("uuid"))
     if uuid is None or uuid == text_of(record.get("parentUuid")):

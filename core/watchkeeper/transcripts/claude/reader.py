@@ -139,14 +139,16 @@ class ClaudeReader:
         at = seconds(record.get("timestamp"))
         uid = _uid(record)
         agent = self._agents.of(record, at, found)
-        self._hint(record, agent, found)
+        if agent != MAIN:
+            self._hint(record, agent, found)
         request, message_id = text_of(record.get("requestId")), text_of(message.get("id"))
         key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
         found.append(_new(Message, (agent, uid, "assistant", content, at, key, False)))
         model = text_of(message.get("model"))
-        if record.get("isApiErrorMessage") is True or model == SYNTHETIC:
+        failed = record.get("isApiErrorMessage") is True
+        if failed or model == SYNTHETIC:
             said = _plain(content)
-            if record.get("isApiErrorMessage") is True or record.get("error"):
+            if failed or record.get("error"):
                 found.append(Failure(agent, "error", said or "an API error", at))
         elif isinstance(usage := message.get("usage"), dict):
             found.append(_model_call(agent, key, model, usage, message.get("stop_reason"), at, request))
@@ -170,7 +172,7 @@ class ClaudeReader:
 
     def _hint(self, record: dict[str, Any], agent: str, found: list[Record]) -> None:
         role = record.get("attributionAgent")
-        if agent != MAIN and isinstance(role, str) and self._agents.learn_role(agent, role):
+        if isinstance(role, str) and self._agents.learn_role(agent, role):
             found.append(Agent(agent, role=role))
 
     # What the user said, and results.
