@@ -145,15 +145,23 @@ class CommandQueue:
                     raise NotYet
                 return f"{agent.name} goes on: its pause had not come"
         if agent.status is AgentStatus.PAUSED:
-            await self._commit(command, f"{agent.name} goes on", lambda tx: recovery.lift(tx, agent.id, agent.task_id))
+            said = f"{agent.name} goes on" + self._after_its_compaction(agent)
+            await self._commit(command, said, lambda tx: recovery.lift(tx, agent.id, agent.task_id))
             return None
         task = self._task_of(agent)
         if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
             text = "A person resumed you. Go on where you stopped."
-            said = f"{agent.name} goes on where it stopped"
+            said = f"{agent.name} goes on where it stopped" + self._after_its_compaction(agent)
             await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
             return None
         raise ValueError(f"{agent.name} is {agent.status}; only a paused, failed or cancelled agent can be resumed")
+
+    def _after_its_compaction(self, agent: Agent) -> str:
+        """Said, and shown, of an agent that cannot go on at once."""
+        if not self.compactions.is_about(agent.id):
+            return ""
+        self._host.environment.live.show(agent.id, "working", "goes on when its context has been compacted, as was ordered")
+        return ", when its compaction has ended"
 
     async def _cancel(self, command: Command) -> None:
         reason = f"cancelled by {command.requested_by}"

@@ -177,3 +177,44 @@ async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was
     assert not bench.query("SELECT 1 FROM inbox WHERE kind = 'nudge'")
     assert {one["kind"]: one["status"] for one in bench.state["commands"]}["compact"] == "applied"
     bench.assert_sound()
+
+
+async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits_for(bench: Bench) -> None:
+    held, summary = asyncio.Event(), asyncio.Event()
+
+    def work(name: str, request: ModelRequest) -> Any:
+        turns = sum(message["role"] == "assistant" for message in request.messages)
+        if name == "a" and turns < 4:
+            return [call("save_artifact", {"name": f"n{turns}", "content": "words " * 300}, f"t{turns}")]
+        return [said("done")] if held.is_set() else held
+
+    run = PlannedRun([task("a"), task("b")], work)
+
+    def script(request: ModelRequest) -> Any:
+        if request.purpose is Purpose.REFLECTOR:
+            return [said("Much was saved (#2).")] if summary.is_set() else summary
+        return run(request)
+
+    bench.start(script)
+
+    async def resume() -> None:
+        await bench.until(lambda state: bench.model.hanging == 2)
+        agent = agent_of(bench.state, "a")
+        assert agent is not None
+        bench.submit("pause", agent_id=agent["id"], payload={"now": True})
+        await bench.until(lambda state: agent_of(state, "a")["status"] == "paused")  # type: ignore[index]
+        bench.submit("compact", agent_id=agent["id"])
+        await bench.until(lambda state: bench.model.hanging == 3)
+        resumed = bench.submit("resume", agent_id=agent["id"])
+        told = await bench.until(
+            lambda state: next((one["result"] for one in state["commands"] if one["id"] == resumed and one["result"]), None)
+        )
+        assert told == f"{agent['name']} goes on, when its compaction has ended"
+        live = "SELECT detail FROM live WHERE agent_id = ?"
+        await bench.until(lambda state: "compacted" in str(bench.query(live, agent["id"])))
+        held.set()
+        summary.set()
+
+    assert (await bench.run_while(resume)).exit_code == 0
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
+    bench.assert_sound()
