@@ -61,6 +61,7 @@ def test_nothing_more_is_told_as_done_and_what_was_told_is_kept(tmp_path: Path, 
         Path(f"{path}{suffix}").unlink()
     with pytest.raises(StoreUnusable, match="deleted or replaced"):
         writer.submit(insert(20)).result()
+    assert told(path) == set(range(20)), "a viewer that is attached still must not keep others from going on"
     writer.close()
     assert told(path) == set(range(20))
 

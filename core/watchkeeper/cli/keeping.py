@@ -238,7 +238,8 @@ def prune(
 def backup(path: Path, overwrite: bool, db: Path | None, as_json: bool) -> int:
     """Copy the whole database to PATH, consistent while hosts write, and check the copy.
 
-    To go back to it: stop the hosts, and use it with --db, or put it in the place of the database.
+    To go back to it: use it with --db. Or end all hosts and dashboards, and put it in the place of the database; what
+    is left there of the -wal and -shm beside the old one must go first, for it would be taken for a part of the copy.
     """
     refuse_agents()
     opened = Opened(db)

@@ -34,6 +34,9 @@ bounds: more batches gather, and other processes, which ask every millisecond (`
 
 LARGEST_GROUP = 512
 
+SAVE_SECONDS = 2.0
+"""How long readers are waited for when what was told must be brought into the file because its log was removed."""
+
 
 class Group:
     """One database transaction that several batches share."""
@@ -251,10 +254,22 @@ class Writer:
             self._abandoned = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
         elif main not in changed:
-            with contextlib.suppress(sqlite3.DatabaseError):  # as much as can be is brought into the file that has a name
-                self._connection.execute("PRAGMA wal_checkpoint(FULL)")
+            self._save_log()
         advice = "put it back, or choose another with --db" if main in changed else "nothing may remove it; then `wk resume last`"
         raise _FileGone(f"{changed[0]} was deleted or replaced while it was in use; {advice}")
+
+    def _save_log(self) -> None:
+        """Bring as much as can be of a log that has no name any more into the file that has one, and begin the log anew.
+
+        Else the index of the log, where it is left, would send everybody to what is gone.
+        """
+        deadline = time.monotonic() + SAVE_SECONDS
+        busy = True
+        with contextlib.suppress(sqlite3.DatabaseError):
+            while busy and time.monotonic() < deadline:
+                busy = bool(self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+                if busy:
+                    time.sleep(0.01)
 
     def _connection_serves(self, error: BaseException) -> bool:
         return not isinstance(error, _FileGone) and not database.is_busy(error)
