@@ -26,7 +26,13 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
     if not isinstance(content, list) or depth > 3:
         return 0, 0
     for block in content:
-        if not isinstance(block, dict) or _TELLING.isdisjoint(block):
+        if not isinstance(block, dict):
+            continue
+        inside = block.get("content")
+        if type(inside) is list:
+            inner = _opaque(inside, depth + 1)
+            found, images = found + inner[0], images + inner[1]
+        if _TELLING.isdisjoint(block):
             continue
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else block.get("data")
@@ -35,12 +41,8 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
         signature = block.get("signature")
         if isinstance(signature, str):
             found += len(signature)
-        inside = block.get("content")
-        if type(inside) is list:
-            inner = _opaque(inside, depth + 1)
-            found, images = found + inner[0], images + inner[1]
     return found, images
 
 
-_TELLING = frozenset({"source", "data", "signature", "content"})
+_TELLING = frozenset({"source", "data", "signature"})
 """Fields that may hold what no model reads as text; most blocks have none of them."""

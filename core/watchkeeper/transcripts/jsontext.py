@@ -89,7 +89,7 @@ def seconds(timestamp: Any) -> float | None:
     """Seconds since 1970 of an ISO 8601 time, or of a number of seconds or milliseconds; None for anything else."""
     if isinstance(timestamp, str):
         minute = _minutes.get(timestamp[:17])
-        if minute is not None and len(timestamp) == 24 and timestamp[23] == "Z":
+        if minute is not None and timestamp[23:] == "Z":
             try:
                 return minute + float(timestamp[17:23])
             except ValueError:

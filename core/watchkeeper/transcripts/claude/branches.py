@@ -27,7 +27,7 @@ class BranchBook:
 
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
         """Count the message that a line became, and put before it that it takes others back, if it does."""
-        for place, message in enumerate(found):
+        for message in found:
             if type(message) is Message:
                 break
         else:
@@ -38,7 +38,7 @@ class BranchBook:
             parent = text_of(record.get("parentUuid")) or ""
             before = self._prompts.get(parent)
             if before is not None and before < self._messages:
-                found.insert(place, Rewind(owner, "", self._messages - before, seconds(record.get("timestamp"))))
+                found.insert(found.index(message), Rewind(owner, "", self._messages - before, seconds(record.get("timestamp"))))
             elif before is None:
                 self._prompts[parent] = self._messages
                 if len(self._prompts) > PROMPTS_KEPT:
