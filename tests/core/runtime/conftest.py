@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,17 +35,17 @@ class Bench:
         return self.session
 
     async def run(self, **options: Any) -> HostResult:
-        return await asyncio.wait_for(self.runtime.run(self.session, **options), 60)
+        return await asyncio.wait_for(self.runtime.run(self.session, **options), 100)
 
     async def run_while(self, steps: Callable[[], Any], **options: Any) -> HostResult:
         """Run, and beside it what `steps` does."""
         running = asyncio.ensure_future(self.run(**options))
         beside = asyncio.ensure_future(steps())
-        done, _ = await asyncio.wait({running, beside}, timeout=30, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({running, beside}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         try:
             if beside in done or not done:
-                await asyncio.wait_for(beside, 1)
-            return await asyncio.wait_for(running, 30)
+                await asyncio.wait_for(beside, 10)
+            return await asyncio.wait_for(running, 40)
         finally:
             beside.cancel()
             running.cancel()
@@ -53,10 +54,11 @@ class Bench:
     async def until(self, condition: Callable[[dict[str, Any]], Any]) -> Any:
         """Wait until the stored state fulfils a condition; returns what the condition gave."""
         while True:
+            began = time.monotonic()
             found = condition(self.state)
             if found:
                 return found
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(max(0.005, 2 * (time.monotonic() - began)))  # what is waited for shares this thread
 
     def submit(self, kind: str, **about: Any) -> int:
         return self.runtime.submit(self.session, kind, **about)
