@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|DATABASE_URL|DSN|COOKIE", re.IGNORECASE)
 PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*)$", re.IGNORECASE)
@@ -53,6 +54,16 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
     ("npm-token", "npm_", r"\bnpm_[A-Za-z0-9]{36}"),
     ("pypi-token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,}"),
     ("huggingface-token", "hf_", r"\bhf_[A-Za-z0-9]{30,}"),
+    ("groq-key", "gsk_", r"\bgsk_[A-Za-z0-9]{40,}"),
+    ("xai-key", "xai-", r"\bxai-[A-Za-z0-9]{60,}"),
+    ("perplexity-key", "pplx-", r"\bpplx-[A-Za-z0-9]{40,}"),
+    ("sendgrid-key", "SG.", r"\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{30,}"),
+    ("digitalocean-token", "dop_v1_", r"\bdop_v1_[a-f0-9]{64}"),
+    ("shopify-token", "shpat_", r"\bshpat_[a-fA-F0-9]{32}"),
+    ("vault-token", "hvs.", r"\bhvs\.[A-Za-z0-9_-]{24,}"),
+    ("age-key", "AGE-SECRET-KEY-1", r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}"),
+    ("azure-key", "AccountKey=", r"(?P<kept>AccountKey=)[A-Za-z0-9+/]{60,}=*"),
+    ("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*"),
     ("jwt", "eyJ", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
     *(("aws-secret", name, rf"(?P<kept>{name}{_ASSIGNS})[A-Za-z0-9/+]{{40}}(?![A-Za-z0-9/+])") for name in _AWS_NAMES),
     ("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$%<{{*\[]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])"),
@@ -62,7 +73,8 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
 _TELLING_BYTES = (
     *(name.encode() for name in _AWS_NAMES), b"hooks.slack.com", b"ya29.", b"GOCSPX-",
     b"PRIVATE KEY", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"AKIA", b"ASIA", b"xox",
-    b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ",
+    b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ", b"gsk_", b"xai-", b"pplx-", b"SG.", b"dop_v1_", b"shpat_",
+    b"hvs.", b"AGE-SECRET-KEY-1", b"AccountKey=", b"Bearer ", b"bearer ",
 )  # fmt: skip
 """Of what has one of `SHAPES`, one of these is a part, or `SUSPICIOUS`."""
 
@@ -195,7 +207,7 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
         return lambda match: f"[redacted:{name}]" if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
-    if name in ("aws-secret", "url-password"):
+    if name in ("aws-secret", "url-password", "azure-key", "bearer-token"):
         return lambda match: _kept(name, match)
     return lambda match: f"[redacted:{name}]"
 
@@ -220,8 +232,9 @@ def _is_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> list[str]:
-    """A value as it stands, as it stands inside a JSON string, and each long line of one that has several."""
+    """A value as it stands, inside a JSON string, inside a URL, and each long line of one that has several."""
     forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
+    forms |= {escape(value, safe="", errors="replace") for escape in (quote, quote_plus)}
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
     forms |= _encoded(value)

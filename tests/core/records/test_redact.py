@@ -29,6 +29,14 @@ SHAPED = {
     "GOCSPX-" + "a1B2" * 7: "google-secret",
     "hooks.slack.com/services/T0001/B0001/XXXXabcdefgh": "slack-webhook",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abcDEF123_-abc": "jwt",
+    "gsk_" + "a1B2" * 13: "groq-key",
+    "xai-" + "a1B2" * 20: "xai-key",
+    "pplx-" + "a1B2" * 12: "perplexity-key",
+    "SG." + "a1B2c" * 4 + "." + "a1B2_" * 8: "sendgrid-key",
+    "dop_v1_" + "0a1b" * 16: "digitalocean-token",
+    "shpat_" + "0a1b" * 8: "shopify-token",
+    "hvs." + "a1B2" * 20: "vault-token",
+    "AGE-SECRET-KEY-1" + "A1B2" * 14: "age-key",
     PEM: "private-key",
 }
 
@@ -65,6 +73,31 @@ def test_what_is_known_to_be_secret_is_replaced_whatever_its_name() -> None:
     assert redactor.text("in-the-query number-one") == "[redacted:web.api_key] number-one"
     assert redactor.text("of-the-flag of-the-other x-value") == "[redacted:run.api-key] [redacted:run.token] x-value"
     assert known_secrets({"mcp_servers": "none", "anthropic": []}, environ) == {}
+
+
+@pytest.mark.parametrize(
+    ("before", "secret", "name"),
+    [
+        ("Authorization: Bearer ", "s0me-opaque_token.of~no/shape+at=all"[:-4], "bearer-token"),
+        ("AccountName=me;AccountKey=", "Ab1+" * 21 + "==", "azure-key"),
+    ],
+)
+def test_what_follows_a_telling_word_is_replaced_and_the_word_kept(before: str, secret: str, name: str) -> None:
+    assert Redactor({}).text(f"{before}{secret}; more") == f"{before}[redacted:{name}]; more"
+    line = json.dumps({"header": f"{before}{secret}"}).encode()
+    assert secret.encode() not in Redactor({}).line(line)
+
+
+@pytest.mark.parametrize("text", ["Bearer $TOKEN", "a bearer of extraordinarily-good-tidings", "Bearer <your token goes here 1>"])
+def test_talk_of_bearers_is_left_alone(text: str) -> None:
+    assert Redactor({}).text(text) == text
+
+
+def test_a_known_value_is_found_inside_a_url() -> None:
+    redactor = Redactor({"DB_PASSWORD": "pl4in/value+12345?x y&z"})
+    assert redactor.text("http://h/?p=pl4in%2Fvalue%2B12345%3Fx%20y%26z") == "http://h/?p=[redacted:DB_PASSWORD]"
+    assert redactor.text("p=pl4in%2Fvalue%2B12345%3Fx+y%26z&q=1") == "p=[redacted:DB_PASSWORD]&q=1"
+    assert Redactor({"DB_PASSWORD": "no \udcff text at all"}).text("no text") == "no text"
 
 
 @pytest.mark.parametrize("before", ["", "x", "user:", "a long text before it: "])
