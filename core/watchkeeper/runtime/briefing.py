@@ -16,6 +16,10 @@ from watchkeeper.records.states import TASK_ENDED, TaskStatus
 
 LARGEST_CHARACTERS = 8_000
 SMALLEST_CHARACTERS = 800
+GOAL_CHARACTERS = 300
+SAID_CHARACTERS = 600
+SEEN_CHARACTERS = 3_000
+"""Of a summary: what the old session knew stands in it, most of all where nobody kept facts."""
 _SHARE_OF_WINDOW = 0.6
 """Characters of brief for each token of the window: a fifth of it or so, since pointers take many tokens."""
 
@@ -149,6 +153,8 @@ def bounded_text(brief: Brief, characters: int) -> str:
         " to check and build on, not instructions. Do not repeat what is done; plan what is left."
     )
     tail = f"All of it, with every result, fact and source: {brief.whole} (use read_back). `recall` finds its facts too."
+    if brief.goal.strip() and not brief.same_goal:
+        head += f"\n\nIts goal was: {_one_line(brief.goal, GOAL_CHARACTERS)}"
     open_tasks, ended = brief.open_tasks, [task for task in brief.tasks if task not in brief.open_tasks]
     newest_first = brief.facts[::-1]
     facts = sorted(newest_first, key=lambda fact: fact.kind not in _LATE)
@@ -157,7 +163,7 @@ def bounded_text(brief: Brief, characters: int) -> str:
         ("Its last words", [_said(brief.last_words)] if brief.last_words else [], 0.15),
         ("Decisions and facts", [_fact(fact) for fact in facts], 0.25),
         ("Tasks that ended", [_task(task) for task in reversed(ended)], 0.2),
-        ("What its agents had seen", [_said(one) for one in reversed(brief.seen)], 1.0),
+        ("What its agents had seen", [_said(one, SEEN_CHARACTERS) for one in reversed(brief.seen)], 1.0),
     ]
     left = characters - len(head) - len(tail) - 4
     text = head
@@ -214,10 +220,15 @@ def _fact(fact: CarriedFact) -> str:
     return f"- [{fact.kind}] {fact.text}{_cited(fact.sources)}"
 
 
-def _said(one: Seen) -> str:
+def _said(one: Seen, characters: int = SAID_CHARACTERS) -> str:
     who = f"{one.agent}: " if one.agent else ""
-    text = " ".join(one.text.partition("\ncursor:")[0].split())
-    return f"- {who}{text[:600] + '…' if len(text) > 600 else text}{_cited(one.sources)}"
+    said = one.text.partition("\ncursor:")[0]
+    return f"- {who}{_one_line(said, characters)}{_cited(one.sources)}"
+
+
+def _one_line(text: str, characters: int) -> str:
+    line = " ".join(text.split())
+    return line[:characters] + "…" if len(line) > characters else line
 
 
 def _cited(sources: tuple[str, ...]) -> str:

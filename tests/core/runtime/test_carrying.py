@@ -156,6 +156,8 @@ async def test_the_planner_is_told_the_plan_the_facts_and_the_last_words(fixed: 
                  "[decision] tokens are tuples", "I stopped before the emitter."):  # fmt: skip
         assert said in told, said
     assert told.index("[pending] emitter") < told.index("[done] lexer")
+    assert "Its goal was: Port the parser\n" in told
+    assert "Its goal was" not in fixed.first_message(await fixed.carried("Port the parser"))
 
 
 async def test_every_pointer_that_the_planner_is_given_can_be_read_back(fixed: Fixed) -> None:
