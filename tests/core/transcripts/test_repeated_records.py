@@ -87,14 +87,15 @@ def test_what_a_helper_is_given_of_its_agents_context_is_no_second_message(store
     thought = {"type": "thinking", "thinking": "It must be the cache.", "signature": "x"}
     log.records[1]["message"]["content"].append(thought)
     log.write(logs)
-    helper = Log(isSidechain=True, agentId="acompact-1")
+    helper = Log(isSidechain=True, agentId="acompact-0123456789abcdef")
     helper.records = json.loads(
-        json.dumps([record | {"isSidechain": True, "agentId": "acompact-1"} for record in log.records[:8]])
+        json.dumps([record | {"isSidechain": True, "agentId": "acompact-0123456789abcdef"} for record in log.records[:8]])
     )
     helper.records[1]["message"]["content"].remove(thought)
     helper.user("Sum it up", uuid="sum-up")
     helper.reply(text("Half of it."), id="m-sum")
-    helper.write(logs, f"{log.session}/subagents/agent-acompact-1.jsonl")
+    helper.write(logs, f"{log.session}/subagents/agent-acompact-0123456789abcdef.jsonl")
     store.run(logs)
-    assert store.all("SELECT last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL") == [(2, 1)]
+    helpers = store.all("SELECT name, role, last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL")
+    assert helpers == [("compact", "compact", 2, 1)]
     assert store.one("SELECT count(*) FROM tool_calls") == 6

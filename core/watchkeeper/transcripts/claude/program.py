@@ -15,6 +15,8 @@ from watchkeeper.transcripts.records import MAIN, Source
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _AGENT_FILE = re.compile(r"agent-(?P<id>.+)")
+_HELPER = re.compile(r"a(?P<task>[a-z][a-z_]+)-[0-9a-f]{8,}")
+"""A fork that the program made for a task of its own, and named by it: `acompact-…`, `aside_question-…`."""
 _KNOWN = CONVERSATION | HOUSEKEEPING
 
 
@@ -59,6 +61,9 @@ class ClaudeCode:
         meta = parse(source.companions.get(source.path.with_suffix(".meta.json").name, b"")) or {}
         if agent != MAIN and (first := next(_records(source.head), None)) is not None:
             agent = teammate_of(first, meta) or agent
+        if (helper := _HELPER.fullmatch(agent)) is not None:
+            task = helper["task"].replace("_", " ")
+            meta = {"agentType": task, "description": task} | meta
         return ClaudeReader(session, agent, meta)
 
     def fingerprint(self, path: Path) -> None:
