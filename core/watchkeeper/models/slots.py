@@ -28,6 +28,10 @@ FOREGROUND = frozenset({Purpose.TURN, Purpose.PLANNER})
 LOOK_AGAIN_SECONDS = 5.0
 """How long a rate limit is trusted before it is read again: another host may have shortened it."""
 
+LONGEST_LIMIT_SECONDS = 1_000.0
+"""No server is waited for as long (`RetryPolicy.longest_server_delay_seconds`): a later end was noted by a clock that was
+wrong, then or now, and would hold everybody up until that day."""
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -120,7 +124,8 @@ class Gate:
     @property
     def rate_limited_until(self) -> float:
         """Wall time until which no call is granted; in the past when there is no limit."""
-        return max(self._own_until, self._read_until())
+        latest = self._clock.now() + LONGEST_LIMIT_SECONDS
+        return max((until for until in (self._own_until, self._read_until()) if until <= latest), default=0.0)
 
     @property
     def running(self) -> int:

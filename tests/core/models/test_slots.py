@@ -119,7 +119,7 @@ async def test_nobody_starts_before_the_rate_limit_ends_and_the_list_says_so() -
 
 async def test_a_rate_limit_that_another_host_wrote_is_obeyed_and_its_end_noticed() -> None:
     clock = ManualClock()
-    table = {"until": clock.now() + 10_000}
+    table = {"until": clock.now() + 900}
     gate = Gate(2, clock=clock, rate_limited_until=lambda: table["until"])
     callers = Callers(gate)
     task = asyncio.create_task(callers._call("a", TURN))
@@ -131,6 +131,21 @@ async def test_a_rate_limit_that_another_host_wrote_is_obeyed_and_its_end_notice
     assert callers.started == ["a"]
     task.cancel()
     await asyncio.wait([task])
+
+
+async def test_a_limit_from_a_clock_that_was_wrong_keeps_nobody_waiting_for_longer_than_a_server_may_ask() -> None:
+    """A machine's clock was a year ahead when its provider asked for silence, and has been set right since."""
+    clock = ManualClock(1_700_000_000.0)
+    gate = Gate(1, clock=clock, rate_limited_until=lambda: 1_700_000_000.0 + 365 * 86_400)
+    callers = Callers(gate)
+    await callers.ask("at once", TURN)
+    assert callers.started == ["at once"]
+    await callers.end("at once")
+    gate.rate_limit(clock.now() + 86_400, "of today, by the wrong clock")
+    await callers.ask("then", TURN)
+    assert callers.started == ["at once", "then"]
+    assert gate.waiting() == ()
+    await callers.stop()
 
 
 async def test_a_call_cancelled_in_the_instant_of_its_grant_loses_no_slot() -> None:
