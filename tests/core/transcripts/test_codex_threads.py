@@ -58,6 +58,21 @@ def test_a_thread_that_a_person_forked_is_a_session_with_the_others_context_and_
     assert store.counts()["tool_calls"] == 1
 
 
+def test_what_an_agent_of_a_team_is_told_before_its_first_turn_is_its_own(store: Store, logs: Path) -> None:
+    of_old = {"internal_chat_message_metadata_passthrough": {"turn_id": OLD_TURN}}
+    child = Rollout(CHILD, minute=4, **spawned(ROOT)).event("task_started", turn_id=OLD_TURN)
+    for said, about in (("Mend the cache", of_old), ("You are an agent in a team.", {})):
+        role = "user" if about else "developer"
+        child.item("message", role=role, content=[{"type": "input_text", "text": said}], **about)
+    child.event("task_started", turn_id=CHILD.replace("ea60", "ea70")).says("Found.").tokens(10, 0, 2)
+    for line in child.lines[:5]:
+        line["timestamp"] = child.lines[0]["timestamp"]
+    store.run(child.write(logs))
+    said = [row[0] for row in store.all("SELECT content FROM messages ORDER BY seq")]
+    assert len(said) == 2
+    assert "an agent in a team" in said[0]
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_grandchild_stands_in_the_session_at_the_top(store: Store, logs: Path, named: bool) -> None:
     about: dict[str, Any] = {"session_id": ROOT} if named else {}

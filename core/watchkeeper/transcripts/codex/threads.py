@@ -83,16 +83,20 @@ class Replay:
         self._began = began
         self._turns = False
         """Lines tell their turns."""
+        self._items = False
+        """Items of the history tell their turns."""
 
     def save(self) -> list[Any] | None:
-        return [self.certain, self._thread_at, self._created, self._began, self._turns] if self.going else None
+        if not self.going:
+            return None
+        return [self.certain, self._thread_at, self._created, self._began, self._turns, self._items]
 
     @classmethod
     def restore(cls, state: list[Any] | None) -> Replay:
         replay = cls(None, None)
         if state:
             replay.going = True
-            replay.certain, replay._thread_at, replay._created, replay._began, replay._turns = state
+            replay.certain, replay._thread_at, replay._created, replay._began, replay._turns, replay._items = [*state, False][:6]
         return replay
 
     def copied(self, kind: Any, payload: dict[str, Any], at: float | None) -> bool:
@@ -106,6 +110,7 @@ class Replay:
         turn = made_at(_turn(payload))
         if turn is not None and self._thread_at is not None:
             self._turns = True
+            self._items = self._items or kind == "response_item"
             if turn >= self._thread_at:
                 self.going = False
             else:
@@ -117,6 +122,8 @@ class Replay:
         if since is not None and since > BURST_SECONDS and not self._turns:
             self.going = False
             return False
+        if self._items and turn is None and kind == "response_item" and payload.get("role") == "developer":
+            return False  # what an agent of a team is told comes before its first turn, and is of none
         if self.certain:
             return True
         return kind == "event_msg" and payload.get("type") == "token_count"
