@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -98,6 +101,32 @@ async def test_a_step_costs_the_store_the_same_however_many_agents_rest(
     many = await costs_of_steps(Bench(tmp_path_factory.mktemp("many")), counted, 40)
     # Not quite the same: which rows end a page or an index depends on ids, which are random.
     assert all(abs(a - b) <= 10 for one, other in zip(few[3:], many[3:], strict=True) for a, b in zip(one, other, strict=True))
+
+
+async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench: Bench, counted: Counted) -> None:
+    """Not one for each message: nothing walks through the context, or copies it, to send it once more."""
+    calls, seen = 0, []
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call") and not frame.f_code.co_filename.endswith("scripted.py")  # it reads them all
+
+    def work(name: str, request: ModelRequest) -> Any:
+        seen.append(calls)
+        if len(seen) > 2 * TURNS:
+            return [said("done")]
+        return [said("on it goes"), call("read_back", {"ref": f"message://nobody/{len(seen)}"}, f"toolu_{len(seen)}")]
+
+    bench.start(PlannedRun([task("long")], work), window=200_000)
+    sys.setprofile(count)
+    try:
+        assert (await bench.run()).exit_code == 0
+    finally:
+        sys.setprofile(None)
+    costs = [after - before for before, after in itertools.pairwise(seen)]
+    early, late = median(costs[5:25]), median(costs[-20:])
+    assert early > 500
+    assert late < 1.02 * early
 
 
 def test_looking_what_may_run_costs_the_same_however_many_agents_rest(tmp_path: Path, counted: Counted) -> None:
