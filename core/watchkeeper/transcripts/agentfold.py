@@ -28,6 +28,10 @@ class AgentFold:
     position: int = 0
     """Tool calls of this turn so far."""
     last_at: float | None = None
+    repeating: bool = False
+    """The newest message was one that is here already, under another id."""
+    said_at: dict[float, list[int]] | None = None
+    """Messages by their time, once somebody asked for them."""
     open_calls: dict[str, tuple[int, str, float]] = field(default_factory=dict)
     """Calls of earlier transactions that wait for a result."""
     new_calls: dict[str, list[Any]] = field(default_factory=dict)

@@ -122,8 +122,3 @@ class Batch:
 def line_id(session: str, data: bytes) -> str:
     """What a record without an id is recognised by: all that its line says, in its session."""
     return f"{session}\0{stable_id(data.decode('utf-8', 'replace'), length=12)}"
-
-
-def is_part(content: Any, whole: Any) -> bool:
-    """Whether all blocks of a message's content are blocks of that other one."""
-    return isinstance(content, list) and isinstance(whole, list) and bool(content) and all(each in whole for each in content)

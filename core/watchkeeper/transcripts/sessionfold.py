@@ -6,7 +6,6 @@ importers can take turns.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.message_index import indexed_text
 from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.batch import Anchor, Batch, is_part, line_id
+from watchkeeper.transcripts.batch import Anchor, Batch, line_id
 from watchkeeper.transcripts.compactionfold import compact, go_back, summarise
 from watchkeeper.transcripts.estimates import message_tokens
 from watchkeeper.transcripts.goals import GOAL_CHARS, goal_of
@@ -38,6 +37,7 @@ from watchkeeper.transcripts.records import (
     ToolCall,
     ToolResult,
 )
+from watchkeeper.transcripts.repeats import says_the_same, was_said
 from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
@@ -123,10 +123,11 @@ class SessionFold:
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
         found = self.batch.record(digest)
         if found is None:
-            self.batch.remember(digest, agent.id, seq)
-            return False
+            said = was_said(self.batch, record, agent)
+            self.batch.remember(digest, agent.id, said or seq)
+            return said is not None
         if self._is_mine(found[0]):
-            return self._says_the_same(record, agent, *found) or self._was_changed(record, agent, seq)
+            return says_the_same(self.batch, record, agent, *found) or self._was_changed(record, agent, seq)
         kind = f"{self.program}/{type(record).__name__}/{self.key}"
         mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
         if self.batch.record(mine) is not None:
@@ -141,16 +142,6 @@ class SessionFold:
 
     def _is_mine(self, agent_id: str) -> bool:
         return self.batch.owner(agent_id) == self.id
-
-    def _says_the_same(self, record: Any, agent: AgentFold, agent_id: str, seq: int) -> bool:
-        """Two records may have one number, and a rewritten one its old uuid: what they say decides."""
-        if type(record) is not Message:
-            return True
-        stored = self.batch.text_of(agent_id, seq)
-        if stored == write(record.content)[0]:
-            return True
-        # What a helper of an agent is given of its context goes without its thinking.
-        return agent_id != agent.id and stored is not None and is_part(record.content, json.loads(stored))
 
     def _was_changed(self, record: Message, agent: AgentFold, seq: int) -> bool:
         """Whether the record is here already as it is now, besides what it said before."""

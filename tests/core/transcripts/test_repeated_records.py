@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import pytest
 from tests.core.transcripts.conftest import Log, Store, text, work
 from tests.core.transcripts.test_importing import OTHER
 
@@ -99,3 +100,21 @@ def test_what_a_helper_is_given_of_its_agents_context_is_no_second_message(store
     helpers = store.all("SELECT name, role, last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL")
     assert helpers == [("compact", "compact", 2, 1)]
     assert store.one("SELECT count(*) FROM tool_calls") == 6
+
+
+@pytest.mark.parametrize("imports", [1, 2])
+def test_what_a_resumed_log_says_again_under_new_ids_counts_once(store: Store, logs: Path, imports: int) -> None:
+    log = work(turns=3)
+    path = log.write(logs)
+    if imports == 2:
+        store.run(path)
+    again = json.loads(json.dumps([record for record in log.records[1:] if record["type"] in ("user", "assistant")]))
+    for place, record in enumerate(again):
+        log.records.append(record | {"uuid": f"again-{place}", "version": "2.1.101"})
+    log.last = "again-0"
+    log.user("Carry on")
+    log.write(logs)
+    report = store.run(path)
+    assert report.skipped.total() == len(again)
+    assert (store.counts()["tool_calls"], store.counts()["messages"]) == (3, 11)
+    assert store.one("SELECT output_tokens FROM sessions") == 60
