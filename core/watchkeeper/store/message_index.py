@@ -54,7 +54,7 @@ class Batch:
     """Whether there is more to do, as far as was seen."""
 
 
-_Text = tuple[int, str, str | bytes]
+_Text = tuple[int, str, str | bytearray]
 """A message's id, its session's id or nothing, and what is indexed of it."""
 
 
@@ -97,7 +97,7 @@ def session_word(session_id: str) -> str:
     return "\ue000" + "".join(character for character in session_id.lower() if character.isalnum())
 
 
-def indexed_text(content: Any) -> str | bytes:
+def indexed_text(content: Any) -> str | bytearray:
     """What is indexed of a message with this content, besides its session's word; bytes are UTF-8."""
     return tokenizable_words(content)
 
@@ -146,7 +146,7 @@ def index_until(connection: Connection, *, seconds: float, monotonic: Callable[[
             return False
 
 
-def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | bytes]]) -> None:
+def index_inserted(connection: Connection, texts: Sequence[tuple[str, str | bytearray]]) -> None:
     """Within the caller's own transaction: index the messages that it has just inserted, the last of all, of which it has
     the texts. For imports, which have read these messages a moment ago: as `index_within`, at half the cost.
 

@@ -51,7 +51,7 @@ def _words_of(content: Any) -> str:
     return _BLOB.sub(" ", text) if _may_hold_a_blob(text) else text
 
 
-def tokenizable_words(content: Any) -> str | bytes:
+def tokenizable_words(content: Any) -> str | bytearray:
     """As `tokenizable` of `words_of`; in UTF-8 where SQLite would have to make it so once more."""
     text = _words_of(content)
     if text.isascii():
@@ -60,7 +60,7 @@ def tokenizable_words(content: Any) -> str | bytes:
         data = text.encode()
     except UnicodeEncodeError:
         return tokenizable(plain(text))
-    return _CJK.sub(_pairs, text) if _holds_cjk(data) else data
+    return _CJK.sub(_pairs, text) if _holds_cjk(data) else bytearray(data)
 
 
 def tokenizable(text: str) -> str:

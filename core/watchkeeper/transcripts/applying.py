@@ -140,7 +140,7 @@ def _apply_chunk(
                 continue
             counts.raw[outcome] += 1
             tally[0] += 1
-            batch.into["raw"].append((fold.id, None, chunk.stored_path, number, outcome.kind, outcome.reason, text))
+            batch.into["raw"].append((fold.id, chunk.stored_path, number, outcome.kind, outcome.reason, text))
         else:
             counts.skipped[outcome.reason] += 1
             tally[1] += 1

@@ -60,7 +60,7 @@ class Batch:
     """Agents that were asked after, or are not written yet, and their sessions."""
     records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     """Digests of records that were looked up: the messages that they became, or None."""
-    indexed: list[tuple[str, str | bytes]] = field(default_factory=list)
+    indexed: list[tuple[str, str | bytearray]] = field(default_factory=list)
     """Of the messages that are not written yet, in the order of their rows: session, and what is indexed."""
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
@@ -105,7 +105,7 @@ class Batch:
         """What a message says, as it is stored."""
         messages = self.into["messages"]
         for row in messages[len(self._texts) :]:
-            self._texts[row[0], row[1]] = row[3].decode()
+            self._texts[row[0], row[1]] = row[3] if isinstance(row[3], str) else row[3].decode()
         text = self._texts.get((agent_id, seq))
         return rows.message_content(self.cursor, agent_id, seq) if text is None else text
 

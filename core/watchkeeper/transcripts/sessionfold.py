@@ -274,11 +274,13 @@ class SessionFold:
     def say(self, agent: AgentFold, role: str, content: Any, at: float) -> None:
         """Add a message to an agent's history."""
         row = agent.row
-        text = write_bytes(content)
-        tokens = message_tokens(content, len(text))
+        data = write_bytes(content)
+        tokens = message_tokens(content, len(data))
         row["last_seq"] = seq = row["last_seq"] + 1
         row["message_tokens"] = total = row["message_tokens"] + tokens
-        self.into["messages"].append((agent.id, seq, role, text, tokens, total, at))
+        self.into["messages"].append(
+            (agent.id, seq, role, data.decode() if data.isascii() else bytearray(data), tokens, total, at)
+        )
         self.batch.indexed.append((self.id, indexed_text(content)))
 
     def _tool_call(self, record: ToolCall) -> None:
@@ -354,7 +356,7 @@ class SessionFold:
     def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
         """One event of the session's log."""
         self.row["event_seq"] += 1
-        self.into["events"].append((self.id, self.row["event_seq"], at, kind, agent.id, task_id, write(data)[0]))
+        self.into["events"].append((self.id, self.row["event_seq"], at, kind, agent.id, task_id or "", write(data)[0]))
 
     # Writing.
 

@@ -94,7 +94,7 @@ class Spending:
         cost = self._batch.pricing(better)
         figures = better[3:7]
         self._batch.into["call_figures"].append(
-            (better.stop_reason, *figures, int(better.exact), cost.usd, cost.status, record.at or 0.0, call_id)
+            (better.stop_reason, *figures, int(better.exact), cost.usd, str(cost.status), record.at or 0.0, call_id)
         )
         self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd)
         for row in (self._row, agent.row) if agent.id == agent_id else (self._row,):
@@ -117,7 +117,7 @@ class Spending:
             usd = cost.usd
             model_calls.append(
                 (call.id, self._session_id, agent.id, call.turn, model, stop_reason, fresh, output, read, written, int(exact),
-                 usd, cost.status, call.began, latency or max(0.0, call.ended - call.began), key or request_id)
+                 usd, str(cost.status), call.began, latency or max(0.0, call.ended - call.began), key or request_id)
             )  # fmt: skip
             if key:
                 call_keys.append((key, call.id))
