@@ -12,8 +12,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import from_json
+from tests.core.transcripts.conftest import Store, work
 
 import watchkeeper.transcripts.claude as claude
+from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.transcripts import jsontext
 from watchkeeper.transcripts.claude import reader, shape
@@ -159,3 +161,23 @@ def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) ->
     text, size = jsontext.write(value)
     assert size == len(text.encode())
     assert repr(decode(text)) == repr(decode(encode(value)))
+
+
+def test_the_driver_need_not_adapt_what_every_line_has(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd, seen, flush = set(), 0, rows.Rows.flush
+
+    def watched(self: rows.Rows, *arguments: Any) -> None:
+        nonlocal seen
+        for name in ("messages", "tool_calls", "model_calls", "call_keys", "records", "events", "raw"):
+            seen += len(self[name])
+            odd.update((name, type(value)) for row in self[name] for value in row)
+        flush(self, *arguments)
+
+    monkeypatch.setattr(rows.Rows, "flush", watched)
+    log = work(turns=3)
+    log.user("größer")
+    log.add("mode", mode="plan")
+    store.run(log.write(logs))
+    assert seen > 10
+    assert {(name, kind) for name, kind in odd if kind not in (str, int, float, bytearray)} == set()
+    assert "größer" in store.one("SELECT content FROM messages ORDER BY id DESC LIMIT 1")
