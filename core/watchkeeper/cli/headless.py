@@ -91,10 +91,12 @@ def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
 
 
 def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> None:
-    row = opened.one("SELECT goal, hosted_seconds, unpriced_calls FROM sessions WHERE id = ?", (session_id,))
+    row = opened.one("SELECT goal, hosted_seconds FROM sessions WHERE id = ?", (session_id,))
     tasks = ", ".join(f"{count} {status}" for status, count in sorted(result["tasks"].items()) if count)
     cost = "unpriced" if result["cost_usd"] is None else f"${result['cost_usd']:.4f}"
-    if row["unpriced_calls"] and result["cost_usd"] is not None:
+    if result["cost_estimated"]:
+        cost += " (estimated)"
+    if result["unpriced_calls"] and result["cost_usd"] is not None:
         cost += " and unpriced calls"
     say("")
     say(f"{GLYPHS.get(result['status'], '·')} {result['status']}  {clean(row['goal'], 100)}")

@@ -47,13 +47,13 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
         none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`"
         click.echo("no sessions" + (f" with {search!r}" if search and not nowhere else none_yet))
         return 0
-    click.echo(f"  {'id':<8}  {'last active':<16} {'status':<9} {'tasks':>7} {'agents':>6} {'tokens':>12} {'cost':>9}  goal")
+    click.echo(f"  {'id':<8}  {'last active':<16} {'status':<9} {'tasks':>7} {'agents':>6} {'tokens':>12} {'cost':>10}  goal")
     for row in rows:
         status = row["status"] if row["status"] != "running" or row["live"] else "dead"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["last_active"]))
         click.echo(
             f"{GLYPHS.get(row['status'], '†') if status != 'dead' else '†'} {row['id']:<8}  {when} {status:<9}"
-            f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,} {_cost(row):>9}"
+            f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,} {cost_of(row):>10}"
             f"  {clean(row['title'] or row['goal'], 80)}"
         )
         if row.get("found"):
@@ -85,7 +85,7 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         click.echo(f"  {clean(session['status_reason'], 300)}")
     click.echo(
         f"  workspace {clean(session['workspace'])}\n  model {clean(session['model'])}   tokens {session['tokens']['total']:,}"
-        f"   cost {_cost(session)}   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors {session['errors']}"
+        f"   cost {cost_of(session)}   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors {session['errors']}"
     )
     if plan is not None:
         click.echo(f"\nPlan {plan['id']}, revision {plan['revision']}, {plan['step_cursor']} of {len(plan['tasks'])} tasks ended")
@@ -95,7 +95,7 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
             called = task["name"] if not task["name"].isdecimal() else f"{task['name']} {task['title']}"
             click.echo(
                 f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(called, 40):<40} attempt {task['attempt']}"
-                f"  {task['agent'] or '-':<11} {task['tokens']['total']:>10,} tok {_cost(task):>9} {task['elapsed_seconds']:>7.1f} s"
+                f"  {task['agent'] or '-':<11} {task['tokens']['total']:>10,} tok {cost_of(task):>10} {task['elapsed_seconds']:>7.1f} s"
                 f"  {task['retries']} retries  {task['errors']} errors  {clean(note, 80)}"
             )
     click.echo("\nAgents")
@@ -104,7 +104,7 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         share = f"{100 * used // limit:>3}%" if limit else "   -"
         click.echo(
             f"  {GLYPHS.get(agent['status'], '·')} {agent['id']} {clean(agent['name'], 16):<16} {agent['status']:<9} turn {agent['turn']:<4}"
-            f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {_cost(agent):>9} {agent['elapsed_seconds']:>7.1f} s"
+            f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s"
             f"  {agent['compactions']} compactions  {agent['retries']} retries  {agent['errors']} errors"
         )
     waiting = [one for one in whole["approvals"] if one["status"] == "waiting"]
@@ -141,7 +141,8 @@ def artifacts(session: str, name: str | None, db: Path | None, as_json: bool) ->
     return 0
 
 
-def _cost(row: dict[str, Any]) -> str:
+def cost_of(row: dict[str, Any]) -> str:
+    """`$1.2345`; `~` before an estimate, `+` after a lower bound: some calls have no price."""
     if row["cost_usd"] is None:
         return "unpriced" if row["tokens"]["total"] else "-"
-    return f"${row['cost_usd']:.4f}"
+    return ("~" if row["cost_estimated"] else "") + f"${row['cost_usd']:.4f}" + ("+" if row["unpriced_calls"] else "")

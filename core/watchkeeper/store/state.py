@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchkeeper.store.compaction_worth import worth
+from watchkeeper.store.dashboard_sessions import COST_ESTIMATED
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.store.transcripts import PROGRAMS
 
@@ -20,9 +21,11 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     paid = worth(reads, session_id)
     foreign = session["origin"].removeprefix("export:") in PROGRAMS  # whose logs do not tell what a pass held up
-    agents = [_agent(row) for row in reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))]
+    guessed = _estimated(reads, session_id)
+    rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
+    agents = [_agent(row, row["id"] in guessed) for row in rows]
     return {
-        "session": _session(session),
+        "session": _session(session, bool(guessed)),
         "plan": _plan(reads, session, agents),
         "agents": agents,
         "compactions": [
@@ -73,6 +76,8 @@ def result(reads: Any, session_id: str) -> dict[str, Any]:
         "tasks": {"done": 0, "failed": 0} | tasks,
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
+        "cost_estimated": bool(_estimated(reads, session_id)),
+        "unpriced_calls": row["unpriced_calls"],
         "compactions": compactions,
     }
 
@@ -96,14 +101,18 @@ def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 20
     rows = reads.all(
         "SELECT s.*, (SELECT count(*) FROM agents g WHERE g.session_id = s.id) AS agents,"  # noqa: S608 - a constant
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
-        " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done"
+        " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done,"
+        f" {COST_ESTIMATED} AS cost_estimated"
         f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.rowid DESC LIMIT {int(limit)}",
         tuple(parameters),
     )
-    return [_session(row) | {"agents": row["agents"], "tasks": row["tasks"], "tasks_done": row["tasks_done"]} for row in rows]
+    return [
+        _session(row, bool(row["cost_estimated"])) | {name: row[name] for name in ("agents", "tasks", "tasks_done")}
+        for row in rows
+    ]
 
 
-def _session(row: Any) -> dict[str, Any]:
+def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
     return {
         "id": row["id"],
         "session_id": row["id"],
@@ -125,6 +134,7 @@ def _session(row: Any) -> dict[str, Any]:
         "settings": decode(row["settings"]),
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
+        "cost_estimated": cost_estimated,
         "unpriced_calls": row["unpriced_calls"],
         "model_calls": row["model_calls"],
         "retries": row["retries"],
@@ -207,12 +217,14 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict
             for key in ("input", "output", "cache_read", "cache_write", "total")
         },
         "cost_usd": sum(costs) if costs else None,
+        "cost_estimated": any(agent["cost_estimated"] for agent in agents),
+        "unpriced_calls": sum(agent["unpriced_calls"] for agent in agents),
         "retries": sum(agent["retries"] for agent in agents),
         "errors": sum(agent["errors"] for agent in agents),
     }
 
 
-def _agent(row: Any) -> dict[str, Any]:
+def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
     composition = decode(row["composition"])
     threshold = composition.pop("threshold", None)  # where compaction starts; not what the window is spent on
     return {
@@ -232,6 +244,7 @@ def _agent(row: Any) -> dict[str, Any]:
         "view": row["view_version"],
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
+        "cost_estimated": cost_estimated,
         "unpriced_calls": row["unpriced_calls"],
         "model_calls": row["model_calls"],
         "retries": row["retries"],
@@ -283,6 +296,16 @@ def _budgets(reads: Any, session_id: str) -> list[dict[str, Any]]:
 def _tokens(row: Any) -> dict[str, int]:
     parts = {name.removesuffix("_tokens"): int(row[name]) for name in _USAGE}
     return parts | {"total": sum(parts.values())}
+
+
+def _estimated(reads: Any, session_id: str) -> set[str]:
+    """The agents of whose cost some rests on an estimated price or on estimated tokens."""
+    rows = reads.all(
+        "SELECT DISTINCT agent_id FROM model_calls WHERE session_id = ? AND cost_usd IS NOT NULL"
+        " AND (price_status = 'estimated' OR usage_exact = 0)",
+        (session_id,),
+    )
+    return {row[0] for row in rows}
 
 
 def _cost(row: Any) -> float | None:

@@ -281,3 +281,26 @@ def test_the_versions_of_a_context_are_listed_with_the_one_now_shown(wk: Wk, dem
     assert sum(one["current"] for one in listed) == 1
     assert listed[0]["parent"] is None
     assert len(wk("memory", "views", "last", "planner").out.splitlines()) == len(listed)
+
+
+def test_a_cost_is_labelled_an_estimate_or_a_lower_bound_wherever_it_is_told(wk: Wk, demo: Path) -> None:
+    connection = sqlite3.connect(demo)
+    agent = connection.execute("SELECT id FROM agents ORDER BY rowid LIMIT 1").fetchone()[0]
+    connection.execute(
+        "UPDATE model_calls SET cost_usd = 0.5, price_status = 'exact', usage_exact = 1 WHERE agent_id = ?", (agent,)
+    )
+    connection.execute("UPDATE agents SET cost_usd = 0.5, unpriced_calls = 0 WHERE id = ?", (agent,))
+    connection.execute("UPDATE sessions SET cost_usd = 0.5, unpriced_calls = 0")
+    connection.commit()
+    assert " $0.5000  " in wk("sessions").out
+    assert wk("sessions", "--json").json[0]["cost_estimated"] is False
+    connection.execute("UPDATE model_calls SET usage_exact = 0 WHERE agent_id = ?", (agent,))
+    connection.execute("UPDATE sessions SET unpriced_calls = 2")
+    connection.commit()
+    connection.close()
+    assert " ~$0.5000+  " in wk("sessions").out
+    assert wk("sessions", "--json").json[0]["cost_estimated"] is True
+    assert "cost ~$0.5000+ " in wk("show").out
+    whole = wk("show", "--json").json
+    assert whole["session"]["cost_estimated"] is True
+    assert {one["id"] for one in whole["agents"] if one["cost_estimated"]} == {agent}
