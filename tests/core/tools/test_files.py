@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -64,6 +65,18 @@ async def test_files_that_are_no_text_are_refused_or_shown_as_images(run: Run, w
     image = (await run("read", file_path="dot.png")).content
     assert isinstance(image, list)
     assert image[0]["type"] == "image"
+
+
+async def test_a_pipe_is_not_written_to_where_nobody_might_ever_read_it(run: Run, workspace: Path) -> None:
+    os.mkfifo(workspace / "fifo")
+    began = time.monotonic()
+    refused = await run("write", file_path="fifo", content="x")
+    assert refused.is_error
+    assert refused.content == "write: fifo: not a regular file"
+    assert time.monotonic() - began < 10, "it waited for a reader until its time was up"
+    (workspace / "folder").mkdir()
+    assert (await run("write", file_path="folder", content="x")).is_error
+    assert not (await run("write", file_path="new.txt", content="x")).is_error
 
 
 async def test_names_and_lines_that_are_not_utf8_do_no_harm(run: Run, workspace: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ class FileTools:
             text = read_plainly(self._workspace, arguments)
             if text is not None:
                 return text, False
+        if name == "write" and self._is_odd(arguments.get("file_path")):
+            return f"write: {arguments['file_path']}: not a regular file", True
         tool = self._sdk_tools().get(name)
         if tool is None:
             return f"there is no tool {name!r}", True
@@ -38,6 +42,14 @@ class FileTools:
         except ToolError as error:
             return self._relative(error.content), True
         return (self._told(name, content) if isinstance(content, str) else list(content)), False
+
+    def _is_odd(self, name: Any) -> bool:
+        """Whether it is a pipe or a device: opening one to write may wait until somebody reads. The SDK says what else is wrong."""
+        try:
+            mode = os.stat(self._workspace / name).st_mode
+        except (OSError, TypeError, ValueError):
+            return False
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
     def _list_folder(self, arguments: dict[str, Any]) -> tuple[str, bool]:
         from watchkeeper.agents.tools.folder import arguments_of, scan_page
