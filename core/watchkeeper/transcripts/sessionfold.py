@@ -356,7 +356,9 @@ class SessionFold:
     def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
         """One event of the session's log."""
         self.row["event_seq"] += 1
-        self.into["events"].append((self.id, self.row["event_seq"], at, kind, agent.id, task_id or "", write(data)[0]))
+        self.into["events"].append(
+            (self.id, self.row["event_seq"], at, kind, agent.id, task_id or "", write_bytes(data).decode())
+        )
 
     # Writing.
 
