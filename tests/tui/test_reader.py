@@ -11,7 +11,7 @@ from tests.tui.conftest import Desk
 
 from watchkeeper.store.dashboard_fold import EVENTS_KEPT
 from watchkeeper_tui.reader import Reader
-from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
 
 
 class Published(list[Snapshot]):
@@ -140,3 +140,9 @@ def test_a_host_that_works_for_one_command_on_a_paused_session_is_live_and_no_ot
     desk.session.connection.execute("UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')")
     desk.feed.wake()
     published.until(lambda snapshot: snapshot.state is SessionState.PAUSED)
+
+
+def test_another_programs_session_that_nobody_follows_is_over_and_not_dead() -> None:
+    assert session_state("running", hosted=False, origin="codex") is SessionState.DONE
+    assert session_state("running", hosted=True, origin="codex") is SessionState.LIVE
+    assert session_state("running", hosted=False) is SessionState.DEAD

@@ -6,7 +6,6 @@ them. Whoever receives a snapshot may keep it for ever.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_fold import EVENTS_KEPT, SessionFold
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
+from watchkeeper.store.open_files import Identity, identities, taken_away
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, session_state
 
@@ -30,15 +30,8 @@ STARTING_SECONDS = 8.0
 LOOK_SECONDS = 1.0
 """How often the lease is probed where nothing changes; a dead host shows within twice that."""
 RETRY_SECONDS = 1.0
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file has that name now."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+LET_GO_SECONDS = 1.5
+"""How long is waited before a database is opened again whose files somebody took away."""
 
 
 class Feed(Protocol):
@@ -99,12 +92,13 @@ class Reader(threading.Thread):
         self._focus: str | None = None
         self._questions: deque[tuple[Callable[[Connection], Any], Callable[[Any], None]]] = deque()
         self._connection: Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._files: dict[str, Identity] = {}
         self._snapshot = Snapshot()
         self._fold: SessionFold | None = None
         self._events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
         self._lines: tuple[EventLine, ...] = ()
         self._working = False
+        self._retry_seconds = RETRY_SECONDS
         self._detail: DetailFold | None = None
 
     def look_at(self, agent_id: str | None) -> None:
@@ -154,7 +148,8 @@ class Reader(threading.Thread):
             except Exception as error:
                 # Whatever it is: a reader that ended in silence would leave a screen that looks alive.
                 self._fail(error)
-                self._stopping.wait(RETRY_SECONDS)
+                self._stopping.wait(self._retry_seconds)
+                self._retry_seconds = RETRY_SECONDS
                 changed = True
                 continue
             if watching is None:
@@ -176,11 +171,13 @@ class Reader(threading.Thread):
 
             opened = open_readonly(self._path, check_same_thread=False, lock_timeout_seconds=VIEWER_LOCK_SECONDS)
             self._connection = accept_any_text(opened)
-            self._file = _identity(self._path)
+            self._files = identities(self._path)
             # A new connection may be to another file of that name: nothing of the old one is taken for granted.
             self._fold = self._detail = None
-        elif _identity(self._path) != self._file:
-            raise StoreUnusable(f"{self._path} was deleted or replaced; what is shown is what was read before")
+        elif gone := taken_away(self._files, identities(self._path)):
+            # Long enough for the feed to let go of it too: it looks at least once a second.
+            self._retry_seconds = LET_GO_SECONDS
+            raise StoreUnusable(f"{gone[0]} was deleted or replaced; what is shown is what was read before")
         connection = self._connection
         while self._questions:
             question, answer = self._questions.popleft()
@@ -226,7 +223,7 @@ class Reader(threading.Thread):
         facts = reading.session
         if reading.agents is not shown.agents:
             self._working = any(agent.status in ("working", "waiting") for agent in reading.agents)
-        state = session_state(facts.status, host_pid is not None, working=self._working)
+        state = session_state(facts.status, host_pid is not None, working=self._working, origin=facts.origin)
         if state is SessionState.DEAD and facts.host_pid is None and now - facts.created_at < STARTING_SECONDS:
             state = SessionState.OPENING
         snapshot = Snapshot(

@@ -19,6 +19,7 @@ from watchkeeper.store.dashboard import (
 )
 from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
 from watchkeeper.store.dashboard_report import ReportFacts
+from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.pausing import pausing_agents
 from watchkeeper_tui.wording import EventWords, event_words
 
@@ -172,15 +173,17 @@ class Snapshot:
         return replace(self, problem=problem, version=self.version + 1, read_at=self.read_at if self.problem else now)
 
 
-def session_state(status: str, hosted: bool, *, working: bool = False) -> SessionState:
+def session_state(status: str, hosted: bool, *, working: bool = False, origin: str = "run") -> SessionState:
     """What a session's stored status means, given whether a process drives it now.
 
     A host that was started for one command alone (a re-run, say) leaves the status as it was while agents are `working`.
+    Another program's session that nobody follows any more is over as far as anybody here knows: nothing of it died.
     """
     if hosted and working:
         return SessionState.LIVE
     if status == "running":
-        return SessionState.LIVE if hosted else SessionState.DEAD
+        gone = SessionState.DONE if imported_from(origin) else SessionState.DEAD
+        return SessionState.LIVE if hosted else gone
     return {
         "paused": SessionState.PAUSED,
         "done": SessionState.DONE,

@@ -15,6 +15,7 @@ from watchkeeper.records.errors import NotFound
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import state
 from watchkeeper.store.lease import probe
+from watchkeeper.store.transcripts import imported_from
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
           "working": "●", "waiting": "?", "idle": "·"}  # fmt: skip
@@ -49,10 +50,12 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
         return 0
     click.echo(f"  {'id':<8}  {'last active':<16} {'status':<9} {'tasks':>7} {'agents':>6} {'tokens':>12} {'cost':>10}  goal")
     for row in rows:
-        status = row["status"] if row["status"] != "running" or row["live"] else "dead"
+        status = row["status"]
+        if status == "running" and not row["live"]:
+            status = "done" if imported_from(row["origin"]) else "dead"  # nobody follows it any more; nothing of it died
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["last_active"]))
         click.echo(
-            f"{GLYPHS.get(row['status'], '†') if status != 'dead' else '†'} {row['id']:<8}  {when} {status:<9}"
+            f"{GLYPHS.get(status, '†')} {row['id']:<8}  {when} {status:<9}"
             f" {row['tasks_done']:>3}/{row['tasks']:<3} {row['agents']:>6} {row['tokens']['total']:>12,} {cost_of(row):>10}"
             f"  {clean(row['title'] or row['goal'], 80)}"
         )

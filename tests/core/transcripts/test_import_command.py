@@ -20,6 +20,7 @@ from watchkeeper.cli.app import run
 from watchkeeper.cli.pricing import list_pricing
 from watchkeeper.models.prices import price
 from watchkeeper.records.model import PriceStatus, Usage
+from watchkeeper.store import database
 from watchkeeper.transcripts.records import ModelCall
 
 PATIENCE_SECONDS = 30.0
@@ -43,6 +44,18 @@ def _wk(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, st
     code = run([str(each) for each in arguments])
     said = capsys.readouterr()
     return code, said.out, said.err
+
+
+def test_a_session_whose_follower_was_killed_is_listed_as_done_and_not_as_dead(
+    capsys: pytest.CaptureFixture[str], db: Path, logs: Path
+) -> None:
+    _wk(capsys, "import", _log().write(logs), "--db", db)
+    connection = database.open_writable(db)
+    connection.execute("UPDATE sessions SET status = 'running'")
+    connection.close()
+    _, out, _ = _wk(capsys, "sessions", "--db", db)
+    assert "done" in out
+    assert "dead" not in out
 
 
 def test_a_log_is_imported_and_then_listed_and_shown(capsys: pytest.CaptureFixture[str], db: Path, logs: Path) -> None:

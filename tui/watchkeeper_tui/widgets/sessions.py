@@ -99,7 +99,7 @@ class SessionsView(RowView[SessionLine]):
 
     def state(self, row: SessionLine) -> SessionState:
         """How the session stands, judged by its lease."""
-        return session_state(row.status, row.id in self.hosts)
+        return session_state(row.status, row.id in self.hosts, origin=row.origin)
 
     def row_cells(self, row: SessionLine) -> Sequence[Cell]:
         state = self.state(row)
