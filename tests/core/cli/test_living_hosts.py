@@ -18,6 +18,7 @@ from tests.core.cli.conftest import Wk
 from tests.core.messages_api.ground import MODEL, Ground
 from tests.core.messages_api.scripts import NOTES, Notes, says, uses
 from tests.support.answers import Body, Held, Reply, text
+from tests.support.forked import Process
 from tests.support.scripted import task
 
 from watchkeeper.runtime import driving
@@ -49,7 +50,7 @@ class Stage:
                         until=self.go)  # fmt: skip
         return [says("done")]
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> Process:
         process = self.ground.start_run()
         assert self.standing.wait(60), "the run did not come to its second turn"
         return process
@@ -59,7 +60,7 @@ class Stage:
         until(happened)
         self.go.set()
 
-    def ended(self, process: subprocess.Popen[str]) -> int:
+    def ended(self, process: Process) -> int:
         process.communicate(timeout=60)
         return process.returncode
 

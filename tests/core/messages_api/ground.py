@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.forked import Forked, Process, new_process
 from tests.support.messages_server import MessagesServer
 
 from watchkeeper.models.anthropic import AnthropicModel
@@ -57,7 +56,9 @@ class Ground:
         self.models: list[AnthropicModel] = []
         self._home = folder
         self._stack = stack
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[Process] = []
+        self.new_processes = False
+        """`wk` is started anew, and imports all that it needs, instead of being forked from one that has."""
         self.url = ""
 
     def serve(self, script: Callable[[dict[str, Any]], Any], **options: Any) -> MessagesServer:
@@ -67,7 +68,7 @@ class Ground:
 
     # --- by the command line ---------------------------------------------------------------------------------
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str, **environment: str) -> Process:
         """Start `wk ARGUMENTS --db …` with the server's address and a key in its environment; an empty value unsets one."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))}
         kept |= {
@@ -77,14 +78,9 @@ class Ground:
             "WATCHKEEPER_CONFIG_DIR": str(self._home / "config"),
             "PYTHONPATH": f"{ROOT / 'core'}{os.pathsep}{ROOT / 'tui'}",
         }
-        process = subprocess.Popen(
-            [sys.executable, "-m", "watchkeeper", *arguments, "--db", str(self.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in (kept | environment).items() if value},
-        )
+        environment = {name: value for name, value in (kept | environment).items() if value}
+        command = [*arguments, "--db", str(self.path)]
+        process = new_process(command, environment) if self.new_processes else Forked(command, environment)
         self._processes.append(process)
         return process
 
@@ -99,7 +95,7 @@ class Ground:
             "run", goal, "--model", MODEL, "--headless", "--json", "--workspace", str(self.workspace), *options, **environment
         )
 
-    def start_run(self, *options: str, **environment: str) -> subprocess.Popen[str]:
+    def start_run(self, *options: str, **environment: str) -> Process:
         return self.start(
             "run", "reach the goal", "--model", MODEL, "--headless", "--json", "--workspace", str(self.workspace), *options, **environment
         )  # fmt: skip

@@ -33,6 +33,7 @@ def test_the_command_line_needs_nothing_but_the_sdks_own_environment_variables(g
 
     notes = Notes(fault=fault)
     server = ground.serve(notes)
+    ground.new_processes = True
     ended = ground.run()
     assert (ended.code, ended.err) == (0, "")
     assert (
