@@ -1,6 +1,6 @@
 """Save pictures of the dashboard as SVG, taken from the real app on a real database.
 
-    python docs/screenshot.py DATABASE SESSION OUT.svg [--size 120x40] [--keys j,j,enter]
+    python docs/screenshot.py DATABASE SESSION OUT.svg [--size 120x40] [--theme NAME] [--keys j,j,enter]
 
 The app runs without a terminal, at a fixed size. `--keys` are pressed first, in order; SESSION may be running.
 """
@@ -41,14 +41,14 @@ def portable(picture: str) -> str:
     return _TEXT.sub(without_blanks, picture)
 
 
-async def take(path: Path, session: str, width: int, height: int, keys: list[str]) -> str:
+async def take(path: Path, session: str, width: int, height: int, theme: str | None, keys: list[str]) -> str:
     """Open the dashboard on a session, press the keys, and return what is on the screen as SVG."""
     connection = database.open_readonly(path)
     try:
         session_id = sessions.find(connection, session)
     finally:
         connection.close()
-    app = WatchkeeperApp(path, session_id)
+    app = WatchkeeperApp(path, session_id, theme=theme)
     async with app.run_test(size=(width, height)) as pilot:
         while app.snapshot.session is None:
             await pilot.pause(0.1)
@@ -67,11 +67,12 @@ def main() -> None:
     parser.add_argument("session", help="an id, a unique prefix, or last")
     parser.add_argument("out", type=Path)
     parser.add_argument("--size", default="120x40", help="columns x rows (default: 120x40)")
+    parser.add_argument("--theme", help="one of the themes by its name")
     parser.add_argument("--keys", default="", help="keys to press first, by Textual's names, with commas between")
     chosen = parser.parse_args()
     width, _, height = chosen.size.partition("x")
     keys = [key for key in chosen.keys.split(",") if key]
-    picture = asyncio.run(take(chosen.database.absolute(), chosen.session, int(width), int(height), keys))
+    picture = asyncio.run(take(chosen.database.absolute(), chosen.session, int(width), int(height), chosen.theme, keys))
     chosen.out.write_text(picture, encoding="utf-8")
 
 
