@@ -60,10 +60,6 @@ class LiveRows:
         """The agent's loop has ended: what it showed last is written, and not held any longer."""
         self._over.add(agent_id)
 
-    def held_characters(self) -> int:
-        """How much streamed text is held: at most `HELD_CHARACTERS` for each agent that works."""
-        return sum(len(one.text) for one in self._shown.values())
-
     async def run(self) -> None:
         """Write what changed, until cancelled."""
         while True:
