@@ -14,6 +14,7 @@ import pytest
 from tests.tui.fake_store import NOW, FakeSession, create, insert, large_session, small_session
 from textual.pilot import Pilot
 
+from watchkeeper.store.message_search import search
 from watchkeeper.store.session_search import search_messages
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
@@ -123,6 +124,7 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     time.tzset()
     # A search gives up after a time that a busy machine may need for three messages.
     monkeypatch.setattr("watchkeeper_tui.screens.sessions.search_messages", partial(search_messages, seconds=30))
+    monkeypatch.setattr("watchkeeper_tui.screens.message.search", partial(search, deadline_seconds=30))
     # Not the first time: the hint of the first time has a test of its own.
     (tmp_path / "state" / "watchkeeper").mkdir(parents=True)
     (tmp_path / "state" / "watchkeeper" / "layout.json").write_text('{"hinted": true}')
