@@ -9,6 +9,7 @@ from pathlib import Path
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.open_files import Identity, identities, taken_away
 
 POLL_SECONDS = 0.25
 """How often `data_version` is asked where no file event came (or file events do not work at all)."""
@@ -21,6 +22,9 @@ QUIET_SECONDS = 10
 
 RESTING = 4
 """Then `data_version` is asked so many times less often, too: a file event is heard of all the same."""
+
+LET_GO_SECONDS = 2.0
+"""How long nothing is open after a file was taken away: while one connection of a process still has it, new ones get it too."""
 
 AFTERMATH_SECONDS = 0.3
 """How long after a file event a commit may take to become visible: as long as a slow fsync."""
@@ -56,6 +60,8 @@ class ChangeFeed:
         self._stop = threading.Event()
         self._connection: sqlite3.Connection | None = None
         self._version: int | None = None
+        self._files: dict[str, Identity] = {}
+        self._let_go_until = 0.0
         self._thread = threading.Thread(target=self._watch, name="watchkeeper-changes", daemon=True)
         self._thread.start()
 
@@ -99,6 +105,16 @@ class ChangeFeed:
         self._woken.set()
 
     def _changed(self) -> bool:
+        if time.monotonic() < self._let_go_until:
+            return False
+        files = identities(self._path)
+        if self._connection is not None and taken_away(self._files, files):
+            self._connection.close()
+            self._connection = self._version = None
+            self._files = {}
+            self._let_go_until = time.monotonic() + LET_GO_SECONDS
+            return True
+        self._files = self._files | {name: found for name, found in files.items() if self._files.get(name) is None}
         try:
             if self._connection is None:
                 self._connection = database.open_readonly(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import os
 import queue
 import threading
 import time
@@ -25,6 +24,7 @@ from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.open_files import identities, taken_away
 
 T = TypeVar("T")
 
@@ -102,22 +102,6 @@ class _FileGone(StoreUnusable):
     """A name of the database's files names another file than the one that is open, or none."""
 
 
-Identity = tuple[int, int] | None
-
-
-def _identities(path: Path) -> dict[str, Identity]:
-    """Which files the database, its log and the index of the log are now, by name."""
-    return {name: _identity(name) for name in (f"{path}", f"{path}-wal", f"{path}-shm")}
-
-
-def _identity(name: str) -> Identity:
-    try:
-        found = os.stat(name)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
 class Writer:
     """Owns the connection that writes. Thread-safe; `close()` commits what was queued before it."""
 
@@ -132,7 +116,7 @@ class Writer:
         self._closed = False
         self._closing = threading.Lock()
         """Nothing is queued behind the mark that ends the thread, where nobody would ever run it."""
-        self._files = _identities(path)
+        self._files = identities(path)
         self._abandoned = False
         """The connection stays open to the end of the process: closing it would write an old log over what is there now."""
         self.commits = 0
@@ -244,8 +228,8 @@ class Writer:
         Raises:
             _FileGone: "done" would be a lie.
         """
-        found = _identities(self.path)
-        changed = [name for name, was in self._files.items() if was is not None and was != found[name]]
+        found = identities(self.path)
+        changed = taken_away(self._files, found)
         if not changed:
             self._files = found
             return
