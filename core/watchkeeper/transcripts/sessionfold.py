@@ -121,7 +121,7 @@ class SessionFold:
             self._time(record.at)  # the agent was made by then
         agent = self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
-        found = self.batch.record(digest)
+        found = self.batch.records[digest]
         if found is None:
             said = was_said(self.batch, record, agent)
             self.batch.remember(digest, agent.id, said or seq)

@@ -300,6 +300,7 @@ def _model_call(
         hour, short = count_of(kinds.get("ephemeral_1h_input_tokens")), count_of(kinds.get("ephemeral_5m_input_tokens"))
     written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
     ended = text_of(stop_reason)
+    dearer = not _DEARER.isdisjoint(usage) and _costs_more(usage)
     return _new(
         ModelCall,
         (
@@ -311,7 +312,7 @@ def _model_call(
             count_of(usage.get("cache_read_input_tokens")),
             written,
             hour,
-            ended is not None and not _costs_more(usage),
+            ended is not None and not dearer,
             ended,
             at,
             0.0,
@@ -327,6 +328,9 @@ def _model_ref(model: str | None) -> str:
     if model is None:
         return "unknown"
     return f"{'aws' if 'anthropic.' in model else 'google' if '@' in model else 'anthropic'}/{model}"
+
+
+_DEARER = frozenset({"server_tool_use", "speed", "service_tier"})
 
 
 def _costs_more(usage: dict[str, Any]) -> bool:
