@@ -138,6 +138,15 @@ def test_a_compaction_drops_what_came_before_and_tells_its_sizes(store: Store, l
     assert store.counts()["messages"] == 4  # what was dropped is here
 
 
+def test_a_turn_that_only_compacted_says_nothing_of_the_size_afterwards(store: Store, logs: Path) -> None:
+    log = Rollout().user("Mend the cache").says("Looking.").tokens(150_000, 0, 400).event("task_complete")
+    log.event("task_started").add("compacted", {"message": "So far: half."}).event("task_complete")
+    log.event("task_started").user("Go on").says("Done.").tokens(9_000, 0, 50).event("task_complete")
+    store.run(log.write(logs))
+    assert tuple(store.one("SELECT tokens_before, tokens_after FROM compactions")) == (150_400, 9_000)
+    assert store.all("SELECT stop_reason FROM model_calls") == [("end_turn",), ("end_turn",)]
+
+
 def test_errors_and_interruptions_are_events(store: Store, logs: Path) -> None:
     log = Rollout().user("go").event("stream_error", message="stream disconnected; retrying 1/5")
     log.event("error", message="You've hit your usage limit.").event("turn_aborted", reason="interrupted")

@@ -212,7 +212,8 @@ class CodexReader:
         found.append(Summary(self._owner, uid and f"{uid}:summary", items.stands_in(payload), at))
         self._speech.reply_ended()
         if self._last is not None:
-            self._last[4] = None  # what the context held before is of no use for the next compaction
+            # What the context held before is of no use for the next compaction, and no end of a turn is that call's end.
+            self._last[0], self._last[4] = "", None
 
     # Events.
 
