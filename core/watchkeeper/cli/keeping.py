@@ -292,10 +292,11 @@ def _vacuum(path: Path) -> str:
 
 
 def _id(opened: Opened, name: str) -> str:
-    """A session by name, a deleted one too: pruning one by name is how to be rid of it before its window is over."""
+    """A session by name, a deleted one too: pruning one by name is how to be rid of it before its window is over, and how to
+    finish a prune that was killed."""
     from watchkeeper.records.errors import NotFound
     from watchkeeper.store import sessions as rows
-    from watchkeeper.store.library.deletion import find_deleted
+    from watchkeeper.store.library.deletion import find_deleted, find_left_over
 
     try:
         return rows.find(opened.connection, name)
@@ -305,6 +306,9 @@ def _id(opened: Opened, name: str) -> str:
         try:
             return find_deleted(opened.connection, name)
         except NotFound:
+            left_over = find_left_over(opened.connection, name)
+            if left_over is not None:
+                return left_over
             raise unknown from None
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.core.cli.conftest import Wk
 
 from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
 
 
@@ -105,6 +110,21 @@ def test_what_a_live_host_drives_is_left_alone_with_exit_code_4(wk: Wk, demo: Pa
         assert "nothing to prune" in wk("prune", "--older-than", "0d").out
     finally:
         lease.release()
+
+
+def test_the_same_prune_again_finishes_one_that_was_killed(wk: Wk, demo: Path) -> None:
+    session = wk("show", "last", "--json").json["session"]["id"]
+    command = [sys.executable, "-m", "watchkeeper", "prune", session, "--yes"]
+    killed = subprocess.run(command, env=os.environ | {"WATCHKEEPER_FAULT": "library.after_commit:1"}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    connection = sqlite3.connect(demo)
+    assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (1,), "it was not killed half way"
+    assert wk("sessions", "--json").json == []
+    again = wk("prune", session[:5], "--yes", "--json")
+    assert (again.code, again.json["pruned"]) == (0, [session])
+    assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
+    connection.close()
+    assert wk("prune", session, "--yes").code == 3
 
 
 def test_a_backup_is_used_like_the_database(wk: Wk, demo: Path, tmp_path: Path) -> None:

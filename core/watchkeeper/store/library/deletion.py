@@ -90,12 +90,21 @@ def find_deleted(connection: Connection, name: str) -> str:
         NotFound: none is meant.
         BadInput: several are.
     """
-    known = deleted_sessions(connection)
-    found = [one.id for one in known if one.id == name] or [one.id for one in known if name and one.id.startswith(name)]
-    if name == "last" and known:
-        found = [known[0].id]
+    known = [one.id for one in deleted_sessions(connection)]
+    found = known[:1] if name == "last" else _meant(known, name)
     if not found:
         raise NotFound(f"no deleted session {name!r}; `wk restore` lists those that can be restored")
     if len(found) > 1:
         raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
     return found[0]
+
+
+def find_left_over(connection: Connection, name: str) -> str | None:
+    """The id of the one session that `name` means among those that a prune was killed in the middle of, if it means one."""
+    rows = connection.execute("SELECT id FROM sessions WHERE deleted_at = ?", (BEING_PURGED,)).fetchall()
+    found = _meant([str(row[0]) for row in rows], name)
+    return found[0] if len(found) == 1 else None
+
+
+def _meant(known: list[str], name: str) -> list[str]:
+    return [one for one in known if one == name] or [one for one in known if name and one.startswith(name)]
