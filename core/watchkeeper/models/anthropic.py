@@ -209,6 +209,10 @@ class AnthropicModel:
     def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
         seconds = self._clock.monotonic() - started
         after = f" (gave up after {retries} retries in {seconds:.0f} s)" if retries else ""
+        asked = failure.retry_after_seconds or 0.0
+        if verdict.retry_now and asked > self._retries.longest_server_delay_seconds:
+            wait = f"{asked:,.0f} s" if asked < 1e8 else "years"
+            after += f"; the server asks for a wait of {wait}, which is too long for a call: resume after that"
         return ModelError(
             f"{self.ref}: {self._said(failure, verdict)}{after}",
             kind=verdict.kind,

@@ -93,6 +93,7 @@ async def test_a_delay_beyond_all_patience_is_handed_to_the_caller(serve: Serve)
     with pytest.raises(ModelError) as caught:
         await events_of(model_of(server))
     assert (caught.value.kind, caught.value.retry_after_seconds) == (ErrorKind.RETRY, 7200)
+    assert "a wait of 7,200 s" in str(caught.value)
     assert len(server.requests) == 1
 
 
