@@ -10,6 +10,7 @@ import pytest
 from tests.core.transcripts.conftest import Log, Store, work
 from tests.core.transcripts.opencode_book import lively
 
+from watchkeeper.store import database
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts import importer as importing
@@ -93,6 +94,20 @@ def test_a_rewritten_log_whose_import_was_interrupted_doubles_nothing(
             store.run(path)
     store.run(path)
     assert store.counts() == before | {"raw_records": before["raw_records"] + 1}
+
+
+@pytest.mark.parametrize("stored", [range(0), range(500, 505), range(0, 1_000, 2), range(-(2**40), 2**40, 2**33)])
+def test_the_records_that_are_here_are_found_whether_few_or_many_lie_between_those_asked_for(
+    tmp_path: Path, stored: range
+) -> None:
+    connection = database.open_writable(tmp_path / "w.db")
+    cursor = connection.cursor()
+    cursor.executemany("INSERT INTO transcript_records VALUES (?, 'a', ?)", [(digest, at) for at, digest in enumerate(stored, 1)])
+    for asked in (range(480, 600), range(0, 900, 3), range(500, 503), [2**62, 501, *range(100, 200)]):
+        assert rows.find_records(cursor, list(asked)) == {
+            digest: ("a", at) for at, digest in enumerate(stored, 1) if digest in asked
+        }
+    connection.close()
 
 
 def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(store: Store, logs: Path) -> None:
