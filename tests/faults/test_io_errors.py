@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.faults.modules import write_modules
 
 from watchkeeper.store import database
 
@@ -27,12 +28,7 @@ FAULTS = {
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace"
-    for part in ("alpha", "beta"):
-        (folder / part).mkdir(parents=True)
-        for number in range(6):
-            (folder / part / f"module_{number}.py").write_text(f"# TODO: {part} {number}\nvalue = {number}\n")
-    return folder
+    return write_modules(tmp_path / "workspace", "alpha", "beta", each=6)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.core.store.test_migrations import first_version
+from tests.faults.modules import write_modules
 
 from watchkeeper.cli.app import run as wk
 from watchkeeper.records.errors import StoreUnusable
@@ -40,12 +41,7 @@ os.kill(os.getpid(), 9)
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace"
-    for part in ("alpha", "beta"):
-        (folder / part).mkdir(parents=True)
-        for number in range(6):
-            (folder / part / f"module_{number}.py").write_text(f"# TODO: {part} {number}\nvalue = {number}\n")
-    return folder
+    return write_modules(tmp_path / "workspace", "alpha", "beta", each=6)
 
 
 # --- the write-ahead log -------------------------------------------------------------------------------------------

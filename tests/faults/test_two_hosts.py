@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.modules import write_modules
 
 from watchkeeper.runtime import control
 from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
@@ -43,12 +44,7 @@ def wk() -> Iterator[Start]:
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Path:
-    folder = tmp_path / "workspace"
-    for part in ("alpha", "beta", "gamma"):
-        (folder / part).mkdir(parents=True)
-        for number in range(8):
-            (folder / part / f"module_{number}.py").write_text(f"# TODO: {part} {number}\nvalue = {number}\n" * 3)
-    return folder
+    return write_modules(tmp_path / "workspace", "alpha", "beta", "gamma", each=8, times=3)
 
 
 def until(path: Path, condition: Callable[[Any], Any], timeout_seconds: float = 60.0) -> Any:
