@@ -12,7 +12,6 @@ from typing import Any
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui.pages.memory import context_used
-from watchkeeper_tui.pausing import pauses_all
 from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState
@@ -78,7 +77,7 @@ def _why_not_resume(target: Target) -> str:
             if state in (SessionState.PAUSED, SessionState.DEAD, SessionState.FAILED, SessionState.CANCELLED)
             else "the run is over"
         )
-    if state is SessionState.PAUSED or pauses_all(target.snapshot):
+    if state is SessionState.PAUSED or target.snapshot.pauses_all:
         return ""
     if target.pausing:
         return ""
@@ -88,7 +87,7 @@ def _why_not_resume(target: Target) -> str:
 
 
 def _resume(target: Target, text: str) -> list[Request]:
-    if not target.hosted or target.snapshot.state is SessionState.PAUSED or pauses_all(target.snapshot):
+    if not target.hosted or target.snapshot.state is SessionState.PAUSED or target.snapshot.pauses_all:
         return [Request("resume", about="resume the run")]
     return [
         Request("resume", agent.id, about=f"resume {sanitize(agent.name)}")

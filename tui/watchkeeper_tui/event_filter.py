@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchkeeper_tui.snapshot import EventLine
+from watchkeeper_tui.event_line import EventLine
 
 
 class EventFilter:

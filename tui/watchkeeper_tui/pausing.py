@@ -2,49 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
-from watchkeeper.store.dashboard import CommandFacts
-
-if TYPE_CHECKING:
-    from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper.store.dashboard import AgentFacts, CommandFacts
+from watchkeeper_tui.event_line import EventLine
 
 _AT_WORK = ("working", "waiting")
 
 
-def pausing_agents(snapshot: Snapshot) -> frozenset[str]:
-    """The agents at work for whom a pause is queued or under way.
+def pausing_agents(agents: Iterable[AgentFacts], commands: Sequence[CommandFacts], events: Sequence[EventLine]) -> frozenset[str]:
+    """The agents at work for whom a pause is queued or under way, where a host lives. `commands`: the newest first.
 
     A pause counts as long as nothing that was read since (another command, the agent's own pause, a new host) ended it.
     """
-    whole, own = _last_words(snapshot)
+    whole, own = _last_words(commands)
     pauses = {agent_id: each for agent_id, each in own.items() if each.kind == "pause"}
-    if snapshot.host_pid is None or not (pauses or _is_pause(whole)):
+    if not (pauses or _is_pause(whole)):
         return frozenset()
-    ended = _Ended(snapshot, [*pauses.values(), *([whole] if whole is not None else [])])
+    ended = _Ended(events, [*pauses.values(), *([whole] if whole is not None else [])])
     found = {agent_id for agent_id, each in pauses.items() if not ended.has_come(each, agent_id)}
-    if whole is not None and _is_pause(whole) and not ended.has_come(whole, None):
-        found |= {agent.id for agent in snapshot.agents if agent.id not in own}
-    by_id = snapshot.agents_by_id
-    return frozenset(agent_id for agent_id in found if agent_id in by_id and by_id[agent_id].status in _AT_WORK)
+    whole_pauses = whole is not None and _is_pause(whole) and not ended.has_come(whole, None)
+    return frozenset(
+        agent.id for agent in agents if agent.status in _AT_WORK and (agent.id in found or (whole_pauses and agent.id not in own))
+    )
 
 
-def pauses_all(snapshot: Snapshot) -> bool:
-    """The whole run was told to pause, and has not yet."""
-    whole, _ = _last_words(snapshot)
-    if snapshot.host_pid is None or whole is None or not _is_pause(whole):
-        return False
-    return not _Ended(snapshot, [whole]).has_come(whole, None)
+def pauses_all(commands: Sequence[CommandFacts], events: Sequence[EventLine]) -> bool:
+    """The whole run was told to pause, and has not yet, where a host lives."""
+    whole, _ = _last_words(commands)
+    return whole is not None and _is_pause(whole) and not _Ended(events, [whole]).has_come(whole, None)
 
 
 def _is_pause(command: CommandFacts | None) -> bool:
     return command is not None and command.kind == "pause"
 
 
-def _last_words(snapshot: Snapshot) -> tuple[CommandFacts | None, dict[str, CommandFacts]]:
+def _last_words(commands: Sequence[CommandFacts]) -> tuple[CommandFacts | None, dict[str, CommandFacts]]:
     """The last command to stop or to go on that the whole run got, and those that single agents got since."""
     own: dict[str, CommandFacts] = {}
-    for each in snapshot.commands:  # the newest first
+    for each in commands:
         if each.kind in ("pause", "resume") and each.status != "refused":
             if each.agent_id is None:
                 return each, own
@@ -55,10 +51,9 @@ def _last_words(snapshot: Snapshot) -> tuple[CommandFacts | None, dict[str, Comm
 class _Ended:
     """What the events say has ended a wish to pause: one look through those that came since the oldest of the wishes."""
 
-    def __init__(self, snapshot: Snapshot, wishes: list[CommandFacts]) -> None:
+    def __init__(self, events: Sequence[EventLine], wishes: list[CommandFacts]) -> None:
         self._host_started = float("-inf")
         self._paused: dict[str | None, float] = {}
-        events = snapshot.events
         # Before what is kept nothing is known: a wish as old as that counts as come.
         self._known_from = events[0].at if events and events[0].seq > 1 else float("-inf")
         oldest = min((each.applied_at for each in wishes if each.applied_at is not None), default=float("inf"))

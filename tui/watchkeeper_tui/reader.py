@@ -20,7 +20,8 @@ from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
 from watchkeeper.store.open_files import Identity, identities, taken_away
 from watchkeeper_tui.detail import DetailFold
-from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, session_state
+from watchkeeper_tui.event_line import EventLine
+from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, session_state
 
 TICK_SECONDS = 0.05
 FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 100

@@ -15,7 +15,8 @@ from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
 from watchkeeper.store.replaying import AgentThen, Recording, open_recording
-from watchkeeper_tui.snapshot import AgentDetail, EventLine, SessionState, Snapshot, TranscriptBlock
+from watchkeeper_tui.event_line import EventLine
+from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, TranscriptBlock
 from watchkeeper_tui.transcript import fold_message
 
 EVENTS_SHOWN = 300

@@ -12,7 +12,6 @@ from watchkeeper.store.dashboard import (
     BudgetFacts,
     CommandFacts,
     CompactionFacts,
-    EventFacts,
     Rates,
     SessionFacts,
     TaskFacts,
@@ -20,8 +19,8 @@ from watchkeeper.store.dashboard import (
 from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
 from watchkeeper.store.dashboard_report import ReportFacts
 from watchkeeper.store.transcripts import imported_from
-from watchkeeper_tui.pausing import pausing_agents
-from watchkeeper_tui.wording import EventWords, event_words
+from watchkeeper_tui.event_line import EventLine
+from watchkeeper_tui.pausing import pauses_all, pausing_agents
 
 
 class SessionState(StrEnum):
@@ -36,45 +35,6 @@ class SessionState(StrEnum):
     REPLAY = "REPLAY"
     OPENING = "OPENING"
     """Nothing was read yet."""
-
-
-class EventLine:
-    """One event. It is put into words when it is first looked at: of thousands that come, a screen shows a few."""
-
-    __slots__ = ("_words", "agent_id", "at", "facts", "seq", "task_id")
-
-    def __init__(self, facts: EventFacts) -> None:
-        self.facts = facts
-        self.seq, self.at = facts.seq, facts.at
-        self.agent_id, self.task_id = facts.agent_id, facts.task_id
-        self._words: EventWords | None = None
-
-    @property
-    def _said(self) -> EventWords:
-        if self._words is None:
-            self._words = event_words(self.facts)
-        return self._words
-
-    @property
-    def kind(self) -> str:
-        """The word shown: `tool`, `plan`, `error`, … Sanitised."""
-        return self._said.kind
-
-    @property
-    def role(self) -> str:
-        """The palette role that colours the word."""
-        return self._said.role
-
-    @property
-    def text(self) -> str:
-        """What happened, in one line. Sanitised."""
-        return self._said.text
-
-    def __eq__(self, other: object) -> bool:
-        return self.facts == other.facts if isinstance(other, EventLine) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +110,12 @@ class Snapshot:
     @cached_property
     def pausing(self) -> frozenset[str]:
         """The agents at work that were told to pause."""
-        return pausing_agents(self)
+        return pausing_agents(self.agents, self.commands, self.events) if self.host_pid is not None else frozenset()
+
+    @cached_property
+    def pauses_all(self) -> bool:
+        """The whole run was told to pause, and has not yet."""
+        return self.host_pid is not None and pauses_all(self.commands, self.events)
 
     def agent(self, agent_id: str | None) -> AgentFacts | None:
         """The agent of that id, or None."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from watchkeeper_tui import figures
+from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.snapshot import EventLine
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
 
