@@ -103,7 +103,7 @@ class Follower:
                 recursive=True,
                 raise_interrupt=False,
             ):
-                yield [log for _, name in changes if (log := self._log_of(Path(name))) is not None]
+                yield list(filter(None, (self._told(Path(name)) for _, name in changes)))
         except (OSError, RuntimeError):
             # No file events here (watches exhausted, a folder gone): look at the files themselves.
             while not stop.wait(POLL_SECONDS):
@@ -119,6 +119,13 @@ class Follower:
     def _find_on(self) -> Iterator[finding.Found]:
         places = [*self._places, *(place.with_suffix("") for place in self._places if place.is_file())]
         return finding.find([place for place in places if place.exists()], self._importer.may_be_log, lambda name, why: None)
+
+    def _told(self, path: Path) -> Path | None:
+        """The log of ours that an event tells of. One that a file beside it tells of is looked at once more."""
+        log = self._log_of(path)
+        if log is not None and log != path:
+            self._growing.setdefault(log)  # what a write-ahead log holds can be read only a moment after it was written
+        return log
 
     def _log_of(self, path: Path) -> Path | None:
         """The log of ours that this file belongs to."""

@@ -13,6 +13,8 @@ from tests.core.transcripts.opencode_book import Book
 from tests.core.transcripts.test_following import Following
 
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.transcripts.importer import Importer
+from watchkeeper.transcripts.report import Report
 
 
 @pytest.fixture
@@ -40,6 +42,39 @@ def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(store: Store,
         writing.commit()
         stopping[0].until("SELECT count(*) FROM messages", 2)
         assert store.one("SELECT count(*) FROM transcript_files") == 1
+    finally:
+        writing.close()
+
+
+def test_rows_that_could_not_be_read_yet_when_they_were_told_of_are_read_soon(
+    store: Store, logs: Path, stopping: list[Following], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = Book()
+    session = book.session()
+    book.user(session, "Mend the cache")
+    path = book.database(logs)
+    writing = sqlite3.connect(path)
+    try:
+        writing.execute("PRAGMA wal_autocheckpoint = 0")
+        store.run(path)
+        stopping.append(Following(store, [path]))
+        early: list[object] = []
+
+        def too_early_once(importer: Importer, places: list[Path]) -> Report:
+            if not early:
+                early.append(places)
+                return Report()
+            return run(importer, places)
+
+        run = Importer.run
+        monkeypatch.setattr(Importer, "run", too_early_once)
+        message = json.dumps({"role": "user", "time": {"created": book.tick()}})
+        writing.execute("INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message))
+        part = json.dumps({"type": "text", "text": "on"})
+        writing.execute("INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part))
+        writing.commit()
+        stopping[0].until("SELECT count(*) FROM messages", 2)
+        assert early
     finally:
         writing.close()
 
