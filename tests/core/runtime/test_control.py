@@ -224,7 +224,7 @@ async def test_a_second_host_is_refused_and_told_who_drives(bench: Bench) -> Non
 
 
 async def test_a_host_whose_epoch_was_taken_writes_nothing_more(bench: Bench) -> None:
-    import sqlite3
+    from watchkeeper.store.driver import sqlite3
 
     gate = asyncio.Event()
     bench.start(PlannedRun([task("a")], steps(4, gate)))
