@@ -42,7 +42,7 @@ def drive(database_path: Path, session_id: str, *, resume: bool, once: int | Non
     result = _drive_once(database_path, session_id, clock, resume=resume, once=once)
     while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
         try:
-            result = _drive_once(database_path, session_id, clock, resume=True, once=None)
+            result = _drive_once(database_path, session_id, clock, resume=False, once=None)  # the command lifts what it means
         except DrivenElsewhere:
             break  # whoever took it applies what is queued
     return result
@@ -57,7 +57,7 @@ def _drive_once(database_path: Path, session_id: str, clock: SystemClock, *, res
 
 
 def _wanted_on(database_path: Path, session_id: str) -> bool:
-    """Whether somebody asked the host to resume the session when it was about to end, and so was not heard.
+    """Whether somebody asked the host to resume the session, or an agent, when it was about to end, and so was not heard.
 
     Looked at when the lease is free: who asks later sees that no host lives, and starts one.
     """
@@ -65,7 +65,7 @@ def _wanted_on(database_path: Path, session_id: str) -> bool:
     try:
         asked = connection.execute(
             "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ? AND s.status IN (?, ?)"
-            " AND c.kind = 'resume' AND c.agent_id IS NULL AND c.status = 'queued'",
+            " AND c.kind = 'resume' AND c.status = 'queued'",
             (session_id, SessionStatus.PAUSED, SessionStatus.RUNNING),
         ).fetchone()
     finally:
