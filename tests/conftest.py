@@ -11,9 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
+
+# A busy machine takes for one example what an idle one takes for a hundred: how long one took says nothing.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 _prepare_file, _configure = database._prepare_file, database._configure
 
