@@ -253,6 +253,8 @@ class AnthropicModel:
                 base_url=self.base_url or self._default_url(),
                 max_retries=0,
                 timeout=httpx2.Timeout(self._timeouts.first_event, connect=self._timeouts.connect, pool=None),
+                # Followed, a redirect would take the key (`x-api-key`) and the whole context wherever it points.
+                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
             )
         except (anthropic.AnthropicError, ValueError, OSError) as error:
             raise ModelError(

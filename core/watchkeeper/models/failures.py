@@ -72,6 +72,8 @@ def _status_failure(error: Any) -> Failure:
     details = inner.get("details")
     code = details.get("error_code") if isinstance(details, dict) else inner.get("code")
     advised = headers.get("x-should-retry")
+    if 300 <= error.status_code < 400 and "location" in headers:
+        inner = {"message": f"it redirects to {excerpt(headers['location'])}, where no key is sent on"}
     return Failure(
         message=str(inner.get("message") or inner.get("detail") or excerpt(str(error.body or error))),
         status=int(error.status_code),

@@ -260,6 +260,15 @@ async def test_a_request_that_cannot_be_encoded_fails_the_task_without_a_retry(s
     assert (caught.value.kind, caught.value.retries) == (ErrorKind.FAIL, 0)
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_redirect_takes_neither_the_key_nor_the_context_elsewhere(serve: Serve, status: int) -> None:
+    other = serve(lambda body: Reply(RECOVERED))
+    server = serve(lambda body: Status(status, headers={"location": f"{other.url}/v1/messages"}))
+    with pytest.raises(ModelError, match=r"it redirects to http://127\.0\.0\.1:\d+/v1/messages.*check the base_url") as caught:
+        await events_of(model_of(server))
+    assert (caught.value.kind, caught.value.retries, other.requests) == (ErrorKind.PAUSE, 0, [])
+
+
 async def test_a_profile_that_does_not_exist_pauses_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_PROFILE", "nonesuch")
     with pytest.raises(ModelError, match=r"cannot set up the connection: .*nonesuch.* then resume") as caught:
