@@ -68,19 +68,22 @@ async def test_pause_now_abandons_the_model_call_which_is_recorded_and_is_no_err
 
 
 async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_finishes_the_run(bench: Bench) -> None:
-    gate = asyncio.Event()
+    gate, resumed = asyncio.Event(), asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:
-        return steps(4, gate if name == "a" else None)(name, request)
+        return (steps(4, gate) if name == "a" else steps(4, resumed, at=3))(name, request)  # else the run ends paused
 
     bench.start(PlannedRun([task("a"), task("b")], work))
 
     async def pause_a() -> None:
-        agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
+        agent = await bench.until(lambda state: bench.model.hanging == 2 and agent_of(state, "a"))
         bench.submit("pause", agent_id=agent["id"], payload={"now": True})
         await bench.until(lambda state: agent_of(state, "a")["status"] == "paused")  # type: ignore[index]
+        assert agent_of(bench.state, "b")["turn"] == 3  # type: ignore[index]
         gate.set()
-        bench.submit("resume", agent_id=agent["id"])
+        command = bench.submit("resume", agent_id=agent["id"])
+        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        resumed.set()
 
     assert (await bench.run_while(pause_a)).exit_code == 0
     assert bench.tasks()["b"]["status"] == "done"
