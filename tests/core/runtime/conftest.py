@@ -60,6 +60,10 @@ class Bench:
                 return found
             await asyncio.sleep(max(0.005, 2 * (time.monotonic() - began)))  # what is waited for shares this thread
 
+    async def applied(self, command: int) -> None:
+        """Wait until a command has been applied."""
+        await self.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+
     def submit(self, kind: str, **about: Any) -> int:
         return self.runtime.submit(self.session, kind, **about)
 

@@ -33,8 +33,7 @@ async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_
 
     async def pause() -> None:
         await bench.until(lambda state: bench.model.hanging)
-        command = bench.submit("pause")
-        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        await bench.applied(bench.submit("pause"))
         assert agent_of(bench.state, "a")["status"] == "working"  # type: ignore[index]
         gate.set()
 
@@ -81,8 +80,7 @@ async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_fin
         await bench.until(lambda state: agent_of(state, "a")["status"] == "paused")  # type: ignore[index]
         assert agent_of(bench.state, "b")["turn"] == 3  # type: ignore[index]
         gate.set()
-        command = bench.submit("resume", agent_id=agent["id"])
-        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        await bench.applied(bench.submit("resume", agent_id=agent["id"]))
         resumed.set()
 
     assert (await bench.run_while(pause_a)).exit_code == 0
@@ -96,8 +94,7 @@ async def test_steering_reaches_the_agent_once_before_its_next_turn(bench: Bench
 
     async def steer() -> None:
         agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
-        command = bench.submit("steer", agent_id=agent["id"], payload={"text": "mind the gap"})
-        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        await bench.applied(bench.submit("steer", agent_id=agent["id"], payload={"text": "mind the gap"}))
         gate.set()
 
     await bench.run_while(steer)
@@ -169,8 +166,7 @@ async def test_rerunning_a_running_task_cancels_its_attempt_first(bench: Bench) 
 
     async def rerun() -> None:
         await bench.until(lambda state: bench.model.hanging)
-        command = bench.submit("rerun", task_id=bench.tasks()["a"]["id"], payload={"fresh": True})
-        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        await bench.applied(bench.submit("rerun", task_id=bench.tasks()["a"]["id"], payload={"fresh": True}))
         gate.set()
 
     assert (await bench.run_while(rerun)).exit_code == 0
@@ -345,8 +341,7 @@ async def test_a_standing_instruction_stays_in_every_prompt_from_then_on(bench: 
 
     async def steer() -> None:
         agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
-        command = bench.submit("steer", agent_id=agent["id"], payload={"text": "Never touch the vendor folder."})
-        await bench.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        await bench.applied(bench.submit("steer", agent_id=agent["id"], payload={"text": "Never touch the vendor folder."}))
         gate.set()
 
     assert (await bench.run_while(steer)).exit_code == 0
