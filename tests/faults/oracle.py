@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import scenario
+
+from watchkeeper.store.driver import sqlite3
 
 Read = Callable[..., list[Any]]
 

@@ -18,7 +18,6 @@ import os
 import random
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.driver import sqlite3
 
 GIVE_UP_SECONDS = 180.0
 WARM_ROUNDS = 3

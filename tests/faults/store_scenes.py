@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from tests.faults.scene import Scene
 
 from watchkeeper.cli.app import run as wk
 from watchkeeper.store import database
-from watchkeeper.store.driver import Connection
+from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.library import backup, changing, delete, fork, plan_prune, prune
 from watchkeeper.store.message_index import index_batch
 
