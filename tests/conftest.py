@@ -7,6 +7,7 @@ and so do the tests of the store and of faults, by `as_users_have_them`.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from watchkeeper.store.driver import Connection
 # A busy machine takes for one example what an idle one takes for a hundred: how long one took says nothing.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
+
+# Whoever starts the tests in the background of a script has them, and all that they start, ignore these.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _prepare_file, _configure = database._prepare_file, database._configure
 

@@ -146,10 +146,12 @@ async def test_a_run_outlives_all_that_its_tools_do(tmp_path: Path, workspace: P
     model = ScriptedModel(PlannedRun([task("one", role="coder")], work))
     runtime = Runtime(tmp_path / "watchkeeper.db", model=model)
     session = start(runtime, workspace, allow=("bash", "write"))
+    before = set(psutil.Process().children(recursive=True))
     result = await asyncio.wait_for(runtime.run(session), 120)
     assert result.exit_code == 0, result
     assert not workspace.exists()
-    assert not [one for one in psutil.Process().children(recursive=True) if one.status() != psutil.STATUS_ZOMBIE]
+    left = set(psutil.Process().children(recursive=True)) - before
+    assert not [one for one in left if one.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody can tell whose process it is")

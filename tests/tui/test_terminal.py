@@ -140,7 +140,8 @@ def test_a_dashboard_ends_with_its_terminal(database: Path, hears_hangups: bool)
         while not pid and time.monotonic() < deadline:
             pid, status = os.waitpid(terminal.pid, os.WNOHANG)
         assert pid, "it still runs without a terminal"
-        assert os.waitstatus_to_exitcode(status) == (-signal.SIGHUP if hears_hangups else 128 + signal.SIGHUP)
+        # Who is told may still be the second to notice.
+        assert os.waitstatus_to_exitcode(status) in ([-signal.SIGHUP] * hears_hangups + [128 + signal.SIGHUP])
     finally:
         try:
             os.kill(terminal.pid, signal.SIGKILL)
