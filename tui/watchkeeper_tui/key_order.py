@@ -58,6 +58,8 @@ class KeyOrder(App[int]):
             held()
 
     async def on_event(self, event: events.Event) -> None:
+        if isinstance(event, events.Key) and not self.screen_stack:
+            return  # typed on while the program ends: nothing is there any more that could hear it
         if not isinstance(event, events.Key) or event.is_forwarded:
             await super().on_event(event)
             return
@@ -75,7 +77,7 @@ class KeyOrder(App[int]):
         await self._pass_next()
 
     async def _pass_next(self) -> None:
-        if not self._waiting:
+        if not self._waiting or not self.screen_stack:
             return
         key, target = self._waiting.popleft(), self.focused or self.screen
         self._passed_at = time.monotonic()
