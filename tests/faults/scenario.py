@@ -30,6 +30,7 @@ from watchkeeper.runtime import control
 from watchkeeper.runtime.assembling import assemble
 from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
+from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore
 
 STEPS = 18
@@ -233,7 +234,7 @@ def session_of(path: Path) -> str | None:
 
 
 def _has_sessions(path: Path) -> bool:
-    connection = database.sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sessions'").fetchone()[0])
     finally:

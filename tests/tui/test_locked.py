@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper_tui.control import StoreControl
@@ -169,6 +170,6 @@ async def test_a_change_of_a_session_waits_for_the_lock_and_says_so(desk: Desk) 
 def test_a_viewer_that_meets_a_lock_waits_no_longer_than_it_was_told(rollback_desk: Desk) -> None:
     with held(rollback_desk):
         before = time.monotonic()
-        with pytest.raises(database.StoreUnusable, match="locked by another program"):
+        with pytest.raises(StoreUnusable, match="locked by another program"):
             database.open_readonly(rollback_desk.path, lock_timeout_seconds=0.2)
         assert time.monotonic() - before < 2

@@ -76,6 +76,7 @@ def test_an_include_is_replaced_by_what_it_names(include, expected):
 
 def test_an_object_is_sorted_by_its_keys():
     value = expand_includes({"$artifact": "figures", "$pointer": "/langs", "$sort": True}, load)
+    assert isinstance(value, dict)
     assert list(value) == ["a", "z"]
 
 

@@ -197,7 +197,7 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
     for start in range(0, len(thread.messages), 20):
         changes = [memory.append(m["role"], m["content"], at=0.0) for m in thread.messages[start : start + 20]]
         await store.commit(lambda tx, changes=changes: [change.write(tx) for change in changes])
-    loaded = AgentMemory.load(store, agent, limits, default_counter(), whole=True)
+    loaded = AgentMemory.load(store, agent, limits, default_counter())
     assert loaded.state.render() == memory.state.render()
     assert loaded.state.tokens == memory.state.tokens
     tool = next(one for one in memory_tools() if one.spec.name == "read_back")
@@ -214,6 +214,6 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
                     return (text + page).replace("\\n", " ").replace('\\"', '"')
                 text, offset = text + piece, int(following[1])
 
-        return unreachable(loaded.state.render(), loaded.state.view, loaded.state.messages, read_back)
+        return unreachable(loaded.state.render(), loaded.state.view, memory.state.messages, read_back)
 
     assert await store.commit(read_whole) == []

@@ -12,6 +12,7 @@ from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.storetools.recalling import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
+from watchkeeper.memory.recall import recall
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
 from watchkeeper.store import artifacts
 from watchkeeper.store.recollection import Reads
@@ -114,7 +115,7 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
     from watchkeeper.agents.storetools import recalling
 
     searching, go_on = threading.Event(), threading.Event()
-    plain = recalling.recall_from
+    plain = recall
 
     def slow(*given: Any, **options: Any) -> Any:
         searching.set()

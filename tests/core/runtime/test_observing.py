@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
-from tests.core.runtime.test_compaction import Work
+from tests.core.runtime.working import Work
 from tests.support.scripted import said
 
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose

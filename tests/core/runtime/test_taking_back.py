@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.core.runtime.conftest import Bench
-from tests.core.runtime.test_control import agent_of, steps
+from tests.core.runtime.conftest import Bench, agent_of
+from tests.core.runtime.test_control import steps
 from tests.support.scripted import PlannedRun, task
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
-from watchkeeper.store import lease
 from watchkeeper.store.lease import Lease, LeaseHolder, lock_path, probe
 
 HOLD = """
@@ -128,7 +128,7 @@ def test_a_file_system_without_locks_is_not_called_another_host(path: Path, monk
     def no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(lease.fcntl, "lockf", no_locks)
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
     with pytest.raises(StoreUnusable, match="No locks available"):
         Lease.acquire(path, "s")
     monkeypatch.undo()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from concurrent.futures import Future
 from pathlib import Path
@@ -92,7 +93,7 @@ async def test_whoever_a_person_waits_for_asks_for_the_lock_more_often_than_othe
         enough[least, most].set()
         return least
 
-    monkeypatch.setattr(database.random, "uniform", uniform)
+    monkeypatch.setattr(random, "uniform", uniform)
     plain = asyncio.ensure_future(writer.commit(note("a step")))
     assert await asyncio.to_thread(enough[database.ASK_SECONDS].wait, 10)
     urgent = asyncio.ensure_future(writer.commit(note("a command"), urgent=True))

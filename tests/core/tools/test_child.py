@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from tests.core.tools.conftest import context
 
-from watchkeeper.agents.tools import child as child_module
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import OutsideTool
@@ -35,7 +34,7 @@ def worker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
     python.chmod(0o755)
-    monkeypatch.setattr(child_module.sys, "executable", str(python))
+    monkeypatch.setattr(sys, "executable", str(python))
     return program
 
 

@@ -13,6 +13,7 @@ from tests.core.transcripts.opencode_book import lively
 from watchkeeper.store import database
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
+from watchkeeper.transcripts import applying
 from watchkeeper.transcripts import importer as importing
 from watchkeeper.transcripts.applying import Chunk, Counts
 from watchkeeper.transcripts.batch import Batch
@@ -53,7 +54,7 @@ def test_what_is_kept_raw_of_a_rewritten_log_is_read_once_however_many_batches_i
 def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, path = many_raw(logs)
     store.run(path)
-    kept, apply, calls = store.counts()["raw_records"], importing.apply, Counter[str]()
+    kept, apply, calls = store.counts()["raw_records"], applying.apply, Counter[str]()
 
     def twice(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
         calls["applied"] += 1
