@@ -51,14 +51,20 @@ def told(path: Path) -> set[int]:
     return {int(one) for one in elsewhere(READ, path).split()}
 
 
-@pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], SUFFIXES], ids=["log", "index of the log", "both"])
-def test_nothing_more_is_told_as_done_and_what_was_told_is_kept(tmp_path: Path, suffixes: list[str]) -> None:
-    path = tmp_path / "w.db"
+def bereft(folder: Path, suffixes: list[str]) -> tuple[Path, Writer]:
+    """A database of twenty rows whose files beside it are removed under its writer."""
+    path = folder / "w.db"
     writer = Writer(path)
     for number in range(20):
         writer.submit(insert(number)).result()
     for suffix in suffixes:
         Path(f"{path}{suffix}").unlink()
+    return path, writer
+
+
+@pytest.mark.parametrize("suffixes", [["-wal"], ["-shm"], SUFFIXES], ids=["log", "index of the log", "both"])
+def test_nothing_more_is_told_as_done_and_what_was_told_is_kept(tmp_path: Path, suffixes: list[str]) -> None:
+    path, writer = bereft(tmp_path, suffixes)
     with pytest.raises(StoreUnusable, match="deleted or replaced"):
         writer.submit(insert(20)).result()
     assert told(path) == set(range(20)), "a viewer that is attached still must not keep others from going on"
@@ -68,12 +74,7 @@ def test_nothing_more_is_told_as_done_and_what_was_told_is_kept(tmp_path: Path, 
 
 @pytest.mark.parametrize("suffixes", [["-shm"], SUFFIXES], ids=["index of the log", "both"])
 def test_what_another_process_has_written_since_is_not_harmed(tmp_path: Path, suffixes: list[str]) -> None:
-    path = tmp_path / "w.db"
-    writer = Writer(path)
-    for number in range(20):
-        writer.submit(insert(number)).result()
-    for suffix in suffixes:
-        Path(f"{path}{suffix}").unlink()
+    path, writer = bereft(tmp_path, suffixes)
     elsewhere(WRITE, path)
     with pytest.raises(StoreUnusable, match="deleted or replaced"):
         writer.submit(insert(20)).result()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
-from tests.core.runtime.working import Work, passes
+from tests.core.runtime.working import Work, order_compaction, passes
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.agents.agent_memory import AgentMemory
@@ -129,23 +129,6 @@ async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tel
     assert bench.query(at_once) == [(1,)]
 
 
-async def test_a_pause_abandons_the_pass_in_flight(bench: Bench) -> None:
-    work = Work()
-    work.hold_turn = 5
-    work.summaries.clear()
-    bench.start(work, window=60_000)
-
-    async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-        await bench.until(lambda state: work.asked)
-        bench.submit("pause", payload={"now": True})
-
-    assert (await bench.run_while(pause)).exit_code == 5
-    put_off = "the agent is paused; it is begun again when the agent goes on"
-    assert [(one["status"], one["reason"]) for one in passes(bench)] == [("abandoned", put_off)]
-
-
 async def test_a_summariser_that_fails_gives_way_to_the_digest_and_the_record_says_why(bench: Bench) -> None:
     work = Work(summary=ModelError("overloaded", kind=ErrorKind.RETRY))
     work.hold_turn = 8
@@ -254,9 +237,7 @@ async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it
     bench.start(work, window=60_000)
 
     async def compact() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-        await bench.until(lambda state: work.asked)
+        await order_compaction(bench, work)
         work.hold_turn, gate = 15, work.turn_gate
         work.turn_gate = asyncio.Event()
         gate.set()  # eleven turns come: more than what the pass replaces

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.core.runtime.conftest import Bench
-from tests.core.runtime.working import Work, passes
+from tests.core.runtime.working import Work, order_compaction, passes
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.records.model import ModelRequest, Purpose
@@ -21,9 +21,7 @@ def told(bench: Bench) -> list[tuple[str, str]]:
 async def crash_under_the_pass(bench: Bench, work: Work, **payload: Any) -> None:
     """Order a compaction of the working agent, and let its host die while the summary is being written."""
     crashed = asyncio.ensure_future(bench.run())
-    await bench.until(lambda state: bench.model.hanging)
-    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"], payload=payload)
-    await bench.until(lambda state: work.asked)
+    await order_compaction(bench, work, payload)
     crashed.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await crashed
@@ -147,13 +145,12 @@ async def test_a_pause_puts_an_ordered_pass_off_and_the_resume_begins_it_again(b
     bench.start(work, window=60_000)
 
     async def pause() -> None:
-        await bench.until(lambda state: bench.model.hanging)
-        bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
-        await bench.until(lambda state: work.asked)
+        await order_compaction(bench, work)
         bench.submit("pause", payload={"now": True})
 
     assert (await bench.run_while(pause)).exit_code == 5
     assert told(bench) == [("manual", "abandoned")]
+    assert passes(bench)[0]["reason"] == "the agent is paused; it is begun again when the agent goes on"
     work.summaries.set()
 
     async def let_it_land() -> None:

@@ -46,5 +46,12 @@ class Work:
     saved = 0
 
 
+async def order_compaction(bench: Bench, work: Work, payload: dict[str, Any] | None = None) -> None:
+    """Compact the working agent once its turn hangs, and wait until the summariser is asked."""
+    await bench.until(lambda state: bench.model.hanging)
+    bench.submit("compact", agent_id=bench.state["agents"][-1]["id"], payload=payload)
+    await bench.until(lambda state: work.asked)
+
+
 def passes(bench: Bench) -> list[dict[str, Any]]:
     return [one for one in bench.state["compactions"] if one["model"] != "digest"]

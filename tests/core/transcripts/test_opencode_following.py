@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,39 +27,42 @@ def stopping() -> Iterator[list[Following]]:
         each.end()
 
 
-def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(store: Store, logs: Path, stopping: list[Following]) -> None:
+@contextmanager
+def writing(store: Store, logs: Path, stopping: list[Following]) -> Iterator[Callable[[], None]]:
+    """A database that is imported and followed while a program has it open; what is given writes a message and awaits it."""
     book = Book()
     session = book.session()
     book.user(session, "Mend the cache")
     path = book.database(logs)
-    writing = sqlite3.connect(path)
+    program = sqlite3.connect(path)
+
+    def go_on() -> None:
+        message = json.dumps({"role": "user", "time": {"created": book.tick()}})
+        program.execute("INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message))
+        part = json.dumps({"type": "text", "text": "on"})
+        program.execute("INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part))
+        program.commit()
+        stopping[0].until("SELECT count(*) FROM messages", 2)
+
     try:
-        writing.execute("PRAGMA wal_autocheckpoint = 0")
+        program.execute("PRAGMA wal_autocheckpoint = 0")
         store.run(path)
         stopping.append(Following(store, [path]))
-        message = json.dumps({"role": "user", "time": {"created": book.tick()}})
-        writing.execute("INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message))
-        part = json.dumps({"type": "text", "text": "on"})
-        writing.execute("INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part))
-        writing.commit()
-        stopping[0].until("SELECT count(*) FROM messages", 2)
-        assert store.one("SELECT count(*) FROM transcript_files") == 1
+        yield go_on
     finally:
-        writing.close()
+        program.close()
+
+
+def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(store: Store, logs: Path, stopping: list[Following]) -> None:
+    with writing(store, logs, stopping) as go_on:
+        go_on()
+        assert store.one("SELECT count(*) FROM transcript_files") == 1
 
 
 def test_rows_that_could_not_be_read_yet_when_they_were_told_of_are_read_soon(
     store: Store, logs: Path, stopping: list[Following], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = Book()
-    session = book.session()
-    book.user(session, "Mend the cache")
-    path = book.database(logs)
-    writing = sqlite3.connect(path)
-    try:
-        writing.execute("PRAGMA wal_autocheckpoint = 0")
-        store.run(path)
-        stopping.append(Following(store, [path]))
+    with writing(store, logs, stopping) as go_on:
         told: list[float] = []
 
         def too_early(importer: Importer, places: list[Path]) -> Report:
@@ -67,15 +71,8 @@ def test_rows_that_could_not_be_read_yet_when_they_were_told_of_are_read_soon(
 
         run = Importer.run
         monkeypatch.setattr(Importer, "run", too_early)
-        message = json.dumps({"role": "user", "time": {"created": book.tick()}})
-        writing.execute("INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message))
-        part = json.dumps({"type": "text", "text": "on"})
-        writing.execute("INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part))
-        writing.commit()
-        stopping[0].until("SELECT count(*) FROM messages", 2)
+        go_on()
         assert len(told) > 1
-    finally:
-        writing.close()
 
 
 def test_a_reply_of_codex_ends_the_work_of_its_agent(store: Store, logs: Path, stopping: list[Following]) -> None:
