@@ -80,18 +80,13 @@ async def test_more_events_than_before_lay_nothing_out(desk: Desk) -> None:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         view = pilot.app.screen.query_one(EventsView)
         rows = [*view.rows] * 40
+        view.show = lambda *_: None  # type: ignore[method-assign]  # a reading of the desk would show its few rows again
         view.set_rows(rows)  # the scrollbar comes, and takes a column: that does lay out
         for _ in range(4):  # and once more, for the column
             await pilot.pause()
         await until(pilot, lambda: not view._layout_required)
-        # A reading of the desk may lay out in between, once; the rows themselves never do.
-        laid_out = []
-        for _ in range(3):
-            await until(pilot, lambda: not view._layout_required)
-            view.set_rows(rows)
-            view.set_rows([*rows, view.rows[-1]])
-            laid_out.append(view._layout_required)
-        assert not all(laid_out)
+        view.set_rows([*rows, view.rows[-1]])
+        assert not view._layout_required
         assert view.max_scroll_y == len(rows) + 1 - view.scrollable_content_region.height
         assert view.scroll_offset.y == view.max_scroll_y
 
