@@ -73,6 +73,22 @@ async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program: P
     await pool.aclose()
 
 
+@pytest.mark.parametrize("before", ["", "sys.stdin.readline(); "], ids=["at once", "told what it is to do"])
+async def test_ctrl_c_that_meets_a_worker_as_it_starts_costs_no_call(worker_program: Path, before: str) -> None:
+    first = f"import os, signal, sys; {before}signal.signal(2, signal.SIG_DFL); os.unlink(__file__ + '.first'); os.kill(os.getpid(), 2)"
+    Path(f"{worker_program}.first").touch()
+    worker_program.write_text(f"import os\nif os.path.exists(__file__ + '.first'):\n    {first}\n" + READY)
+    child = await Child.start({}, os.environ, "")
+    assert child.alive
+    await child.kill()
+
+
+async def test_a_worker_that_always_dies_of_a_signal_is_not_started_for_ever(worker_program: Path) -> None:
+    worker_program.write_text("import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)")
+    with pytest.raises(ChildFailed, match="did not start"):
+        await Child.start({}, os.environ, "")
+
+
 async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(worker_program: Path, workspace: Path) -> None:
     worker_program.write_text(READY + "import time; time.sleep(1000)")
     pool = WorkerPool(1, workspace, os.environ, timeout_seconds=0.2)

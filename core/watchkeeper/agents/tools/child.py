@@ -17,10 +17,16 @@ from watchkeeper.agents.tools.surroundings import worker_environment
 START_SECONDS = 60.0
 LARGEST_LINE = 16 * 1024 * 1024
 _BESIDE_THE_LOOP = 256 * 1024
+_FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
+"""Exit codes of a worker that died of what a terminal sends to everybody."""
 
 
 class ChildFailed(Exception):
     """The worker died, would not start, or said something that is no answer. The message is one line for a model."""
+
+
+class _Signalled(ChildFailed):
+    """A signal that was meant for the run ended it before it was ready."""
 
 
 class Child:
@@ -44,6 +50,14 @@ class Child:
         Raises:
             ChildFailed: it did not become ready.
         """
+        try:
+            return await cls._start(config, environ, agent_id)
+        except _Signalled:
+            # A Ctrl+C reaches whoever is not yet a leader of a session: that was meant for the run, not for its worker.
+            return await cls._start(config, environ, agent_id)
+
+    @classmethod
+    async def _start(cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str) -> Child:
         # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the worker imports.
         command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
         try:
@@ -64,9 +78,10 @@ class Child:
             async with asyncio.timeout(START_SECONDS):
                 await child._send(config)
                 await child._await_ready()
-        except (TimeoutError, OSError) as error:
+        except (TimeoutError, OSError, ChildFailed) as error:
             await child.kill()
-            raise ChildFailed(f"a tool worker did not start: {error or 'it took too long'}") from error
+            kind = _Signalled if process.returncode in _FOR_THE_RUN else ChildFailed
+            raise kind(f"a tool worker did not start: {error or 'it took too long'}") from error
         except BaseException:
             await child.kill()
             raise
@@ -139,7 +154,7 @@ class Child:
         if line.strip() == b'{"ready": true}':
             return
         said = (await self._process.stderr.read(20_000)).decode("utf-8", "replace").strip().splitlines()
-        raise ChildFailed(f"a tool worker did not start: {said[-1][:300] if said else 'it ended at once'}")
+        raise ChildFailed(said[-1][:300] if said else "it ended at once")
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
