@@ -1,15 +1,16 @@
 """Compactions of imported sessions, as views and observations like those of our own.
 
 What a program put in the place of what it dropped becomes an observation that covers everything before; a new view begins
-after it. A pass that only emptied tool results gives a view in which those messages are elided.
+after it. A pass that only emptied tool results gives a view in which those messages are elided. What a person took back is
+elided as well, with no tokens left.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchkeeper.store import transcripts as rows
-from watchkeeper.store.encoding import encode
+from watchkeeper.store.encoding import decode, encode
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.estimates import text_tokens
 from watchkeeper.transcripts.identity import record_digest
@@ -59,14 +60,14 @@ def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: C
     newest = int(agent.row["last_seq"])
     if record.keep_from is None:
         return newest
-    kept = _place_of(session, cursor, agent, record.keep_from)
+    kept = _place_of(session, cursor, agent, record.keep_from, agent.verbatim_from)
     return newest if kept is None else max(agent.verbatim_from - 1, kept - 1)
 
 
-def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str) -> int | None:
-    """The `seq` of a message of this context by its uid; the time is part of a record's number, so each is tried."""
-    times = rows.message_times(cursor, agent.id, agent.verbatim_from)
-    times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= agent.verbatim_from]
+def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, begin: int) -> int | None:
+    """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is tried."""
+    times = rows.message_times(cursor, agent.id, begin)
+    times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= begin]
     for seq, at in times:
         for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
             if session.batch.record(record_digest(at, kind, uid)) == (agent.id, seq):
@@ -88,10 +89,20 @@ def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compacti
 
 
 def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind, at: float) -> None:
-    """What was said last was taken back: a view without it, and no compaction."""
+    """What was said last was taken back, or stands again: a view without it or with it, and no compaction."""
     agent.touch(at)
+    if record.undoes:
+        _stand_again(session, cursor, agent, at)
+        return
     newest = int(agent.row["last_seq"])
     first = max(agent.verbatim_from, newest - record.messages + 1)
+    if record.first is not None:
+        place = _place_of(session, cursor, agent, record.first, 1)
+        if place is None:
+            return
+        first = place
+        if first < agent.verbatim_from:
+            _uncompact(session, cursor, agent, first)
     gone = [seq for seq in range(first, newest + 1) if seq not in agent.taken_back]
     if not gone:
         return
@@ -100,6 +111,71 @@ def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind,
     agent.elided = sorted([*shown, *([seq, 0, 0, f"message://{agent.id}/{seq}", 0] for seq in gone)])
     _view(session, agent, None, "rewind", at)
     session.event("context.rewound", agent, at, messages=len(gone), first_seq=gone[0], reason=f"{len(gone)} messages taken back")
+
+
+def _uncompact(session: SessionFold, cursor: Any, agent: AgentFold, first: int) -> None:
+    """What was taken back began before a compaction, which is taken back with it: the view from before that one."""
+    for version in range(agent.row["view_version"], 0, -1):
+        view = _view_at(session, cursor, agent, version)
+        if view.verbatim_from <= first:
+            _show(session, cursor, agent, view)
+            return
+
+
+def _stand_again(session: SessionFold, cursor: Any, agent: AgentFold, at: float) -> None:
+    """What was taken back last stands again: the view from before, besides results that were emptied since."""
+    if not agent.taken_back:
+        return
+    now = _view_at(session, cursor, agent, agent.row["view_version"])
+    for version in range(agent.row["view_version"] - 1, 0, -1):
+        before = _view_at(session, cursor, agent, version)
+        back = now.taken_back - before.taken_back
+        if back:
+            break
+        now = before
+    else:
+        return
+    since = [each for each in agent.elided if each[4] and each not in now.elided]
+    _show(session, cursor, agent, before._replace(elided=sorted([*before.elided, *since])))
+    _view(session, agent, None, "restored", at)
+    session.event(
+        "context.restored", agent, at, messages=len(back), first_seq=min(back), reason=f"{len(back)} messages back again"
+    )
+
+
+class _View(NamedTuple):
+    """What a view held."""
+
+    observations: list[int]
+    verbatim_from: int
+    elided: list[Any]
+    observation_tokens: int
+
+    @property
+    def taken_back(self) -> set[int]:
+        return {each[0] for each in self.elided if not each[4]}
+
+
+def _view_at(session: SessionFold, cursor: Any, agent: AgentFold, version: int) -> _View:
+    """One of an agent's views, stored or about to be."""
+    for row in reversed(session.into["views"]):
+        if row[0] == agent.id and row[1] == version:
+            observations = decode(row[3])
+            told = {each[3]: each[1] for each in session.into["summaries"] if each[2] == agent.id}
+            tokens = sum(told.get(each, 0) for each in observations)
+            if not tokens and version > 1:
+                earlier = _view_at(session, cursor, agent, version - 1)
+                tokens = earlier.observation_tokens if earlier.observations == observations else 0
+            return _View(observations, row[4], decode(row[5]), tokens)
+    observations, verbatim_from, elided, tokens = rows.current_view(cursor, agent.id, version)
+    return _View(observations, verbatim_from or 1, elided, tokens)
+
+
+def _show(session: SessionFold, cursor: Any, agent: AgentFold, view: _View) -> None:
+    """Make a view the agent's own."""
+    agent.observations, agent.verbatim_from, agent.elided, agent.observation_tokens = view
+    agent.dropped_tokens = _total_through(session, cursor, agent, view.verbatim_from - 1)
+    agent.taken_back_tokens = _tokens_of(session, cursor, agent, sorted(view.taken_back))
 
 
 def _tokens_of(session: SessionFold, cursor: Any, agent: AgentFold, seqs: list[int]) -> int:

@@ -220,6 +220,10 @@ class Rewind(NamedTuple):
     messages: int
     """How many messages were taken back, from the agent's newest."""
     at: float | None = None
+    first: str | None = None
+    """`uid` of the first message that was taken back, where a reader knows that instead of their number."""
+    undoes: bool = False
+    """The other way round: what the last one took back stands again."""
 
 
 class Failure(NamedTuple):

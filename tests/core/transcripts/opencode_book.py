@@ -16,7 +16,7 @@ BEGAN = 1_770_000_000_000
 SCHEMA = """
 CREATE TABLE project (id TEXT PRIMARY KEY);
 CREATE TABLE session (id TEXT PRIMARY KEY, project_id TEXT, parent_id TEXT, slug TEXT, directory TEXT, title TEXT, version TEXT,
-  time_created INTEGER, time_updated INTEGER);
+  time_created INTEGER, time_updated INTEGER, revert TEXT);
 CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);
 CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);
 CREATE TABLE todo (session_id TEXT, content TEXT, status TEXT, priority TEXT, position INTEGER, time_created INTEGER,
@@ -38,6 +38,7 @@ class Book:
         self.todos: dict[str, list[dict[str, Any]]] = {}
         self.times: dict[str, int] = {}
         self._count = 0
+        self._gone: list[str] = []
 
     def tick(self) -> int:
         self.now += 1_000
@@ -104,6 +105,37 @@ class Book:
     def touch(self, name: str) -> None:
         self.times[name] = self.tick()
 
+    # Taking back.
+
+    def undo(self, session: str, message: str, part: str | None = None) -> None:
+        """From a message on (or from one of its parts), nothing is in the context any more."""
+        about = {"messageID": message, "snapshot": "abc", "diff": "--- a"} | ({"partID": part} if part else {})
+        self.sessions[session]["revert"] = about
+        self.touch(session)
+        self.sessions[session]["time"]["updated"] = self.now
+
+    def redo(self, session: str) -> None:
+        """All of it is, again."""
+        del self.sessions[session]["revert"]
+        self.touch(session)
+        self.sessions[session]["time"]["updated"] = self.now
+
+    def clean_up(self, session: str) -> None:
+        """What the next prompt does first: what was taken back is removed."""
+        place = self.sessions[session]["revert"]
+        message, part = place["messageID"], place.get("partID")
+        mine = [each for each in self.messages if self.messages[each]["sessionID"] == session]
+        gone = [each for each in mine if each > message or (each == message and not part)]
+        gone += [
+            each for each, about in self.parts.items()
+            if about["messageID"] in gone or (part and about["messageID"] == message and each >= part)
+        ]  # fmt: skip
+        for each in gone:
+            self.messages.pop(each, None)
+            self.parts.pop(each, None)
+        self._gone += gone
+        self.redo(session)
+
     # Writing.
 
     def database(self, folder: Path, name: str = "opencode.db") -> Path:
@@ -114,7 +146,8 @@ class Book:
             connection.executescript(SCHEMA)
         for session, about in self.sessions.items():
             self._put(connection, "session", (session, "p", about.get("parentID"), "slug", about["directory"], about["title"],
-                      about["version"], about["time"]["created"], self.times[session]))  # fmt: skip
+                      about["version"], about["time"]["created"], self.times[session],
+                      json.dumps(about["revert"]) if "revert" in about else None))  # fmt: skip
         for message, about in self.messages.items():
             data = json.dumps({name: value for name, value in about.items() if name not in ("id", "sessionID")})
             self._put(connection, "message", (message, about["sessionID"], about["time"]["created"], self.times[message], data))
@@ -130,6 +163,9 @@ class Book:
                     "INSERT INTO todo VALUES (?, ?, ?, 'high', ?, ?, ?)",
                     (session, todo["content"], todo["status"], place, self.now, self.now),
                 )
+        for gone in self._gone:
+            connection.execute("DELETE FROM message WHERE id = ?", (gone,))
+            connection.execute("DELETE FROM part WHERE id = ?", (gone,))
         connection.commit()
         connection.close()
         return path
@@ -150,6 +186,9 @@ class Book:
             self._file(folder / "storage" / "part" / about["messageID"] / f"{part}.json", about, part)
         for session, todos in self.todos.items():
             self._file(folder / "storage" / "todo" / f"{session}.json", todos, session)
+        for gone in self._gone:
+            for path in (folder / "storage").rglob(f"{gone}.json"):
+                path.unlink()
         return folder
 
     def _file(self, path: Path, value: Any, name: str) -> None:

@@ -10,6 +10,11 @@ from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode
 from watchkeeper.transcripts.export.pieces import Clean, Piece, pieces
 
+_REWINDS = (
+    "SELECT v.reason, v.elided, coalesce(p.elided, '[]') FROM views v LEFT JOIN views p"
+    " ON p.agent_id = v.agent_id AND p.version = v.parent"
+    " WHERE v.agent_id = ? AND v.reason IN ('rewind', 'restored') ORDER BY v.version"
+)
 _MESSAGES = "SELECT seq, role, content, tokens, created_at FROM messages WHERE agent_id = ? ORDER BY seq"
 
 
@@ -34,9 +39,14 @@ def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[
 
 
 def _taken_back(connection: Connection, agent_id: str) -> frozenset[int]:
-    views = connection.execute("SELECT elided FROM views WHERE agent_id = ? AND reason = 'rewind'", (agent_id,))
-    # `[seq, head, tail, pointer, tokens]`: what was taken back has no tokens left.
-    return frozenset(each[0] for (elided,) in views for each in decode(elided) if not each[4])
+    gone: set[int] = set()
+    for reason, after, before in connection.execute(_REWINDS, (agent_id,)):
+        # `[seq, head, tail, pointer, tokens]`: what was taken back has no tokens left.
+        now = {each[0] for each in decode(after) if not each[4]}
+        gone |= now
+        if reason == "restored":
+            gone -= {each[0] for each in decode(before) if not each[4]} - now
+    return frozenset(gone)
 
 
 def _content(stored: str) -> Any:

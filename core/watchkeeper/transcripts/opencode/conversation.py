@@ -9,12 +9,13 @@ A fork copies messages under new ids and changes nothing else, so that what was 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.opencode import parts as of
 from watchkeeper.transcripts.opencode.partreading import Here, Part, Stored, plan_of
+from watchkeeper.transcripts.opencode.undoing import Place, Undoing, place_of
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
@@ -67,10 +68,11 @@ class Conversation:
         self._emptied: list[tuple[float, str]] = []
         self.open: dict[str, dict[str, str]] = dict(memory.get("open", {}))
         """Messages that may still change → what was told of their parts."""
+        self._undoing = Undoing(session_id, self.key, memory)
 
     def memory(self) -> dict[str, Any]:
         """What a later reading needs."""
-        return {"context": self._context, "pruned": self._pruned, "open": self.open}
+        return {"context": self._context, "pruned": self._pruned, "open": self.open} | self._undoing.memory()
 
     # The session.
 
@@ -123,6 +125,10 @@ class Conversation:
             or isinstance(info.get("error"), dict)
             or info.get("finish") not in (None, "tool-calls")
         )
+        if not assistant:
+            uid = self._first_uid(stored)
+            if uid is not None:
+                self._undoing.asked(stored.id, uid)
         keeping = told if told is not None else {}
         step, steps = 0, 0
         said: list[Any] = []
@@ -165,6 +171,44 @@ class Conversation:
     def finish(self) -> Iterator[Group]:
         """What comes after the last message."""
         yield from self._emptied_before(None)
+
+    # What was taken back.
+
+    def gone(self, session: dict[str, Any], stored: Sequence[str], fresh: Collection[str]) -> Iterator[Group]:
+        """What became of earlier messages, before new ones: of those that are `stored`, in order, some are `fresh`."""
+        at = of.time_of(session.get("time"), "updated")
+        for record in self._undoing.before(place_of(session.get("revert")), stored, fresh, at):
+            yield b"", [record]
+
+    def undone(self, session: dict[str, Any], stored: Sequence[str]) -> Iterator[Group]:
+        """What the session's `revert` takes back, after all messages."""
+        at = of.time_of(session.get("time"), "updated")
+        for record in self._undoing.after(place_of(session.get("revert")), lambda place: self._uid_at(place, stored), at):
+            yield b"", [record]
+
+    def _uid_at(self, place: Place, stored: Sequence[str]) -> str | None:
+        """`uid` of the first message that stands at a place or after it."""
+        message_id, part = place
+        for each in stored[stored.index(message_id) :] if message_id in stored else ():
+            found = self._find(each)
+            uid = self._first_uid(found, part if each == message_id else "") if found is not None else None
+            if uid is not None:
+                return uid
+        return None
+
+    def _first_uid(self, stored: Stored, part_id: str = "") -> str | None:
+        """`uid` of the first message that this one became, or that came of its parts from one on."""
+        if stored.value is None:
+            return None
+        reached = not part_id
+        summary = stored.value.get("summary") is True
+        for place, each in enumerate(stored.parts):
+            reached = reached or each.id == part_id
+            here = Here(self, stored, stored.value, place, 0, (), True, summary)
+            uid = here.first_uid(each.value or {}) if reached else None
+            if uid is not None:
+                return uid
+        return None
 
     def _agent(self, info: dict[str, Any]) -> Agent:
         model = of.model_of(info)
@@ -239,13 +283,7 @@ class Conversation:
     def _kept_from(self, part: dict[str, Any]) -> str | None:
         """`uid` of the first message that stayed."""
         kept = self._find(text_of(part.get("tail_start_id")) or "")
-        if kept is None or kept.value is None:
-            return None
-        for place, each in enumerate(kept.parts):
-            uid = Here(self, kept, kept.value, place, 0, (), True, False).first_uid(each.value or {})
-            if uid is not None:
-                return uid
-        return None
+        return self._first_uid(kept) if kept is not None else None
 
     def note_emptied(self, part: dict[str, Any]) -> None:
         """Remember a result that was emptied."""

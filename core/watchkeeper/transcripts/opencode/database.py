@@ -12,17 +12,16 @@ from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.transcripts.jsontext import parse
 from watchkeeper.transcripts.opencode import second
+from watchkeeper.transcripts.opencode.connecting import TABLES, columns_of, connect
 from watchkeeper.transcripts.opencode.conversation import Conversation, Group
 from watchkeeper.transcripts.opencode.partreading import Part, Stored
 from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
 from watchkeeper.transcripts.records import Raw, Record
 
-BUSY_SECONDS = 5.0
 RECENT = 48
 """Sessions of which something is remembered between two readings."""
 LATE = 8
@@ -30,43 +29,6 @@ LATE = 8
 
 EDGE_KEPT = 300
 GENERATIONS = 50
-_TABLES = ("session", "session_v2", "message", "part", "todo", "session_message")
-_NEEDED = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
-
-
-def connect(path: Path) -> Connection:
-    """The database, for reading only.
-
-    Raises:
-        OSError: it cannot be opened or is none.
-    """
-    name = quote(str(path))
-    # Where nobody has it open and the folder cannot be written to, only `immutable` reads a database in WAL mode.
-    for options in ("mode=ro", "mode=ro&immutable=1"):
-        try:
-            connection = sqlite3.connect(f"file:{name}?{options}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
-            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        except sqlite3.Error as error:
-            failure = error
-            continue
-        connection.text_factory = lambda data: data.decode("utf-8", "replace")
-        return connection
-    raise OSError(f"no database that can be read: {failure}")
-
-
-def columns_of(connection: Connection) -> dict[str, set[str]]:
-    """The columns of those tables that are there."""
-    return {table: {row[1] for row in connection.execute(f"PRAGMA table_info({table})")} for table in _TABLES}
-
-
-def is_database(path: Path) -> bool:
-    """Whether it is OpenCode's."""
-    try:
-        with closing(connect(path)) as connection:
-            columns = columns_of(connection)
-    except (OSError, sqlite3.Error):
-        return False
-    return any(all(needed <= columns[table] for table, needed in wanted.items()) for wanted in (_NEEDED, second.NEEDED))
 
 
 class DatabaseReader:
@@ -136,7 +98,7 @@ class _Reading:
     def marks(self) -> dict[str, Any]:
         """How far each table goes, and the newest rows, which may be written once more at the same time."""
         found: dict[str, Any] = {}
-        for table in _TABLES:
+        for table in TABLES:
             if not self._columns[table]:
                 continue
             timed = "time_updated" in self._columns[table]
@@ -253,7 +215,7 @@ class _Reading:
             named = True
         self.recent[session_id] = conversation.memory()
         while len(self.recent) > RECENT:
-            closed = next((each for each, memory in self.recent.items() if not memory.get("open")), next(iter(self.recent)))
+            closed = next((each for each, memory in self.recent.items() if not _is_needed(memory)), next(iter(self.recent)))
             self.recent.pop(closed)
 
     def _parts_of_session(self, conversation: Conversation) -> Iterator[Group]:
@@ -265,16 +227,19 @@ class _Reading:
         by_session = "session_id" in self._columns["part"]
         where = "session_id = ?" if by_session else "message_id IN (SELECT id FROM message WHERE session_id = ?)"
         parts = self._fresh("part", where, session_id, owner="message_id")
+        about = self._about("session", session_id)
         touched, fresh_parts = {*changed, *conversation.open, *parts.values()}, set(parts)
         order = "time_created, id" if "time_created" in self._columns["message"] else "rowid"
         ordered = f"SELECT id FROM message WHERE session_id = ? ORDER BY {order}"  # noqa: S608
         ids = [row[0] for row in self._connection.execute(ordered, (session_id,))]
+        yield from conversation.gone(about, ids, changed)
         for message_id in ids:
             if message_id in touched:
                 stored = self._message(message_id, message_id in changed, fresh_parts)
                 if stored is not None:
                     yield from conversation.message(stored, last=message_id == ids[-1])
         yield from conversation.finish()
+        yield from conversation.undone(about, ids)
         if by_session:
             yield from self._orphans(session_id, fresh_parts)
         yield from self._rest(conversation)
@@ -285,13 +250,17 @@ class _Reading:
         if session_id in self._fresh("session_v2", "id = ?", session_id):
             value = self._row("session_v2", session_id)
             yield _json(value), conversation.session(_session(value))
-        touched = {*self._fresh("session_message", "session_id = ?", session_id), *conversation.open}
+        about = self._about("session_v2", session_id)
+        fresh = self._fresh("session_message", "session_id = ?", session_id)
+        touched = {*fresh, *conversation.open}
         order = "seq" if "seq" in self._columns["session_message"] else "rowid"
         rows = self._connection.execute(
             f"SELECT id, type FROM session_message WHERE session_id = ? ORDER BY {order}",  # noqa: S608
             (session_id,),
         ).fetchall()
         last = next((row_id for row_id, kind in reversed(rows) if kind in ("assistant", "compaction", "user")), None)
+        ids = [row[0] for row in rows]
+        yield from conversation.gone(about, ids, fresh)
         model: dict[str, Any] = {}
         for row_id, kind in rows:
             row = self._row("session_message", row_id) if kind == "assistant" or row_id in touched else {}
@@ -307,6 +276,7 @@ class _Reading:
                 told = (parse(_bytes(row.get("data"))) or {}).get("model")
                 model = told if isinstance(told, dict) else model
         yield from conversation.finish()
+        yield from conversation.undone(about, ids)
         yield from self._todos(conversation)
 
     def _orphans(self, session_id: str, parts: set[str]) -> Iterator[Group]:
@@ -344,6 +314,10 @@ class _Reading:
                 at = max((row[2] for row in rows if isinstance(row[2], int | float)), default=None)
                 yield _json({"todos": listed}), conversation.todos(listed, at / 1000 if at else None)
 
+    def _about(self, table: str, session_id: str) -> dict[str, Any]:
+        """What a session's row says of what was taken back."""
+        return _session(self._row(table, session_id)) if "revert" in self._columns[table] else {}
+
     def _row(self, table: str, row_id: str) -> dict[str, Any]:
         cursor = self._connection.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,))  # noqa: S608
         row = cursor.fetchone()
@@ -354,6 +328,9 @@ class _Reading:
         if compaction is not None:
             value = parse(_bytes(self._row("session_message", compaction).get("data")))
             return second.asked(message_id, (value or {}).get("reason"))
+        if self._second and (row := self._row("session_message", message_id)).get("session_id") in self._second:
+            found = second.Row(message_id, str(row.get("type")), row.get("time_created"), _bytes(row.get("data")))
+            return second.stored(found, changed=False, model={})
         if not self._columns["message"]:
             return None
         return self._message(message_id, False, set())
@@ -374,6 +351,11 @@ class _Reading:
             encoded = _bytes(part_data)
             found.append(Part(part_id, encoded, parse(encoded), part_id in parts))
         return Stored(message_id, data, value, found, changed)
+
+
+def _is_needed(memory: dict[str, Any]) -> bool:
+    """Whether what comes next of a session cannot be told without it."""
+    return bool(memory.get("open") or memory.get("undone"))
 
 
 def _session(row: dict[str, Any]) -> dict[str, Any]:

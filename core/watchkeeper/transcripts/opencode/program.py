@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.jsontext import parse, text_of
-from watchkeeper.transcripts.opencode.database import DatabaseReader, is_database
+from watchkeeper.transcripts.opencode.connecting import is_database
+from watchkeeper.transcripts.opencode.database import DatabaseReader
 from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, session_file
 from watchkeeper.transcripts.records import PullReader, Source
 

@@ -167,6 +167,10 @@ class TreeReader:
             named = True
             broken: list[Record] = [Raw("session", "broken JSON")] if value is None else []
             yield data, [*conversation.session(value or {}), *broken]
+        ids = [each.id for each in stored]
+        for data_of, records in conversation.gone(value or {}, ids, {each.id for each in stored if each.changed}):
+            yield data_of, records if named else [conversation.naming(), *records]
+            named = True
         for place, each in enumerate(stored):
             touched = each.changed or each.id in conversation.open
             if not touched and not any(news.perhaps(path) for path in self._tree.parts(each.id)):
@@ -177,7 +181,7 @@ class TreeReader:
             for data_of, records in conversation.message(whole, last=place == len(stored) - 1):
                 yield data_of, records if named else [conversation.naming(), *records]
                 named = True
-        for data_of, records in conversation.finish():
+        for data_of, records in (*conversation.finish(), *conversation.undone(value or {}, ids)):
             yield data_of, records if named else [conversation.naming(), *records]
             named = True
         todo = self._tree.todo(session_id)
