@@ -90,7 +90,7 @@ def read_past(path: Path, head: bytes) -> bytes:
     if head.count(b"\n") >= LINES_LOOKED_AT or len(head) < HEAD_BYTES:
         return b""
     found: list[bytes] = []
-    with packed.open_log(path) as file:
+    with packed.open_log(path, beginning=True) as file:
         while len(found) < LINES_LOOKED_AT and file.tell() < MOST_PASSED and (line := file.readline(LONGEST_HELD)):
             found.append(line if line.endswith(b"\n") else line[:HEAD_BYTES] + b"\n")
             while not line.endswith(b"\n") and (line := file.readline(LONGEST_HELD)):

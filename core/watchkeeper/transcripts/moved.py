@@ -32,7 +32,7 @@ class MovedLogs:
         """
         if not self._gone:
             return None
-        with packed.open_log(path) as file:
+        with packed.open_log(path, beginning=True) as file:
             head = file.read(lines.MARK_BYTES)
             marks = (f"{size}:{blake2b(head[:size], digest_size=12).hexdigest()}" for size in self._sizes if size <= len(head))
             before = next((self._gone[mark] for mark in marks if mark in self._gone), None)

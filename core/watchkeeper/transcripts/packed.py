@@ -1,5 +1,6 @@
 """Logs that were compressed since: Codex packs those that nobody wrote to for a week (`rollout-….jsonl.zst`), and people
-pack what they put aside. A packed log is read as the log that it was, under the name that it had."""
+pack what they put aside. A packed log is read as the log that it was, under the name that it had. Of one that was cut, or is
+damaged somewhere, what comes before that is read."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import gzip
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
@@ -42,19 +43,40 @@ def packed_name(path: Path) -> Path:
     return next((packed for suffix in _UNPACK if os.path.lexists(packed := path.with_name(path.name + suffix))), path)
 
 
-def open_log(path: Path, buffering: int = -1) -> BinaryIO:
+class _Unpacked(tempfile.SpooledTemporaryFile[bytes]):
+    """What was unpacked. Where that is not all, whoever read it to its end is told as it is closed."""
+
+    ends: OSError | None = None
+    """Why it ends here."""
+
+    def __exit__(self, kind: Any, *about: Any) -> None:
+        super().__exit__(kind, *about)
+        if kind is None and self.ends is not None:
+            raise self.ends
+
+
+def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> BinaryIO:
     """A log's bytes as they were, from any place.
 
+    Args:
+        beginning: whoever opens it has no need of its end, and is not told that it lacks one.
+
     Raises:
-        OSError: it cannot be read, or is no log that was packed.
+        OSError: it cannot be read, or is no log that was packed. Where it is packed and only its beginning can be read, that
+            is raised as it is closed, when nothing else was.
     """
     packed = packed_name(path)
     if packed.suffix not in _UNPACK:
         return open(packed, "rb", buffering=buffering)
     with ExitStack() as closing:
-        unpacked = closing.enter_context(tempfile.SpooledTemporaryFile(HELD_BYTES))
+        unpacked = closing.enter_context(_Unpacked(HELD_BYTES))
         size = 0
         for piece in _pieces(packed):
+            if isinstance(piece, OSError):
+                if not size:
+                    raise piece
+                unpacked.ends = None if beginning else OSError("only the beginning of what is packed in it can be read")
+                break
             size += unpacked.write(piece)
             if size > MOST_BYTES:
                 raise OSError(f"larger than {MOST_BYTES >> 30} GiB once it is unpacked")
@@ -71,17 +93,28 @@ def read_head(path: Path, limit: int) -> bytes:
     """
     packed = packed_name(path)
     if packed.suffix in _UNPACK:
-        return cast(bytes, next(_pieces(packed), b""))[:limit]
+        head = b""
+        for piece in _pieces(packed):
+            if isinstance(piece, OSError):
+                if not head:
+                    raise piece
+                break
+            head += piece
+            if len(head) >= limit:
+                break
+        return head[:limit]
     with open(packed, "rb") as file:
         return file.read(limit)
 
 
-def _pieces(packed: Path) -> Any:
+def _pieces(packed: Path) -> Iterator[bytes | OSError]:
+    """What is packed in a file; last, where it goes no further, why."""
     with open(packed, "rb") as file:
         try:
             with _UNPACK[packed.suffix](file) as stream:
-                yield from iter(lambda: stream.read(_PIECE), b"")
-        except OSError:
-            raise
+                # Not `read`: it would keep back what came before a fault.
+                yield from iter(lambda: stream.read1(_PIECE), b"")
+        except OSError as error:
+            yield error
         except Exception as error:  # each of the formats has errors of its own
-            raise OSError(f"it cannot be unpacked ({error})") from error
+            yield OSError(f"it cannot be unpacked ({error})")

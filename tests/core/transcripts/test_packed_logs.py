@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +71,47 @@ def test_a_packed_log_that_is_broken_is_named_with_the_reason(store: Store, logs
     report = store.run(logs)
     assert len(report.left) == 1
     assert store.one("SELECT count(*) FROM sessions") == 0
+
+
+def _long_log() -> Log:
+    """One that packs into many blocks."""
+    rng, log = random.Random(6), Log()
+    for _ in range(400):
+        log.user(rng.randbytes(1_500).hex())
+    return log
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(store: Store, logs: Path, suffix: str, pack: Pack) -> None:
+    log = _long_log()
+    whole = pack(log.bytes)
+    path = logs / f"{SESSION}.jsonl{suffix}"
+    path.write_bytes(whole[: len(whole) * 2 // 3])
+    report = store.run(logs)
+    said = store.one("SELECT count(*) FROM messages")
+    assert 200 < said < 300
+    assert (report.read, report.waiting, report.raw.total()) == (said, 1, 0)
+    assert list(report.left.values()) == ["only the beginning of what is packed in it can be read"]
+    assert "1 not readable (1 only the beginning of what is packed in it can be read)" in report.line()
+    assert store.run(logs).unchanged == 1
+    path.write_bytes(whole)  # it was still being written
+    report = store.run(logs)
+    assert (report.read, report.left, report.waiting) == (400 - said, {}, 0)
+    assert store.one("SELECT count(*) FROM messages") == 400
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_a_packed_log_that_is_damaged_in_its_middle_is_read_up_to_there(
+    store: Store, logs: Path, suffix: str, pack: Pack
+) -> None:
+    log = _long_log()
+    damaged = bytearray(pack(log.bytes))
+    middle = len(damaged) // 2
+    damaged[middle : middle + 4_000] = b"\xff" * 4_000
+    (logs / f"{SESSION}.jsonl{suffix}").write_bytes(damaged)
+    report = store.run(logs)
+    assert len(report.left) == 1
+    assert 100 < store.one("SELECT count(*) FROM messages") < 300
 
 
 def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ class DocumentReader:
         Raises:
             OSError: it cannot be read.
         """
-        with packed.open_log(self._path) as file:
+        with packed.open_log(self._path, beginning=True) as file:
             data = file.read(LARGEST_FILE)
         document = parse(data)
         if document is None:

@@ -122,7 +122,7 @@ def _first_thread(path: Path, head: bytes) -> Thread | None:
     """The thread that a log's first lines name."""
     if b"\n" not in head:
         try:
-            with packed.open_log(path) as file:
+            with packed.open_log(path, beginning=True) as file:
                 head = file.readline(FIRST_LINE_BYTES)
         except OSError:
             return None
