@@ -16,6 +16,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.assemble import ReplyAssembler
+from watchkeeper.models.error_bodies import error_bounding_client
 from watchkeeper.models.errors import Failure, Verdict, classify
 from watchkeeper.models.events import Timeouts, decoded_events, drain, explain_foreign_body, is_json, json_body
 from watchkeeper.models.failures import describe, failure_of, one_line
@@ -254,7 +255,7 @@ class AnthropicModel:
                 max_retries=0,
                 timeout=httpx2.Timeout(self._timeouts.first_event, connect=self._timeouts.connect, pool=None),
                 # Followed, a redirect would take the key (`x-api-key`) and the whole context wherever it points.
-                http_client=anthropic.DefaultAsyncHttpxClient(follow_redirects=False),
+                http_client=error_bounding_client(follow_redirects=False),
             )
         except (anthropic.AnthropicError, ValueError, OSError) as error:
             raise ModelError(
