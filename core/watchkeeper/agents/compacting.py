@@ -113,12 +113,13 @@ class Compaction:
         trigger: str,
         up_to: int | None = None,
         instructions: str | None = None,
+        command: int | None = None,
         also: Callable[[Transaction, CompactionPass], None] | None = None,
     ) -> CompactionPass | Rejection:
         """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be gained).
 
-        `also` writes more in the transaction in which the pass begins, so that whoever asked for it is never told of a
-        pass that did not begin, nor asks for one again that did.
+        `command` is what it carries out, noted with its beginning. `also` writes more in the transaction in which the pass
+        begins, so that whoever asked for it is never told of a pass that did not begin, nor asks for one again that did.
         """
         run = self._compactor.begin(up_to, instructions)
         if isinstance(run, Rejection):
@@ -137,6 +138,7 @@ class Compaction:
                 high_water=run.high_water,
                 tokens_before=before,
                 model=model,
+                command=command,
             )
 
         try:
@@ -154,10 +156,11 @@ class Compaction:
         trigger: str,
         up_to: int | None = None,
         instructions: str | None = None,
+        command: int | None = None,
         also: Callable[[Transaction, Outcome], None] | None = None,
     ) -> Outcome | Rejection:
         """A whole pass, waited for: where no loop runs. `also` writes more in the transaction in which the pass ends."""
-        begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions)
+        begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions, command=command)
         if isinstance(begun, Rejection):
             return begun
         assert self._flight is not None

@@ -135,7 +135,7 @@ class CompactionOrders:
     async def _whole(self, command: Command, agent: Agent) -> None:
         compaction = Compaction(self._host.environment, agent, self._memory_of(agent))
         await compaction.take_over(begin_again=False)  # this command is newer, or the one that was not finished
-        made = commands.compaction_made(self._host.store, command.id, agent.id, _instructions(command))
+        made = commands.compaction_made(self._host.store, command.id, agent.id)
         if made is not None:
             said = _compacted(agent, *made)
             await self._host.store.commit(lambda tx: _settle(tx, command, CommandStatus.APPLIED, said), urgent=True)
@@ -148,7 +148,11 @@ class CompactionOrders:
 
         try:
             outcome = await compaction.run(
-                trigger="manual", up_to=command.payload.get("up_to"), instructions=_instructions(command), also=settle
+                trigger="manual",
+                up_to=command.payload.get("up_to"),
+                instructions=_instructions(command),
+                command=command.id,
+                also=settle,
             )
         except asyncio.CancelledError:
             if self._ends:

@@ -62,17 +62,18 @@ def settle(tx: Transaction, command_id: int, kind: str, status: CommandStatus, r
     )
 
 
-def compaction_made(reads: Any, command_id: int, agent_id: str, instructions: str | None) -> Any:
+def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:
     """The pass that a host made for this command before it died, and had not told of yet; or None.
 
-    `tokens_before, tokens_after, high_water, reason`. A pass that another command has told of is not meant.
+    `tokens_before, tokens_after, high_water, reason`. The event of its beginning names the command: wall times of two
+    hosts say nothing, since clocks are set back.
     """
     return reads.one(
-        "SELECT p.tokens_before, p.tokens_after, p.high_water, p.reason FROM compactions p JOIN commands c ON c.id = ?1"
-        " WHERE p.agent_id = ?2 AND p.trigger = 'manual' AND p.status = 'applied' AND p.requested_at >= c.created_at"
-        " AND p.instructions IS ?3 AND NOT EXISTS (SELECT 1 FROM commands o WHERE o.agent_id = ?2 AND o.kind = 'compact'"
-        " AND o.status = 'applied' AND o.applied_at >= p.requested_at) ORDER BY p.id DESC LIMIT 1",
-        (command_id, agent_id, instructions),
+        "SELECT p.tokens_before, p.tokens_after, p.high_water, p.reason FROM compactions p WHERE p.id ="
+        " (SELECT max(id) FROM compactions WHERE agent_id = ?2 AND trigger = 'manual' AND status = 'applied')"
+        " AND EXISTS (SELECT 1 FROM events e WHERE e.session_id = p.session_id AND e.kind = 'compaction.started'"
+        " AND e.data ->> 'compaction' = p.id AND e.data ->> 'command' = ?1)",
+        (command_id, agent_id),
     )
 
 

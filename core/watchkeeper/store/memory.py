@@ -144,9 +144,17 @@ def add_compaction(
 
 
 def begin_compaction(
-    tx: Transaction, agent_id: str, *, trigger: str, instructions: str | None, high_water: int, tokens_before: int, model: str
+    tx: Transaction,
+    agent_id: str,
+    *,
+    trigger: str,
+    instructions: str | None,
+    high_water: int,
+    tokens_before: int,
+    model: str,
+    command: int | None = None,
 ) -> int:
-    """A pass over an agent's context began beside its loop; returns its id."""
+    """A pass over an agent's context began beside its loop; returns its id. `command`: what it is to carry out."""
     compaction_id = tx.insert(
         "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water, tokens_before, model,"
         " requested_at) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?)",
@@ -159,6 +167,7 @@ def begin_compaction(
         trigger=trigger,
         high_water=high_water,
         tokens_before=tokens_before,
+        **({} if command is None else {"command": command}),
     )
     return compaction_id
 

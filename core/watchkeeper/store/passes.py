@@ -21,17 +21,16 @@ class Pass:
     instructions: str | None
     high_water: int
     reason: str
-    requested_at: float
     tokens_before: int
 
 
 _UNFINISHED = (
-    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at, coalesce(tokens_before, 0)"
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), coalesce(tokens_before, 0)"
     " FROM compactions"
     " WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id"
 )
 _ABANDONED_LAST = (
-    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), requested_at, coalesce(tokens_before, 0)"
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), coalesce(tokens_before, 0)"
     " FROM compactions"
     " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer', 'reflector'))"
     " AND status = 'abandoned' AND trigger IN (SELECT value FROM json_each(?))"
@@ -52,8 +51,10 @@ def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> Pass | None
 def moved_by_hand_since(reads: Any, agent_id: str, found: Pass) -> bool:
     """Whether the agent's context was taken back, or forward again, since that pass began."""
     row = reads.one(
-        "SELECT 1 FROM events e JOIN agents a ON a.session_id = e.session_id AND a.id = e.agent_id"
-        " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.at >= ? LIMIT 1",
-        (agent_id, found.requested_at),
+        "SELECT 1 FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
+        " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.seq >"
+        " (SELECT coalesce(max(b.seq), 0) FROM events b WHERE b.session_id = a.session_id AND b.kind = 'compaction.started'"
+        " AND b.data ->> 'compaction' = ?) LIMIT 1",
+        (agent_id, found.id),
     )
     return row is not None

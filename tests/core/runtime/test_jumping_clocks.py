@@ -1,0 +1,126 @@
+"""A wall clock that is set back, or forward, between two hosts or under one changes nothing of what is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.core.runtime.conftest import Bench
+from tests.core.runtime.working import Work, order_compaction, passes
+
+from watchkeeper import Runtime
+from watchkeeper.agents.compacting import Compaction
+from watchkeeper.records.clock import SystemClock
+
+HOUR = 3600.0
+
+
+class Jumping(SystemClock):
+    """The machine's clock, of which the wall time can be set."""
+
+    offset = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.offset
+
+
+@pytest.fixture
+def clock() -> Jumping:
+    return Jumping()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, clock: Jumping, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench(tmp_path)
+    made.runtime = Runtime(made.path, model=made.model, clock=clock)
+    monkeypatch.setattr("watchkeeper.runtime.control.time", SimpleNamespace(**vars(time) | {"time": clock.now}))
+    return made
+
+
+async def die(running: asyncio.Future[Any]) -> None:
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(
+    bench: Bench, clock: Jumping, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host prepared it for an agent that had ended, and died; the next one published it, and died before it said so."""
+    work = Work(4)
+    bench.start(work)
+    await bench.run()
+    clock.offset = HOUR
+    command = bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
+    clock.offset += jump
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as dying:
+        dying.setattr(Compaction, "_land", never)
+        running = asyncio.ensure_future(bench.run(once=command))
+        await bench.until(lambda state: any(one["status"] == "prepared" for one in passes(bench)))
+        await die(running)
+    with monkeypatch.context() as dying:
+        dying.setattr("watchkeeper.store.commands.settle", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            await bench.run(once=command)
+    await bench.run(once=command)
+    assert [one["status"] for one in passes(bench)] == ["applied"]
+    assert work.asked == 1
+    assert [one["status"] for one in bench.state["commands"]] == ["applied"]
+
+
+async def test_a_compaction_of_an_earlier_command_is_not_taken_for_that_of_a_later_one(bench: Bench, clock: Jumping) -> None:
+    work = Work(6)
+    bench.start(work)
+    await bench.run()
+    agent = bench.state["agents"][-1]["id"]
+    await bench.run(once=bench.submit("compact", agent_id=agent, payload={"up_to": 4}))
+    clock.offset = -HOUR
+    await bench.run(once=bench.submit("compact", agent_id=agent))
+    assert [one["status"] for one in passes(bench)] == ["applied", "applied"]
+    assert work.asked == 2
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+async def test_an_order_that_was_taken_back_before_its_host_died_is_not_begun_again(
+    bench: Bench, clock: Jumping, jump: float
+) -> None:
+    work = Work()
+    work.hold_turn = 6
+    bench.start(work, window=60_000)
+    agent = ""
+
+    async def compact_and_order_another() -> None:
+        nonlocal agent
+        await order_compaction(bench, work, {"up_to": 4})
+        agent = bench.state["agents"][-1]["id"]
+        await bench.until(lambda state: passes(bench)[0]["status"] == "prepared")
+
+    running = asyncio.ensure_future(bench.run())
+    await compact_and_order_another()
+    await die(running)
+    work.turn_gate.set()
+    work.hold_turn, work.turn_gate = 9, asyncio.Event()
+    work.summaries.clear()
+    running = asyncio.ensure_future(bench.run())
+    await bench.until(lambda state: passes(bench)[0]["status"] == "applied" and work.saved >= 9)
+    bench.submit("compact", agent_id=agent)
+    await bench.until(lambda state: work.asked == 2)
+    clock.offset = jump
+    await bench.applied(bench.submit("undo", agent_id=agent))
+    await die(running)
+    work.turn_gate.set()
+    work.summaries.set()
+    asked = work.asked
+    assert (await bench.run()).exit_code == 0
+    assert work.asked == asked, "what was taken back was begun again"
+    bench.assert_sound()
