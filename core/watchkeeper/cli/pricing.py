@@ -30,31 +30,28 @@ class _Rates(NamedTuple):
 
 def list_pricing() -> Callable[[ModelCall], Cost]:
     """A pricing function by public list prices, both kinds of cache writes told apart. No network."""
-    tiers: dict[tuple[str, int | None], tuple[float, ...] | None] = {}
-    rates: dict[tuple[str, int | None, int], _Rates] = {}
+    known: dict[tuple[str, int | None], tuple[tuple[float, ...], dict[int, _Rates]] | None] = {}
 
     def price(call: ModelCall) -> Cost:
-        if call.cost_usd is not None and call.cost_usd > 0:
-            return Cost(call.cost_usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
-        day = None if call.at is None else int(call.at // _DAY_SECONDS)
-        if (call.model, day) not in tiers:
-            tiers[call.model, day] = _tiers(call)
-        starts = tiers[call.model, day]
-        if starts is None:
-            return _UNPRICED
-        prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
-        tier = bisect_left(starts, prompt)
-        found = rates.get((call.model, day, tier))
+        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, told = call
+        status = PriceStatus.EXACT if exact else PriceStatus.ESTIMATED
+        if told is not None and told > 0:
+            return Cost(told, status)
+        day = None if at is None else int(at // _DAY_SECONDS)
+        try:
+            found = known[model, day]
+        except KeyError:
+            starts = _tiers(call)
+            found = known[model, day] = None if starts is None else (starts, {})
         if found is None:
-            found = rates[call.model, day, tier] = _rates(call, max(1, prompt))
-        usd = (
-            found.input * call.input_tokens
-            + found.output * call.output_tokens
-            + found.read * call.cache_read_tokens
-            + found.written * (call.cache_write_tokens - call.cache_write_1h_tokens)
-            + found.written_1h * call.cache_write_1h_tokens
-        )
-        return Cost(usd, PriceStatus.EXACT if call.exact else PriceStatus.ESTIMATED)
+            return _UNPRICED
+        prompt = fresh + read + written
+        tier = bisect_left(found[0], prompt)
+        rates = found[1].get(tier)
+        if rates is None:
+            rates = found[1][tier] = _rates(call, max(1, prompt))
+        a, b, c, d, e = rates
+        return Cost(a * fresh + b * output + c * read + d * (written - hour) + e * hour, status)
 
     return price
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.driver import Connection
@@ -152,13 +153,22 @@ Call = tuple[int, str, str, int, int, int, int, float | None]
 
 def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
     """The stored model calls of those keys."""
-    found = cursor.execute(
-        "SELECT c.key, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens,"
-        " m.cache_write_tokens, m.cost_usd FROM json_each(?) j CROSS JOIN transcript_calls c ON c.key = j.value"
+    wanted = {call_digest(key): key for key in keys}
+    if len(wanted) < len(keys):  # two keys of one digest: they are asked after one by one
+        return {found: call for key in keys for found, call in find_calls(cursor, [key]).items()}
+    rows = cursor.execute(
+        "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens,"
+        " m.cache_write_tokens, m.cost_usd FROM json_each(?) j CROSS JOIN transcript_calls c ON c.digest = j.value"
         " CROSS JOIN model_calls m ON m.id = c.model_call_id",
-        (encode(list(keys)),),
+        (encode(list(wanted)),),
     )
-    return {row[0]: tuple(row[1:]) for row in found}
+    return {row[1]: tuple(row[2:]) for row in rows if wanted[row[0]] == row[1]}
+
+
+def call_digest(key: str) -> int:
+    """Under what a model call's key is looked up: short, so that the keys of a thousand sessions lie on few pages. Several
+    keys may have one digest; the call's row tells which it is."""
+    return crc32(key.encode("utf-8", "replace"))
 
 
 SESSION = (
@@ -321,7 +331,7 @@ _INSERTS = {
     "model_calls": "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens,"
     " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds,"
     " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "call_keys": "INSERT OR IGNORE INTO transcript_calls (key, model_call_id) VALUES (?, ?)",
+    "call_keys": "INSERT OR IGNORE INTO transcript_calls (digest, model_call_id) VALUES (?, ?)",
     "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?, stop_reason), input_tokens = ?, output_tokens = ?,"
     " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?, price_status = ?,"
     " latency_seconds = max(latency_seconds, ? - started_at) WHERE id = ?",

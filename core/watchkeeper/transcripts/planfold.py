@@ -45,6 +45,9 @@ class PlanFold:
         """The plan's row exists."""
         self._tasks = {task.id: task for task in tasks}
         self._ids: dict[str, str] = {}
+        self._plan_row: list[Any] = []
+        self._task_rows: dict[str, list[Any]] = {}
+        """What this transaction is going to write: each row once, as it stands at the end."""
 
     @classmethod
     def load(cls, cursor: Any, plan_id: str) -> PlanFold:
@@ -140,12 +143,19 @@ class PlanFold:
             {"id": t.id, "name": t.name, "title": t.title, "status": t.status, "attempt": 1, "agent": None, "depends_on": t.needs}
             for t in ordered
         ]
-        into["plans"].append((self.id, session_id, goal, self.revision, cursor, write(queue)[0], at, at))
-        into["revisions"].append((self.id, self.revision, at, reason, goal, write(queue)[0], cursor, write(graph)[0]))
+        waiting = write(queue)[0]
+        if not self._plan_row:
+            self._plan_row += self.id, session_id, goal, 0, 0, "", at, at
+            into["plans"].append(self._plan_row)
+        self._plan_row[3:6] = self.revision, cursor, waiting
+        self._plan_row[7] = at
+        into["revisions"].append((self.id, self.revision, at, reason, goal, waiting, cursor, write(graph)[0]))
         for task in changed:
-            into["tasks"].append(
-                (task.id, session_id, self.id, task.name, task.position, task.title, task.instructions, task.status, at,
-                 task.started_at, task.ended_at)
-            )  # fmt: skip
+            row = self._task_rows.get(task.id)
+            if row is None:
+                row = self._task_rows[task.id] = [task.id, session_id, self.id, task.name, 0, "", "", "", at, None, None]
+                into["tasks"].append(row)
+            row[4:8] = task.position, task.title, task.instructions, task.status
+            row[9:] = task.started_at, task.ended_at
             into["needs"].extend((task.id, need) for need in task.needs)
         self.known = True

@@ -120,7 +120,7 @@ class Spending:
                  usd, str(cost.status), call.began, latency or max(0.0, call.ended - call.began), key or request_id)
             )  # fmt: skip
             if key:
-                call_keys.append((key, call.id))
+                call_keys.append((rows.call_digest(key), call.id))
             for row in (session, agent.row):
                 row["input_tokens"] += fresh
                 row["output_tokens"] += output

@@ -10,6 +10,8 @@ import pytest
 from tests.core.transcripts.conftest import Log, Store, text, work
 from tests.core.transcripts.test_importing import OTHER
 
+from watchkeeper.store.transcripts import call_digest
+
 
 def test_a_message_that_was_changed_under_its_id_is_kept_as_well(store: Store, logs: Path) -> None:
     log = work()
@@ -118,3 +120,24 @@ def test_what_a_resumed_log_says_again_under_new_ids_counts_once(store: Store, l
     assert report.skipped.total() == len(again)
     assert (store.counts()["tool_calls"], store.counts()["messages"]) == (3, 11)
     assert store.one("SELECT output_tokens FROM sessions") == 60
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one import", "in two"])
+def test_two_calls_whose_keys_have_one_digest_are_two(store: Store, logs: Path, apart: bool) -> None:
+    one, other = "req_68179:msg_68179", "req_109621:msg_109621"
+    assert call_digest(one) == call_digest(other)
+    log = Log()
+    log.user("go")
+    log.reply(text("a"), id="msg_68179", request="req_68179", output=5)
+    path = log.write(logs)
+    if apart:
+        store.run(path)
+    log.reply(text("b"), id="msg_109621", request="req_109621", output=7)
+    log.reply(text("c"), id="msg_68179", request="req_68179", output=6)
+    log.write(logs)
+    store.run(path)
+    log.reply(text("d"), id="msg_109621", request="req_109621", output=8)
+    log.reply(text("e"), id="msg_68179", request="req_68179", output=9)
+    log.write(logs)
+    store.run(path)
+    assert store.all("SELECT request_id, output_tokens FROM model_calls ORDER BY id") == [(one, 9), (other, 8)]

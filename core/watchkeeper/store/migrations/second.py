@@ -48,9 +48,10 @@ CREATE TABLE transcript_records (
 );
 
 CREATE TABLE transcript_calls (
-    key TEXT PRIMARY KEY,
-    model_call_id INTEGER NOT NULL
-);
+    digest INTEGER NOT NULL,
+    model_call_id INTEGER NOT NULL,
+    PRIMARY KEY (digest, model_call_id)
+) WITHOUT ROWID;
 
 CREATE TABLE raw_records (
     id INTEGER PRIMARY KEY,

@@ -27,12 +27,10 @@ class BranchBook:
 
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
         """Count the message that a line became, and put before it that it takes others back, if it does."""
-        for message in found:
-            if type(message) is Message:
-                break
-        else:
-            return
-        if message.agent != owner:
+        message = found[0] if found else None
+        if type(message) is not Message:  # behind a session's or an agent's beginning, or none at all
+            message = next((each for each in found if type(each) is Message), None)
+        if message is None or message.agent != owner:
             return
         if message.role == "user" and _is_prompt(record, message):
             parent = text_of(record.get("parentUuid")) or ""
@@ -48,14 +46,12 @@ class BranchBook:
 
 def _is_prompt(record: dict[str, Any], message: Message) -> bool:
     """Whether a person typed it, as far as the record tells."""
+    content = message.content
+    if type(content) is list:
+        for block in content:  # most that a user says by far
+            if type(block) is dict and block.get("type") == "tool_result":
+                return False
     if record.get("type") != "user" or record.get("isMeta") is True:
         return False
     uuid = text_of(record.get("uuid"))
-    if uuid is None or uuid == text_of(record.get("parentUuid")):
-        return False
-    content = message.content
-    if not isinstance(content, str):
-        for block in content:
-            if isinstance(block, dict) and block.get("type") == "tool_result":
-                return False
-    return True
+    return uuid is not None and uuid != text_of(record.get("parentUuid"))
