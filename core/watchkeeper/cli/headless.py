@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.cli.options import Opened, clean, say
+from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import state
 from watchkeeper.store.changes import ChangeFeed
@@ -66,7 +66,7 @@ def follow(path: Path, session_id: str) -> int:
     printer = EventPrinter(path, session_id, as_json=False)
     printer.start(from_start=True)
     try:
-        while probe(path, session_id) is not None:
+        while probe(path, session_id) is not None and not reader_is_gone():
             time.sleep(0.2)
     except KeyboardInterrupt:
         return 130
@@ -116,6 +116,8 @@ def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> N
 class EventPrinter:
     """Prints a session's events as they are committed, from a thread with a connection of its own."""
 
+    quiet = QUIET
+
     def __init__(self, path: Path, session_id: str, *, as_json: bool) -> None:
         self._path = path
         self._session_id = session_id
@@ -160,6 +162,12 @@ class EventPrinter:
             opened.connection.close()
 
     def _print_new(self, opened: Opened) -> None:
+        for at, agent_id, kind, text in self._lines(opened):
+            self._print_line(opened, at, agent_id, kind, text)
+
+    def _lines(self, opened: Opened) -> list[tuple[float, str, str, str]]:
+        """What is new: time, agent, kind and text of each line. What is printed as JSON is printed here."""
+        found: list[tuple[float, str, str, str]] = []
         rows = opened.all(
             "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE session_id = ? AND seq > ? ORDER BY seq",
             (self._session_id, self._seq),
@@ -171,18 +179,20 @@ class EventPrinter:
                 about = {"type": "event", "seq": row["seq"], "at": row["at"], "kind": row["kind"]}
                 about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
                 say(json.dumps(about, ensure_ascii=True))
-            elif row["kind"] not in QUIET:
-                self._print_line(opened, row, data)
+            elif row["kind"] not in self.quiet:
+                found.append((row["at"], row["agent_id"] or "", row["kind"], self._describe(row["kind"], data)))
+        return found
 
-    def _print_line(self, opened: Opened, row: Any, data: dict[str, Any]) -> None:
-        agent_id = row["agent_id"]
+    def _describe(self, kind: str, data: dict[str, Any]) -> str:
+        return describe(kind, data)
+
+    def _print_line(self, opened: Opened, at: float, agent_id: str, kind: str, text: str) -> None:
         if agent_id and agent_id not in self._names:
             found = opened.one("SELECT name FROM agents WHERE id = ?", (agent_id,))
             self._names[agent_id] = clean(found[0], 24) if found else agent_id
         who = self._names.get(agent_id, "")
-        clock = row["at"] - self._began
-        text = describe(row["kind"], data)
-        say(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {row['kind']:<20} {text}"[:240].rstrip())
+        clock = at - self._began
+        say(f"{int(clock // 60):02d}:{clock % 60:04.1f}  {who:<14} {kind:<20} {text}"[:240].rstrip())
 
 
 def describe(kind: str, data: dict[str, Any]) -> str:

@@ -105,6 +105,10 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
+_gone: list[bool] = []
+"""Not empty once what is printed went nowhere."""
+
+
 def say(text: str) -> None:
     """Print a line. Once the reader has gone away (`wk demo --headless | head`), the rest goes nowhere, and the work goes on."""
     try:
@@ -112,7 +116,23 @@ def say(text: str) -> None:
     except BrokenPipeError:
         import sys
 
+        _gone.append(True)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_is_gone() -> bool:
+    """Whether nobody reads any more what is printed: then whoever only prints has nothing left to do."""
+    import select
+    import sys
+
+    if _gone:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return False  # no pipe, or a system that cannot tell
 
 
 def is_terminal() -> bool:

@@ -76,7 +76,9 @@ def _watch_foreign(path: Path, what: str) -> int:
     with _followed(path, what) as follower:
         if is_terminal():
             return open_dashboard(path, session_id)
-        return _print(path, session_id, follower)
+        from watchkeeper.cli.tailing import print_log
+
+        return print_log(path, session_id, what, follower)
 
 
 def _import_newest(path: Path, what: str) -> str:
@@ -123,17 +125,3 @@ def _followed(path: Path, what: str) -> Iterator[subprocess.Popen[bytes]]:
             follower.wait(timeout=5)
         except subprocess.TimeoutExpired:
             follower.kill()
-
-
-def _print(path: Path, session_id: str, follower: subprocess.Popen[bytes]) -> int:
-    """Without a terminal: what happened and what happens, a line each, until interrupted."""
-    from watchkeeper.cli.headless import EventPrinter
-
-    printer = EventPrinter(path, session_id, as_json=False)
-    printer.start(from_start=True)
-    try:
-        return follower.wait()
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        printer.finish()
