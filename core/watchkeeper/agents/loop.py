@@ -257,6 +257,7 @@ class AgentLoop:
         )
         if row is None:
             return None
+        await store.commit(lambda tx: agents.reopen_step(tx, self._agent.id, self._turn))
         reply = self._message(row[0]).content
         assert isinstance(reply, list)
         for call in load_calls(store, self._agent.id, self._turn, reply):

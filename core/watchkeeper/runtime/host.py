@@ -31,7 +31,7 @@ from watchkeeper.runtime.resting import RestingPasses
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.runtime.watching import CommandWatch
-from watchkeeper.store import agents, plans
+from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.transaction import Transaction
 
@@ -95,7 +95,7 @@ class SessionHost:
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
         self.heartbeat = Heartbeat(self.store, environment.clock)
-        self._made_at = environment.clock.now()
+        self._last_command = commands.newest(self.store, self.store.session_id)
 
     # --- what others may ask -----------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class SessionHost:
         try:
             if self._once is None:
                 await self.store.commit(
-                    lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, asked_at=self._made_at)
+                    lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, last_command=self._last_command)
                 )
                 await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
             background = [

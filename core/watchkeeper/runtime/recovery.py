@@ -10,10 +10,10 @@ from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
 
-def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (), asked_at: float = 0.0) -> None:
+def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (), last_command: int = 0) -> None:
     """Let a host begin: `resume` lifts the session's pause and every agent's.
 
-    `asked_at`: when the resume was asked for; a pause that reached a session at rest before then is refused.
+    `last_command`: the newest when the resume was asked for; a pause up to it, which reached a session at rest, is refused.
     """
     status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
     if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
@@ -24,18 +24,17 @@ def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (),
         tx.event("host.warning", text=warning)
     if resume:
         if status is not SessionStatus.RUNNING:  # else its host died before it could pause, and the wish stands
-            refuse_old_pauses(tx, asked_at)
+            refuse_old_pauses(tx, last_command)
         lift_pauses(tx)
         if status is SessionStatus.FAILED:
             revive_planner(tx)
 
 
-def refuse_old_pauses(tx: Transaction, asked_at: float) -> None:
+def refuse_old_pauses(tx: Transaction, last_command: int) -> None:
     """A pause that met a session without a host has its wish; whoever resumes later wants it to go on."""
     waiting = tx.all(
-        "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status = 'queued'"
-        " AND created_at < ?",
-        (tx.session_id, asked_at),
+        "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status = 'queued' AND id <= ?",
+        (tx.session_id, last_command),
     )
     for row in waiting:
         commands.settle(tx, row[0], "pause", CommandStatus.REFUSED, "the session had stopped already, and was resumed since")

@@ -136,16 +136,26 @@ def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, starte
     )
 
 
-def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None) -> None:
-    """The step is whole. `results_seq` is None for a reply that called no tool."""
+def reopen_step(tx: Transaction, agent_id: str, turn: int) -> None:
+    """A step that a crash or a pause left open goes on: what passed since its reply was nobody's work, and is left out."""
     tx.execute(
-        "UPDATE steps SET results_seq = ?, ended_at = ? WHERE agent_id = ? AND turn = ?", (results_seq, tx.now, agent_id, turn)
+        "UPDATE steps SET started_at = ?1 - max(0, reply.created_at - started_at) FROM messages AS reply"
+        " WHERE steps.agent_id = ?2 AND turn = ?3 AND ended_at IS NULL AND reply.agent_id = ?2 AND reply.seq = reply_seq",
+        (tx.now, agent_id, turn),
+    )
+
+
+def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None) -> None:
+    """The step is whole. `results_seq` is None for a reply that called no tool. A clock that was set back ends it as it began."""
+    tx.execute(
+        "UPDATE steps SET results_seq = ?, ended_at = max(started_at, ?) WHERE agent_id = ? AND turn = ?",
+        (results_seq, tx.now, agent_id, turn),
     )
     tx.execute(
-        "UPDATE agents SET active_seconds = active_seconds + ?1 - step.started_at,"
+        "UPDATE agents SET active_seconds = active_seconds + step.ended_at - step.started_at,"
         " started_at = coalesce(agents.started_at, step.started_at) FROM steps AS step"
-        " WHERE agents.id = ?2 AND step.agent_id = ?2 AND step.turn = ?3",
-        (tx.now, agent_id, turn),
+        " WHERE agents.id = ?1 AND step.agent_id = ?1 AND step.turn = ?2",
+        (agent_id, turn),
     )
 
 

@@ -53,6 +53,11 @@ def insert(
     return int(row[0])
 
 
+def newest(reads: Any, session_id: str) -> int:
+    """The id of the newest command of a session, or 0: ids grow, whatever clocks do."""
+    return int(reads.one("SELECT coalesce(max(id), 0) FROM commands WHERE session_id = ?", (session_id,))[0])
+
+
 def settle(tx: Transaction, command_id: int, kind: str, status: CommandStatus, result: str, **about: Any) -> None:
     """Mark a command applied or refused, with the event that says so."""
     seq = tx.event(f"command.{status}", command=command_id, command_kind=kind, result=result, **about)

@@ -160,6 +160,7 @@ def begin_compaction(
         " requested_at) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?)",
         (tx.session_id, agent_id, trigger, instructions, high_water, tokens_before, model, tx.now),
     )
+    ordered: dict[str, Any] = {} if command is None else {"command": command}
     tx.event(
         "compaction.started",
         agent_id=agent_id,
@@ -167,7 +168,7 @@ def begin_compaction(
         trigger=trigger,
         high_water=high_water,
         tokens_before=tokens_before,
-        **({} if command is None else {"command": command}),
+        **ordered,
     )
     return compaction_id
 

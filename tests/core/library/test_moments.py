@@ -22,6 +22,7 @@ APPROXIMATE = {
     "agents": {"context_tokens", "composition", "last_active", "started_at"},
     "plans": {"updated_at"},
     "tasks": {"resume_token", "started_at"},
+    "steps": {"started_at"},
     "tool_calls": {"started_at", "ended_at"},
     "model_calls": set(),
     "compactions": {"prepared", "tokens_spent", "cost_usd"},

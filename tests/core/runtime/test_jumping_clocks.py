@@ -15,6 +15,7 @@ from tests.core.runtime.working import Work, order_compaction, passes
 
 from watchkeeper import Runtime
 from watchkeeper.agents.compacting import Compaction
+from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.clock import SystemClock
 
 HOUR = 3600.0
@@ -124,3 +125,44 @@ async def test_an_order_that_was_taken_back_before_its_host_died_is_not_begun_ag
     assert (await bench.run()).exit_code == 0
     assert work.asked == asked, "what was taken back was begun again"
     bench.assert_sound()
+
+
+@pytest.mark.parametrize("jump", [-HOUR, HOUR])
+async def test_a_resume_goes_on_whatever_pause_reached_the_session_at_rest_before(
+    bench: Bench, clock: Jumping, jump: float
+) -> None:
+    work = Work(4)
+    work.hold_turn = 2
+    bench.start(work)
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).status == "paused"
+    bench.submit("pause")
+    clock.offset = jump
+    work.turn_gate.set()
+    assert (await bench.run()).status == "done"
+    assert [one["status"] for one in bench.state["commands"]] == ["applied", "refused"]
+
+
+@pytest.mark.parametrize("jump", [-10 * HOUR, 10 * HOUR])
+async def test_the_time_that_nobody_hosted_an_open_turn_is_no_work_of_its_agent(
+    bench: Bench, clock: Jumping, jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.start(Work(3))
+
+    async def never(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    running = asyncio.ensure_future(bench.run())
+    await bench.until(lambda state: len(state["agents"]) > 1)
+    with monkeypatch.context() as dying:
+        dying.setattr(Toolbox, "carry_out", never)
+        turn = bench.state["agents"][-1]["turn"]
+        await bench.until(lambda state: state["agents"][-1]["turn"] > turn)
+        await die(running)
+    clock.offset = jump
+    assert (await bench.run()).status == "done"
+    assert all(0 <= one["elapsed_seconds"] < HOUR for one in bench.state["agents"])
