@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pytest
 from tests.core.transcripts.conftest import Store
 from tests.core.transcripts.opencode_book import Layout, family, simple
 
@@ -122,12 +125,77 @@ def test_the_older_tree_has_sessions_messages_and_parts_below_one_folder(store: 
     storage, older = logs / "storage", logs / "project" / "p" / "storage" / "session"
     older.mkdir(parents=True)
     (storage / "session" / "p").rename(older / "info")
-    for name in ("message", "part"):
-        (storage / name).rename(older / name)
+    (storage / "message").rename(older / "message")
+    for message in list((storage / "part").iterdir()):
+        owner = older / "part" / str(book.messages[message.name]["sessionID"])
+        owner.mkdir(parents=True, exist_ok=True)
+        message.rename(owner / message.name)
     report = store.run(logs)
+    assert store.counts()["messages"] == 7
     assert store.all("SELECT source, output_tokens FROM sessions") == [(f"opencode:{session}", 7)]
     assert report.lines == book.records
     assert (report.unknown, report.left) == ([], {})
+
+
+def _inside(message: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """A message of the second form: its parts inside, calls named by their part's id."""
+    return message | {"parts": [
+        {name: value for name, value in (part | {"id": part.get("callID")}).items() if name not in ("callID", "messageID")}
+        for part in parts
+    ]}  # fmt: skip
+
+
+def _first_form(message: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """A message of the first form: what is known of it in `metadata`."""
+    about: dict[str, Any] = {"time": message["time"], "sessionID": message["sessionID"], "tool": {}}
+    if message["role"] == "assistant":
+        tokens = next((part["tokens"] for part in parts if part["type"] == "step-finish"), message["tokens"])
+        about["assistant"] = {name: message[name] for name in ("modelID", "providerID", "cost")} | {"tokens": tokens}
+    inside: list[dict[str, Any]] = []
+    for part in parts:
+        if part["type"] == "tool":
+            about["tool"][part["callID"]] = {"title": "t", "time": part["state"]["time"], **part["state"].get("metadata", {})}
+            called = {"toolCallId": part["callID"], "toolName": part["tool"], "args": part["state"]["input"]}
+            inside.append({"type": "tool-invocation", "toolInvocation": called | {"state": "result", "result": "fine"}})
+        elif part["type"] == "text":
+            inside.append({"type": "text", "text": part["text"]})
+    return {"id": message["id"], "role": message["role"], "parts": inside, "metadata": about}
+
+
+@pytest.mark.parametrize("form", [_inside, _first_form])
+def test_the_earliest_messages_hold_their_parts(
+    store: Store, logs: Path, form: Callable[[dict[str, Any], list[dict[str, Any]]], dict[str, Any]]
+) -> None:
+    book, session, _ = family()
+    older = logs / "project" / "p" / "storage" / "session"
+    (older / "info").mkdir(parents=True)
+    for name, about in book.sessions.items():
+        (older / "info" / f"{name}.json").write_text(json.dumps(about))
+    for name, about in book.messages.items():
+        folder = older / "message" / about["sessionID"]
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = [part for part in book.parts.values() if part["messageID"] == name]
+        (folder / f"{name}.json").write_text(json.dumps(form(about, parts)))
+    report = store.run(logs)
+    assert (report.unknown, report.left, report.raw.total()) == ([], {}, 0)
+    assert store.all("SELECT source, output_tokens, model_calls FROM sessions") == [(f"opencode:{session}", 7, 3)]
+    assert store.counts()["messages"] == 7
+    assert store.all("SELECT name, status FROM tool_calls") == [("task", "done")]
+    assert store.one("SELECT count(*) FROM agents WHERE parent_agent_id IS NOT NULL") == 2
+    assert store.run(logs).lines == 0
+
+
+def test_parts_that_lie_in_no_folder_belong_to_the_message_that_they_name(store: Store, logs: Path) -> None:
+    book, session = simple()
+    answer = book.assistant(session)
+    book.tool(answer, "c1", status="success", output="all of it")
+    book.tree(logs)
+    for path in list((logs / "storage" / "part").rglob("*.json")):
+        path.rename(logs / "storage" / "part" / path.name)
+    store.run(logs)
+    assert store.counts()["messages"] == 3
+    assert "all of it" in store.one("SELECT content FROM messages WHERE seq = 3")
+    assert store.run(logs).lines == 0
 
 
 def test_a_reading_that_was_interrupted_goes_on_where_it_was(logs: Path) -> None:

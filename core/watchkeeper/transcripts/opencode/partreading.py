@@ -151,7 +151,7 @@ class Here(NamedTuple):
         state = value.get("state")
         state = state if isinstance(state, dict) else {}
         status = state.get("status")
-        ended = status in ("completed", "error")
+        ended = status in ("completed", "error") or ("output" in state and status not in ("pending", "running"))
         if status == "pending" and not self.settled:
             return ([] if before == "raw" else [Raw("part/tool", "still being written")]), "raw"
         if before == "call" and not ended:

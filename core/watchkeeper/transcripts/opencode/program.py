@@ -18,7 +18,7 @@ SQLITE = b"SQLite format 3\x00"
 
 
 class OpenCode:
-    """OpenCode, from 0.3 on."""
+    """OpenCode, in all forms that it kept its sessions in."""
 
     name = "opencode"
     alias = "opencode"

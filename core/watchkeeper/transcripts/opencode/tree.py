@@ -2,7 +2,8 @@
 
 `storage/session/<project>/<session>.json`, `storage/message/<session>/<message>.json`,
 `storage/part/<message>/<part>.json`, `storage/todo/<session>.json`; before, all of it below `storage/session`, with `info`
-in the project's place. Each session is a log of its own.
+in the project's place and parts in `part/<session>/<message>`; at first, parts stood inside their messages (see `early`). Each
+session is a log of its own.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import lru_cache
 from glob import escape
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.opencode import early
 from watchkeeper.transcripts.opencode.conversation import Conversation, Group
 from watchkeeper.transcripts.opencode.partreading import Part, Stored
 from watchkeeper.transcripts.opencode.parts import digest, time_of
@@ -63,8 +66,10 @@ class Tree:
     def messages(self, session_id: str) -> list[Path]:
         return self._files_in(self.base / "message" / session_id)
 
-    def parts(self, message_id: str) -> list[Path]:
-        return self._files_in(self.base / "part" / message_id)
+    def parts(self, session_id: str, message_id: str) -> list[Path]:
+        folder = self.base / "part"
+        loose = _loose_parts(folder, _changed_at(folder)).get(message_id, ())
+        return [*(self._files_in(folder / message_id) or self._files_in(folder / session_id / message_id)), *loose]
 
     def _files_in(self, folder: Path) -> list[Path]:
         found = self._listed.get(folder)
@@ -95,9 +100,9 @@ class Tree:
             yield self.path
         for message in self.messages(session_id):
             yield message
-            found = self.parts(message.stem)
+            found = self.parts(session_id, message.stem)
             # A message's file is named by its id as a rule, so that none needs to be opened for this.
-            yield from found or self.parts(text_of((parse(read(message)) or {}).get("id")) or message.stem)
+            yield from found or self.parts(session_id, text_of((parse(read(message)) or {}).get("id")) or message.stem)
         yield self.todo(session_id)
 
 
@@ -109,7 +114,8 @@ def session_file(path: Path) -> Path | None:
         base, session_id = path.parents[1], path.stem
     elif kind == "message":
         session_id = path.parent.name
-    elif kind == "part":
+    elif kind == "part" or path.parent.name == "part" or base.name == "part":
+        base = base if kind == "part" else path.parents[1] if path.parent.name == "part" else path.parents[3]
         session_id = text_of((parse(read(path)) or {}).get("sessionID")) or ""
     else:
         return None
@@ -158,9 +164,9 @@ class TreeReader:
 
         def find(message_id: str) -> Stored | None:
             found = by_id.get(message_id)
-            return self._with_parts(found, news) if found is not None else None
+            return self._with_parts(found, news, session_id) if found is not None else None
 
-        ends = _tells_ends(self._with_parts(each, news) for each in reversed(stored))
+        ends = _tells_ends(self._with_parts(each, news, session_id) for each in reversed(stored))
         conversation = Conversation(session_id, root, parent, state["memory"], find, ends)
         named = False
         if not self._tree.lost and news.of(self._tree.path, data):
@@ -173,9 +179,9 @@ class TreeReader:
             named = True
         for place, each in enumerate(stored):
             touched = each.changed or each.id in conversation.open
-            if not touched and not any(news.perhaps(path) for path in self._tree.parts(each.id)):
+            if not touched and not any(news.perhaps(path) for path in self._tree.parts(session_id, each.id)):
                 continue
-            whole = self._with_parts(each, news)
+            whole = self._with_parts(each, news, session_id)
             if not touched and not any(part.changed for part in whole.parts):
                 continue
             for data_of, records in conversation.message(whole, last=place == len(stored) - 1):
@@ -196,14 +202,16 @@ class TreeReader:
         value = parse(data)
         message_id = text_of((value or {}).get("id")) or path.stem
         if value is not None:
-            value = {name: each for name, each in value.items() if name != "parts"} | {"id": message_id}
+            value = early.info_of(value) | {"id": message_id}
         return Stored(message_id, data, value, [], news.of(path, data))
 
-    def _with_parts(self, message: Stored, news: _News) -> Stored:
+    def _with_parts(self, message: Stored, news: _News, session_id: str) -> Stored:
         found = []
-        for path in self._tree.parts(message.id):
+        for path in self._tree.parts(session_id, message.id):
             data = read(path)
             found.append(Part(path.stem, data, parse(data), news.of(path, data)))
+        if not found and message.value is not None:
+            found = early.parts_of(message.id, parse(message.data) or {}, changed=message.changed)
         return message._replace(parts=found)
 
 
@@ -232,6 +240,24 @@ class _News:
         """The files of the newest time, which may be written once more within it."""
         newest = [digest(str(path)) for path, stamp in self.stamps.items() if stamp == mark]
         return {name: self._seen[name] for name in newest if name in self._seen} if len(newest) <= EDGE_KEPT else {}
+
+
+def _changed_at(folder: Path) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
+
+
+@lru_cache(maxsize=16)
+def _loose_parts(folder: Path, _: int) -> dict[str, list[Path]]:
+    """Parts that lie in no message's folder, by the message that they name."""
+    found: dict[str, list[Path]] = {}
+    for path in files_in(folder):
+        owner = text_of((parse(read(path)) or {}).get("messageID"))
+        if owner is not None:
+            found.setdefault(owner, []).append(path)
+    return found
 
 
 def _stamps(paths: Iterator[Path]) -> dict[Path, int]:
