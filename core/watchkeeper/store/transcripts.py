@@ -8,7 +8,7 @@ began elsewhere than where the row says is given up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -201,16 +201,6 @@ def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[
     return dict(zip(columns, found, strict=True)) if found else None
 
 
-def _upsert(table: str, columns: Sequence[str]) -> str:
-    sets = ", ".join(f"{column} = excluded.{column}" for column in columns if column != "id")
-    marks = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}"  # noqa: S608
-
-
-SAVE_SESSION = _upsert("sessions", SESSION)
-SAVE_AGENT = _upsert("agents", AGENT)
-
-
 def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float]]:
     """Tool calls without a result: the program's id of each → ours, the tool's name, and when it was called."""
     rows = cursor.execute(
@@ -318,60 +308,3 @@ def raw_kept(cursor: Any, path: str, session_id: str) -> Counter[int]:
     """The hashes of the texts that are kept raw of a file, and how often; nothing else of the file stays in memory."""
     rows = cursor.execute("SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path))
     return Counter(hash(row[0]) for row in rows)
-
-
-# Measured: the driver looks for an adapter of whatever is not exactly a str, int, float or bytearray (None, bytes, an enum), and
-# takes longer for it than for all else of the row. What every line has is given as one of those.
-_INSERTS = {
-    "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
-    " VALUES (?, ?, ?, CAST(? AS TEXT), ?, ?, ?)",  # UTF-8, as it was written
-    "tool_calls": "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
-    " result_seq, is_error, started_at, ended_at, runs) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 1)",
-    "tool_results": "UPDATE tool_calls SET status = ?, result_seq = ?, is_error = ?, ended_at = ? WHERE id = ?",
-    "model_calls": "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens,"
-    " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds,"
-    " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "call_keys": "INSERT OR IGNORE INTO transcript_calls (digest, model_call_id) VALUES (?, ?)",
-    "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?, stop_reason), input_tokens = ?, output_tokens = ?,"
-    " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?, price_status = ?,"
-    " latency_seconds = max(latency_seconds, ? - started_at) WHERE id = ?",
-    "compactions": "INSERT INTO compactions (id, session_id, agent_id, trigger, status, instructions, reason, high_water,"
-    " messages_removed, tokens_before, tokens_after, view_before, view_after, model, seconds, requested_at, ended_at)"
-    " VALUES (?, ?, ?, ?, 'applied', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "tokens_after": "UPDATE compactions SET tokens_after = ? WHERE id = ?",
-    "observations": "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
-    " compaction_id, created_at) VALUES (?, ?, 'summary', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "summaries": "UPDATE observations SET text = ?, tokens = ? WHERE agent_id = ? AND id = ?",
-    "views": "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
-    " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-    "plans": "INSERT INTO plans (id, session_id, goal, revision, step_cursor, task_queue, created_at, updated_at) VALUES"
-    " (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, step_cursor = excluded.step_cursor,"
-    " task_queue = excluded.task_queue, updated_at = excluded.updated_at",
-    "revisions": "INSERT OR REPLACE INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
-    " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, created_at,"
-    " started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-    " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status = excluded.status,"
-    " started_at = excluded.started_at, ended_at = excluded.ended_at",
-    "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
-    "records": "INSERT OR IGNORE INTO transcript_records (digest, agent_id, seq) VALUES (?, ?, ?)",
-    "events": "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, nullif(?, ''), ?)",
-    "raw": "INSERT INTO raw_records (session_id, path, line, kind, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
-}
-
-
-class Rows(dict[str, list[Sequence[Any]]]):
-    """What one transaction will write, gathered table by table: one statement run many times costs half of many."""
-
-    def __init__(self) -> None:
-        super().__init__((name, []) for name in _INSERTS)
-
-    def flush(self, cursor: Any, sessions: Iterable[Sequence[Any]], agents: Iterable[Sequence[Any]]) -> None:
-        """Write all of it, sessions and agents first."""
-        cursor.executemany(SAVE_SESSION, sessions)
-        cursor.executemany(SAVE_AGENT, agents)
-        for name, statement in _INSERTS.items():
-            rows = self[name]
-            if rows:
-                cursor.executemany(statement, rows)
-                self[name] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 from watchkeeper.records.model import Cost
 from watchkeeper.store import transcripts as rows
+from watchkeeper.store.transcript_rows import Rows
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.identity import record_digest, stable_id
 from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Rewind, Summary
@@ -51,7 +52,7 @@ class Batch:
     """Whose sessions they are."""
     live: bool = False
     """Logs are followed as they grow: a call without a result is running, rather than lost."""
-    into: rows.Rows = field(default_factory=rows.Rows)
+    into: Rows = field(default_factory=Rows)
     ids: dict[str, int] = field(default_factory=dict)
     """Highest ids so far, by table."""
     calls: dict[str, OpenCall] = field(default_factory=dict)

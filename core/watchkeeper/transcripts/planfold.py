@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.store import transcripts as rows
+from watchkeeper.store.transcript_rows import Rows
 from watchkeeper.transcripts.identity import AGENT_LENGTH, stable_id
 from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.records import Plan, PlanItem
@@ -57,7 +58,7 @@ class PlanFold:
             return cls(plan_id, 0, [], known=False)
         return cls(plan_id, found[0], [_Task(*row) for row in found[1]], known=True)
 
-    def take(self, plan: Plan, at: float, session_id: str, goal: str, into: rows.Rows) -> list[Moved] | None:
+    def take(self, plan: Plan, at: float, session_id: str, goal: str, into: Rows) -> list[Moved] | None:
         """A new version; None where it is the same as the one before."""
         before = {
             task.id: (task.position, task.title, task.status, task.instructions, tuple(task.needs))
@@ -135,7 +136,7 @@ class PlanFold:
             task.started_at = at
         task.ended_at = at if status in _ENDED else None
 
-    def _write(self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: rows.Rows) -> None:
+    def _write(self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: Rows) -> None:
         ordered = sorted(self._tasks.values(), key=lambda task: task.position)
         queue = [task.id for task in ordered if task.status not in _ENDED]
         cursor = len(ordered) - len(queue)

@@ -15,8 +15,8 @@ from pydantic_core import from_json
 from tests.core.transcripts.conftest import Store, work
 
 import watchkeeper.transcripts.claude as claude
-from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.transcript_rows import Rows
 from watchkeeper.transcripts import jsontext
 from watchkeeper.transcripts.claude import reader, shape
 from watchkeeper.transcripts.claude.reader import ClaudeReader
@@ -164,16 +164,16 @@ def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) ->
 
 
 def test_the_driver_need_not_adapt_what_every_line_has(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    odd, seen, flush = set(), 0, rows.Rows.flush
+    odd, seen, flush = set(), 0, Rows.flush
 
-    def watched(self: rows.Rows, *arguments: Any) -> None:
+    def watched(self: Rows, *arguments: Any) -> None:
         nonlocal seen
         for name in ("messages", "tool_calls", "model_calls", "call_keys", "records", "events", "raw"):
             seen += len(self[name])
             odd.update((name, type(value)) for row in self[name] for value in row)
         flush(self, *arguments)
 
-    monkeypatch.setattr(rows.Rows, "flush", watched)
+    monkeypatch.setattr(Rows, "flush", watched)
     log = work(turns=3)
     log.user("größer")
     log.add("mode", mode="plan")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.core.transcripts.conftest import Log, Store, work
 from tests.core.transcripts.opencode_book import lively
 
-from watchkeeper.store import database
+from watchkeeper.store import database, transcript_rows
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts import applying
@@ -162,3 +163,21 @@ def test_a_batch_that_was_being_written_when_somebody_interrupted_is_counted(
     importer.settle()
     importer.close()
     assert importer.report.lines == len(log.records)
+
+
+def test_rows_are_the_same_however_many_one_statement_writes(
+    open_store: Callable[[str], Store], logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work(turns=30).write(logs)
+    found = []
+    for at_once in (1_000_000, 1, 7):
+        transcript_rows._many.cache_clear()
+        monkeypatch.setattr(transcript_rows, "_ROWS_AT_ONCE", at_once)
+        store = open_store(f"{at_once}")
+        store.run(logs)
+        found.append(
+            [store.all(f"SELECT * FROM {name}") for name in ("messages", "tool_calls", "model_calls", "transcript_records")]
+        )
+    transcript_rows._many.cache_clear()
+    assert len(found[0][0]) > 60
+    assert found[0] == found[1] == found[2]
