@@ -67,7 +67,8 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
     finally:
         importer.close()
         writer.close()
-    return 0
+    nothing = not (report.files or report.unchanged or report.deleted)
+    return 1 if nothing and (report.left or report.unknown) else 0
 
 
 @click.command(hidden=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.core.transcripts.conftest import Store
 from tests.core.transcripts.opencode_book import Layout, family, simple
 
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.transcripts.opencode import tree
 
 
 def test_the_tree_and_the_database_that_it_became_are_the_same_sessions(store: Store, logs: Path) -> None:
@@ -219,3 +221,21 @@ def test_a_reading_that_was_interrupted_goes_on_where_it_was(logs: Path) -> None
     assert len(told) <= len(whole) + 3
     assert not list(DatabaseReader(path, json.loads(json.dumps(again.save()))).pull())
     assert session
+
+
+def test_a_file_that_could_not_be_read_is_read_once_it_can_be(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, session = simple()
+    lost = book.user(session, "Gone for now")
+    part = next(reversed(book.parts))
+    book.tree(logs)
+    closed = {f"{lost}.json", f"{part}.json"}
+    access, reading = os.access, tree.read
+    monkeypatch.setattr(tree.os, "access", lambda path, mode: path.name not in closed and access(path, mode))
+    monkeypatch.setattr(tree, "read", lambda path: b"" if path.name in closed else reading(path))
+    report = store.run(logs)
+    assert report.raw["message", "empty, or not to be read"] == 1  # type: ignore[index]
+    assert store.counts()["messages"] == 1
+    monkeypatch.undo()
+    store.run(logs)
+    assert store.counts()["messages"] == 2
+    assert store.run(logs).lines == 0

@@ -109,7 +109,7 @@ class Conversation:
         info = stored.value
         if info is None:
             if stored.changed:
-                yield stored.data, [Raw("message", "broken JSON")]
+                yield stored.data, [Raw("message", "broken JSON" if stored.data else "empty, or not to be read")]
             for part in stored.parts:
                 if part.changed:
                     yield part.data, [Raw(_kind(part), "its message is missing or broken")]
@@ -139,7 +139,7 @@ class Conversation:
             if value is None:
                 if part.changed and keeping.get(part.id) != "raw":
                     keeping[part.id] = "raw"
-                    yield part.data, [Raw("part", "broken JSON")]
+                    yield part.data, [Raw("part", "broken JSON" if part.data else "empty, or not to be read")]
                 continue
             kind = value.get("type")
             step += kind == "step-start"

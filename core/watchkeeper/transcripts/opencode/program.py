@@ -11,7 +11,7 @@ from typing import Any
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.opencode.connecting import is_database
 from watchkeeper.transcripts.opencode.database import DatabaseReader
-from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, session_file
+from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, session_file, stat_of
 from watchkeeper.transcripts.records import PullReader, Source
 
 SQLITE = b"SQLite format 3\x00"
@@ -93,11 +93,9 @@ class OpenCode:
             paths = [path, path.with_name(f"{path.name}-wal")]
         size, newest = 0, 0.0
         for each in paths:
-            try:
-                found = each.stat()
-            except OSError:
-                continue
-            size, newest = size + found.st_size, max(newest, found.st_mtime)
+            found = stat_of(each)
+            if found is not None:
+                size, newest = size + found.st_size, max(newest, found.st_mtime)
         return size, newest
 
 

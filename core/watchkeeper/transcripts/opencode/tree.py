@@ -261,13 +261,7 @@ def _loose_parts(folder: Path, _: int) -> dict[str, list[Path]]:
 
 
 def _stamps(paths: Iterator[Path]) -> dict[Path, int]:
-    found = {}
-    for path in paths:
-        try:
-            found[path] = path.stat().st_mtime_ns
-        except OSError:
-            continue
-    return found
+    return {path: found.st_mtime_ns for path in paths if (found := stat_of(path)) is not None}
 
 
 def _tells_ends(messages: Iterator[Stored]) -> bool:
@@ -300,6 +294,14 @@ def files_in(folder: Path) -> list[Path]:
     except OSError:
         return []
     return [folder / name for name in names]
+
+
+def stat_of(path: Path) -> os.stat_result | None:
+    """A file that can be read; None for any other: it is as if it were not there, until it can be."""
+    try:
+        return path.stat() if os.access(path, os.R_OK) else None
+    except OSError:
+        return None
 
 
 def read(path: Path) -> bytes:
