@@ -64,7 +64,11 @@ def _installation() -> list[dict[str, Any]]:
 
 
 def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
-    if not path.exists():
+    try:
+        there = database.is_there(path)
+    except WatchkeeperError as error:
+        return [_check("database", "bad", str(error))]
+    if not there:
         return [_check("database", "ok", f"none yet at {path}; the first run makes it")]
     try:
         connection = database.open_readonly(path)

@@ -13,7 +13,7 @@ from watchkeeper.cli.finding import found_sessions, say_found
 from watchkeeper.cli.options import Opened, chosen_path, clean, db_option, json_option, last_session_argument, print_json
 from watchkeeper.records.errors import NotFound
 from watchkeeper.store import artifacts as artifact_store
-from watchkeeper.store import state
+from watchkeeper.store import database, state
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import imported_from
 
@@ -35,7 +35,7 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
     path = chosen_path(db)
     rows: list[dict[str, Any]] = []
     # Before the first run there is no file, and so no session: that is an answer. A file that was named must be there.
-    if db is not None or path.exists():
+    if db is not None or database.is_there(path):
         opened = Opened(path)
         rows = state.summaries(opened, limit=limit) if search is None else found_sessions(opened, search, limit)
     for row in rows:
@@ -44,7 +44,7 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
         print_json(rows)
         return 0
     if not rows:
-        nowhere = "" if path.exists() else f": there is no database at {clean(path)}"
+        nowhere = "" if database.is_there(path) else f": there is no database at {clean(path)}"
         none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`"
         click.echo("no sessions" + (f" with {search!r}" if search and not nowhere else none_yet))
         return 0

@@ -51,7 +51,7 @@ def _means_logs(path: Path, name: str) -> bool:
         return True
     if not Path(name).expanduser().exists():
         return False
-    if os.sep in name or "." in name or not path.exists():
+    if os.sep in name or "." in name or not database.is_there(path):
         return True
     connection = database.open_readonly(path)
     try:

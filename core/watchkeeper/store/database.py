@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -65,7 +66,7 @@ def open_readonly(path: Path, *, check_same_thread: bool = True, lock_timeout_se
     Raises:
         StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, locked, or damaged.
     """
-    if not path.exists():
+    if not is_there(path):
         raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
     with _clear_errors(path):
         wait = 5.0 if lock_timeout_seconds is None else lock_timeout_seconds
@@ -85,6 +86,23 @@ def open_readonly(path: Path, *, check_same_thread: bool = True, lock_timeout_se
             connection.close()
             raise
         return connection
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file of that name.
+
+    Raises:
+        StoreUnusable: that cannot be told, or what has the name is no file: SQLite would wait for ever at a named pipe.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if not stat.S_ISREG(mode):
+        raise StoreUnusable(f"{path} is no file that can hold a database; choose another with --db")
+    return True
 
 
 def read_only_uri(path: Path) -> str:
@@ -191,7 +209,7 @@ def _prepare_file(path: Path) -> None:
         raise StoreUnusable(
             f"{path} is on a network file system ({kind}), where SQLite's WAL cannot share memory; choose a local one with --db"
         )
-    if not path.exists():
+    if not is_there(path):
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise StoreUnusable(f"{path} cannot be written; check its permissions or choose another with --db")
@@ -248,7 +266,11 @@ def _clear_errors(path: Path) -> Iterator[None]:
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(explain(path, error)) from error
     except OSError as error:
-        raise StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db") from error
+        raise _unusable(path, error) from error
+
+
+def _unusable(path: Path, error: OSError) -> StoreUnusable:
+    return StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db")
 
 
 def explain(path: Path, error: Exception) -> str:

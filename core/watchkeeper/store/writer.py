@@ -143,14 +143,22 @@ class Writer:
         return await done
 
     def close(self) -> None:
-        """Commit what is queued, then close the connection."""
+        """Commit what is queued, bring the log into the file as far as readers let it, and close the connection.
+
+        SQLite itself does so only where the last connection to close may write, and viewers' may not: whoever copies the
+        file when nothing uses it any more has all of it.
+        """
         with self._closing:
             if not self._closed:
                 self._closed = True
                 self._queue.put(None)
         self._thread.join()
-        if not self._abandoned:
-            self._connection.close()
+        if self._abandoned:
+            return
+        if not taken_away(self._files, identities(self.path)):
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.close()
 
     def _put(self, item: _Item) -> None:
         with self._closing:

@@ -116,6 +116,22 @@ def test_a_folder_is_refused(path: Path, opener: Any) -> None:
     refused(path, opener)
 
 
+@pytest.mark.parametrize("opener", OPENERS)
+@pytest.mark.parametrize("what", ["pipe", "loop", "device", "long"])
+def test_what_is_no_file_is_refused_at_once(path: Path, opener: Any, what: str) -> None:
+    """SQLite waits for ever at a pipe that nobody writes to."""
+    match what:
+        case "pipe":
+            os.mkfifo(path)
+        case "loop":
+            path.symlink_to(path)
+        case "device":
+            path.symlink_to(os.devnull)
+        case "long":
+            path = path.with_name("x" * 300)
+    refused(path, opener)
+
+
 def test_a_folder_that_is_a_file_is_refused(path: Path) -> None:
     path.touch()
     refused(path / "inner.db", database.open_writable)

@@ -339,3 +339,15 @@ def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_w
     path.unlink()
     moved.rename(path)
     assert writer.submit(note(1)).result(10) == 1
+
+
+def test_a_copy_of_the_file_alone_has_everything_once_its_writer_is_closed(path: Path, writer: Writer, other: Any) -> None:
+    """SQLite leaves the log where it is when the last connection to close cannot write, as a viewer's."""
+    writer.submit(note(1)).result(10)
+    assert notes(other) == [1]
+    writer.close()
+    copy = path.with_name("copy.db")
+    copy.write_bytes(path.read_bytes())
+    copied = database.open_readonly(copy)
+    assert notes(copied) == [1]
+    copied.close()
