@@ -52,7 +52,7 @@ def export(
         if as_json:
             raise BadInput("--output - prints the session itself; leave --json out")
         redacted = _print(opened, form, makes)
-        click.echo(f"wk: {_told(redacted)}", err=True)
+        click.echo(f"wk: {_told(redacted, _taken_out_before(opened))}", err=True)
         return 0
     path = _place(output, opened.session_id, form)
     from watchkeeper.transcripts.export.saving import new_file
@@ -61,9 +61,10 @@ def export(
         redacted = _write(opened, form, file, makes)
     size = path.stat().st_size
     if as_json:
-        print_json({"session": opened.session_id, "format": form, "path": str(path), "bytes": size, "redacted": redacted})
+        about = {"session": opened.session_id, "format": form, "path": str(path), "bytes": size, "redacted": redacted}
+        print_json(about | {"redacted_before": _taken_out_before(opened)})
     else:
-        click.echo(f"{clean(path)}  {size:,} bytes  {_told(redacted)}")
+        click.echo(f"{clean(path)}  {size:,} bytes  {_told(redacted, _taken_out_before(opened))}")
     return 0
 
 
@@ -112,7 +113,27 @@ def _place(output: Path | None, session_id: str, form: str) -> Path:
     return path / name if path.is_dir() else path
 
 
-def _told(redacted: int | None) -> str:
+def _taken_out_before(opened: Opened) -> int:
+    """How many secrets had been taken out of the session's messages before they were stored."""
+    row = opened.one(
+        "SELECT sum(length(content) - length(replace(content, '[redacted:', ''))) / length('[redacted:') FROM messages"
+        " WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)",
+        (opened.session_id,),
+    )
+    return int(row[0] or 0)
+
+
+def _told(redacted: int | None, before: int) -> str:
+    """What became of secrets; of the session's messages, `before` had lost theirs as they were stored."""
+    parts = []
     if redacted is None:
-        return "secrets were left in"
-    return "no secret was found" if redacted == 0 else f"{redacted} {'secret' if redacted == 1 else 'secrets'} taken out"
+        parts.append("secrets were left in")
+    elif redacted or not before:
+        parts.append("no secret was found" if not redacted else f"{redacted:,} {_secrets(redacted)} taken out")
+    if before:
+        parts.append(f"{before:,} {_secrets(before)} had been taken out before it was stored")
+    return ", ".join(parts)
+
+
+def _secrets(count: int) -> str:
+    return "secret" if count == 1 else "secrets"

@@ -61,6 +61,22 @@ def test_secrets_stay_only_if_that_was_asked_for(here: Path, capsys: pytest.Capt
     assert SECRET in (here / "sessn001.md").read_text()
 
 
+def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_well(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {
+        "type": "user",
+        "uuid": "u1",
+        "sessionId": "0a0a0a0a-1111-4222-8333-444444444444",
+        "timestamp": "2026-02-03T04:05:06Z",
+    }
+    said = record | {"message": {"role": "user", "content": f"log in with {SECRET}, or with {SECRET}"}}
+    (here / "0a0a0a0a-1111-4222-8333-444444444444.jsonl").write_text(json.dumps(said) + "\n")
+    assert run(["import", "0a0a0a0a-1111-4222-8333-444444444444.jsonl"]) == 0
+    assert run(["export", "last", "-o", "a.md"]) == 0
+    assert capsys.readouterr().out.endswith("2 secrets had been taken out before it was stored\n")
+
+
 def test_a_file_that_is_there_is_replaced_only_by_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "sessn001.md").write_text("mine")
     assert run(["export", "last"]) == 2
@@ -117,7 +133,7 @@ def test_the_machine_form_names_the_file(here: Path, capsys: pytest.CaptureFixtu
     assert run(["export", "last", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told == {"session": "sessn001", "format": "md", "path": f"{here}/sessn001.md", "bytes": (here / "sessn001.md").stat().st_size,
-                    "redacted": 1}  # fmt: skip
+                    "redacted": 1, "redacted_before": 0}  # fmt: skip
 
 
 @pytest.mark.parametrize(
