@@ -1,0 +1,102 @@
+"""A run that carries on another program's session: each pointer that its planner is given opens what it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.core.runtime.test_carrying import Fixed, fixed
+from tests.core.transcripts.codex_rollout import Rollout
+from tests.core.transcripts.conftest import Log, call, text
+from tests.core.transcripts.opencode_book import Book, compacted
+
+from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.store.writer import Writer
+from watchkeeper.transcripts.importer import Importer
+
+__all__ = ["fixed"]
+
+TODOS = [
+    {"content": "Read the cache", "status": "completed"},
+    {"content": "Mend the cache", "status": "in_progress"},
+    {"content": "Test the cache", "status": "pending"},
+]
+
+
+def _claude(folder: Path) -> None:
+    log = Log()
+    log.user("Mend the cache")
+    log.reply(call("TodoWrite", "t1", todos=TODOS), id="m1")
+    log.result("t1", toolUseResult={"oldTodos": [], "newTodos": TODOS})
+    log.boundary()
+    log.summary("The lock in cache.py is taken twice.")
+    log.reply(text("I stopped at the lock."), id="m2")
+    log.write(folder)
+
+
+def _codex(folder: Path) -> None:
+    steps = [{"step": each["content"], "status": each["status"]} for each in TODOS]
+    log = Rollout().user("Mend the cache").call("c1", "update_plan", plan=steps).output("c1")
+    log.add("compacted", {"message": "The lock in cache.py is taken twice."})
+    log.says("I stopped at the lock.").write(folder)
+
+
+def _opencode(folder: Path) -> None:
+    book = Book()
+    session = book.session()
+    book.user(session, "Mend the cache")
+    answer = book.assistant(session)
+    book.tool(answer, "c1", "todowrite", input={"todos": TODOS})
+    compacted(book, session)
+    book.parts[next(reversed(book.parts))]["text"] = "The lock in cache.py is taken twice."
+    last = book.assistant(session)
+    book.part(last, "text", text="I stopped at the lock.")
+    book.database(folder)
+
+
+async def carried(fixed: Fixed, session: str) -> tuple[str, dict[str, str]]:
+    """What the planner of a run that carries on `session` is told, and what it reads at each pointer in it."""
+    new = fixed.runtime.start(
+        "Finish it", workspace=fixed.workspace, settings=SessionSettings(approval_timeout_seconds=0.0), from_session=session
+    )
+    await fixed.runtime.run(new)
+    told = fixed.first_message(new)
+    pointers = dict.fromkeys(re.findall(r"\w+://[\w/.-]*[\w-]", told))
+    return told, {pointer: fixed.read_back(new, pointer) for pointer in pointers}
+
+
+def take_in(path: Path, logs: Path) -> None:
+    """Import what lies in a folder."""
+    writer = Writer(path)
+    importer = Importer(writer)
+    try:
+        importer.run([logs])
+    finally:
+        importer.close()
+        writer.close()
+
+
+@pytest.mark.parametrize("write", [_claude, _codex, _opencode])
+async def test_every_pointer_to_an_imported_session_opens_what_it_says(
+    fixed: Fixed, tmp_path: Path, write: Callable[[Path], None]
+) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    write(logs)
+    take_in(fixed.path, logs)
+    told, opened = await carried(fixed, fixed.one("SELECT id FROM sessions")[0])
+    assert "Its goal was: Mend the cache\n" in told
+    for line in (
+        "[pending] 3: Test the cache",
+        "[running] 2: Mend the cache",
+        "[done] 1: Read the cache",
+        "I stopped at the lock.",
+    ):
+        assert line in told, told
+    assert [content.splitlines()[-1] for content in opened.values()][:2] == ["I stopped at the lock.", "Mend the cache"]
+    *cited, whole = opened.values()
+    assert all(re.match(r"From session \w+, message://\w+/\d+\n", content) for content in cited)
+    assert "## Its plan" in whole
+    assert "taken twice" in whole
