@@ -41,6 +41,13 @@ OWN_ORIGINS = ("run", "fork")
 
 _POINTER = re.compile(r"message://([^/\s]+)/(\d+)(?:-(\d+))?\Z")
 
+# What was taken back is elided with no tokens left: `[seq, head, tail, pointer, tokens]`.
+_LAST_SAID = (
+    "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND seq NOT IN"
+    " (SELECT json_extract(e.value, '$[0]') FROM agents a JOIN views v ON v.agent_id = a.id AND v.version = a.view_version,"
+    " json_each(v.elided) e WHERE a.id = ? AND json_extract(e.value, '$[4]') = 0) ORDER BY seq DESC LIMIT 20"
+)
+
 Redact = Callable[[Any], Any]
 
 
@@ -218,10 +225,8 @@ class _Reader:
         return found
 
     def _last_words(self, lead: str | None) -> Seen | None:
-        """The last text that the lead said, for there it says where it stands."""
-        rows = self.all(
-            "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' ORDER BY seq DESC LIMIT 20", (lead,)
-        )
+        """The last text that the lead said, for there it says where it stands; nothing that was taken back."""
+        rows = self.all(_LAST_SAID, (lead, lead))
         for row in rows:
             content = decode(row["content"])
             blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]

@@ -100,3 +100,16 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(
     assert all(re.match(r"From session \w+, message://\w+/\d+\n", content) for content in cited)
     assert "## Its plan" in whole
     assert "taken twice" in whole
+
+
+async def test_what_was_taken_back_is_not_the_last_word(fixed: Fixed, tmp_path: Path) -> None:
+    book = Book()
+    session = book.session()
+    for asked, answered in (("Mend the cache", "I stopped at the lock."), ("Drop the lock", "Dropped it.")):
+        place = book.user(session, asked)
+        book.part(book.assistant(session), "text", text=answered)
+    book.undo(session, place)
+    take_in(fixed.path, book.tree(tmp_path / "logs"))
+    told, _ = await carried(fixed, fixed.one("SELECT id FROM sessions")[0])
+    assert "I stopped at the lock." in told
+    assert "Dropped it." not in told
