@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.core.export.documents import Export, Make, broken, everything, full, imported
+from tests.core.transcripts.conftest import work
 
+from watchkeeper.cli.app import run
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store import database
 from watchkeeper.store.facts import pinned_facts
@@ -208,3 +211,23 @@ def test_an_export_is_told_from_other_json_by_its_beginning(made: Make, tmp_path
     assert is_export(tmp_path / "a.json")
     assert not is_export(tmp_path / "b.json")
     assert not is_export(tmp_path / "missing.json")
+
+
+def test_the_log_of_a_session_that_came_in_a_file_is_a_session_of_its_own(tmp_path: Path) -> None:
+    """Nobody knows which of its records are in the file, so none is added to it."""
+    work().write(tmp_path)
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    logs, file = tmp_path / f"{work().session}.jsonl", tmp_path / "session.json"
+    assert run(["import", str(logs), "--db", str(first)]) == 0
+    assert run(["export", "last", "--db", str(first), "-o", str(file)]) == 0
+    assert run(["import", str(file), "--db", str(second)]) == 0
+    assert run(["import", str(logs), "--db", str(second)]) == 0
+    sums = "SELECT origin, model_calls, output_tokens FROM sessions ORDER BY origin DESC"
+    with closing(database.open_readonly(first)) as before, closing(database.open_readonly(second)) as after:
+        (alone,) = before.execute(sums).fetchall()
+        assert [tuple(row) for row in after.execute(sums)] == [("export:claude-code", *alone[1:]), tuple(alone)]
+    # What came in the file is written out as it came, and the log's session is the one that the log makes.
+    with closing(database.open_readonly(second)) as after:
+        copy = after.execute("SELECT id FROM sessions WHERE origin LIKE 'export:%'").fetchone()[0]
+    assert run(["export", copy, "--db", str(second), "-o", str(tmp_path / "again.json")]) == 0
+    assert (tmp_path / "again.json").read_bytes() == file.read_bytes()

@@ -30,7 +30,16 @@ from watchkeeper.store.message_index import index_until
 from watchkeeper.store.queries import Unfenced
 from watchkeeper.transcripts.export.checking import Columns
 from watchkeeper.transcripts.export.stream import ObjectReader
-from watchkeeper.transcripts.export.tables import BY_NAME, FORMAT, INERT, NUMBERS_IN_EVENTS, SESSION, VERSION, Table
+from watchkeeper.transcripts.export.tables import (
+    BY_NAME,
+    FORMAT,
+    INERT,
+    INERT_OF_SESSION,
+    NUMBERS_IN_EVENTS,
+    SESSION,
+    VERSION,
+    Table,
+)
 
 _OWNERS = {"agent": ("agents", "agent_id"), "plan": ("plans", "plan_id"), "task": ("tasks", "task_id")}
 _SESSION_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -212,8 +221,9 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
     """Write everything, a row between two items; then let the session be seen."""
     session_id = survey.session["id"]
     moved = {name: _distance(connection, name, *bounds) for name, bounds in survey.numbers.items()}
-    origin = INERT + survey.session["origin"].removeprefix(INERT)
-    connection.execute(Columns(connection, SESSION).sql, tuple((survey.session | {"origin": origin}).values()))
+    told = {name: survey.session[name] for name in INERT_OF_SESSION}
+    marked = {name: INERT + value.removeprefix(INERT) for name, value in told.items() if isinstance(value, str)}
+    connection.execute(Columns(connection, SESSION).sql, tuple((survey.session | marked).values()))
     connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
     yield
     store = Unfenced(connection, survey.session["created_at"])

@@ -9,7 +9,7 @@ from typing import Any
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode, encode
-from watchkeeper.transcripts.export.tables import INERT, SESSION, Table
+from watchkeeper.transcripts.export.tables import INERT, INERT_OF_SESSION, SESSION, Table
 
 Redact = Callable[[Any], Any]
 
@@ -70,9 +70,9 @@ class SessionRows:
         plain = len(table.keys) + len(table.text)
         values = dict(zip(table.columns, tuple(row)[:plain], strict=False))
         if self._inert:
-            name = {"sessions": "origin", "facts": "workspace"}.get(table.name)
-            if name is not None and values[name] is not None:
-                values[name] = values[name].removeprefix(INERT)
+            for name in {"sessions": INERT_OF_SESSION, "facts": ("workspace",)}.get(table.name, ()):
+                if values[name] is not None:
+                    values[name] = values[name].removeprefix(INERT)
         for name in table.text:
             values[name] = self._redact(values[name])
         line = encode(values)
