@@ -123,7 +123,8 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config" / "watchkeeper"))
     time.tzset()
     # A search gives up after a time that a busy machine may need for three messages.
-    monkeypatch.setattr("watchkeeper_tui.screens.sessions.search_messages", partial(search_messages, seconds=30))
+    monkeypatch.setattr("watchkeeper_tui.finding.search_messages", partial(search_messages, seconds=30))
+    monkeypatch.setattr("watchkeeper_tui.finding.search", partial(search, deadline_seconds=30))
     monkeypatch.setattr("watchkeeper_tui.screens.message.search", partial(search, deadline_seconds=30))
     # Not the first time: the hint of the first time has a test of its own.
     (tmp_path / "state" / "watchkeeper").mkdir(parents=True)

@@ -99,6 +99,34 @@ async def test_words_that_only_a_message_holds_are_found_and_shown_in_context(de
         assert "migrate billing" not in text_of(pilot)
 
 
+async def test_as_one_types_the_newest_comes_first_and_on_enter_the_best_match(desk: Desk) -> None:
+    newer = add_session(desk, "newer234", "one word of it", status="done", last_active=desk.time - 100)
+    newer.message("newer234-p", "user", "ledger " + "and something else entirely " * 60)
+    older = add_session(desk, "older234", "all of it", status="done", last_active=desk.time - 90_000)
+    for _ in range(3):
+        older.message("older234-p", "user", "ledger ledger ledger")
+
+    def first(shown: str) -> str:
+        return min(("newer234", "older234"), key=lambda each: shown.find(each) if each in shown else len(shown))
+
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "all of it" in text_of(pilot))
+        await pilot.press("slash", *"ledger")
+        await until(pilot, lambda: "Sessions  2" in text_of(pilot) and first(text_of(pilot)) == "newer234")
+        await pilot.press("enter")
+        await until(pilot, lambda: "best match ↓" in text_of(pilot) and first(text_of(pilot)) == "older234")
+        await until(pilot, lambda: "│▌✓ older234" in text_of(pilot))
+        await pilot.press("o")  # back to the order of the list
+        await until(pilot, lambda: "last active ↓" in text_of(pilot) and first(text_of(pilot)) == "newer234")
+
+
+async def test_a_list_that_is_empty_says_why_where_its_rows_would_stand(desk: Desk) -> None:
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+        await pilot.press("slash", *"zebra")
+        await until(pilot, lambda: "no session has these words" in text_of(pilot).splitlines()[2])
+
+
 @pytest.mark.parametrize(
     ("search", "found"),
     [

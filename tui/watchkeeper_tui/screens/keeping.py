@@ -222,6 +222,11 @@ class Keeping(Exporting):
 
     # Forks and comparisons.
 
+    def why_not_fork(self) -> str:
+        """Why the selected session cannot be forked, whoever drives it; empty where it can."""
+        row = self.view.selected
+        return f"it was not run here; `wk run --from {row.id}` carries it on" if row and row.origin not in ("run", "fork") else ""
+
     def action_fork(self) -> None:
         row = self._one("Fork")
         if row is None:
@@ -229,8 +234,8 @@ class Keeping(Exporting):
         if row.id in self.view.hosts:
             self.say(f"Fork: {clip(session_name(row), 60)} is live; open it and pause it first", "muted")
             return
-        if row.origin not in ("run", "fork"):
-            self.say(f"Fork: it was not run here; `wk run --from {row.id}` carries it on", "muted")
+        if reason := self.why_not_fork():
+            self.say(f"Fork: {reason}", "muted")
             return
         from watchkeeper_tui.screens.fork import ForkScreen
 

@@ -7,10 +7,11 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from watchkeeper.store.dashboard_sessions import ORDERS, SessionLine, list_sessions
+from watchkeeper.store.dashboard_sessions import ORDERS, SessionLine
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.session_search import MessageHit, parse_filters, search_messages
+from watchkeeper.store.session_search import MessageHit, parse_filters
 from watchkeeper_tui import figures
+from watchkeeper_tui.finding import BEST_MATCH, Listed, find_sessions
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.screens.filtering import Filtering
@@ -62,6 +63,8 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         self._asked = 0
         self._last_asked = 0.0
         self._order = next(iter(ORDERS))
+        self._ranked = False
+        """The best match comes first: Enter was pressed on the words."""
         self._hits: dict[str, MessageHit] = {}
         self._agents: dict[str, str] = {}
         self._most = SESSIONS_AT_ONCE
@@ -89,14 +92,14 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
 
     # Reading.
 
-    def reload(self, words: str | None = None) -> None:
-        """Read the list again."""
+    def reload(self, words: str | None = None, *, ranked: bool = False) -> None:
+        """Read the list again; with other `words` the newest come first, or the best match where they are `ranked`."""
         if words is not None:
-            self._to_top = bool(words) and words != self.search_text
-            self.search_text, self._most = words, SESSIONS_AT_ONCE
+            self._to_top = bool(words) and (words, ranked) != (self.search_text, self._ranked)
+            self.search_text, self._ranked, self._most = words, ranked, SESSIONS_AT_ONCE
         self._asked += 1
         self._last_asked = self.watch_app.now()
-        asked, search, order, most = self._asked, self.search_text, self._order, self._most
+        asked, search, order, ranks, most = self._asked, self.search_text, self._order, self._ranked, self._most
 
         def answer(result: object) -> None:
             # In the reader's thread: hand it over to the screen's own.
@@ -105,12 +108,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         def question(connection: Connection) -> object:
             if asked != self._asked:
                 return None  # something else was typed meanwhile
-            filters = parse_filters(search)
-            hits, whole = search_messages(connection, filters.text, cancelled=lambda: asked != self._asked)
-            rows = list_sessions(connection, search, most, order=order, also=hits)
-            shown = {row.id for row in rows}
-            hits = {session_id: hit for session_id, hit in hits.items() if session_id in shown}
-            return rows, hits, agent_names(connection, [hit.agent_id for hit in hits.values()]), whole, filters.deleted
+            return find_sessions(connection, search, most, order=order, ranked=ranks, cancelled=lambda: asked != self._asked)
 
         self.watch_app.reader.ask(question, answer)
 
@@ -121,10 +119,11 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             self._problem = f"! {self.trouble(result)}"
             self._describe()
             return
-        assert isinstance(result, tuple)
+        assert isinstance(result, Listed)
         self._problem = None
-        rows, self._hits, self._agents, whole, self.shows_deleted = result
+        rows, self._hits, self._agents, self.shows_deleted = result.rows, result.hits, result.agents, result.deleted
         view = self.view
+        view.nothing = self._nothing()
         view.now = self.watch_app.now()
         view.hosts = self._hosts(rows)
         view.set_rows(rows)
@@ -132,7 +131,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             view.select(rows[0].id, tell=False)
         self._to_top = False
         view.refresh()  # ages and hosts change without a row changing
-        self._title(len(rows), whole)
+        self._title(result)
         self._describe()
 
     def _hosts(self, rows: tuple[SessionLine, ...]) -> dict[str, int]:
@@ -140,7 +139,14 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         found = {row.id: self.watch_app.probe(row.id) for row in rows if row.status == "running"}
         return {session_id: pid for session_id, pid in found.items() if pid is not None}
 
-    def _title(self, count: int, whole: bool) -> None:
+    def _nothing(self) -> str:
+        """What to say of an empty list."""
+        if self.search_text:
+            return "no session has these words; Esc lists all again"
+        return "no sessions yet; `wk demo` and `wk run GOAL` start one, `wk import claude` brings in those of Claude Code"
+
+    def _title(self, listed: Listed) -> None:
+        count = len(listed.rows)
         pieces: list[Piece] = [("Deleted sessions" if self.shows_deleted else "Sessions", "strong")]
         more = "+" if count >= self._most else ""
         pieces.append((f"  {count:,}{more}", "muted"))
@@ -149,9 +155,10 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             pieces.append((f"  ◆ {marked} marked", "marked"))
         if self.search_text:
             pieces += [("  /", "accent"), (sanitize(self.search_text), "match")]
-        if not whole:
+        if not listed.whole:
             pieces.append(("  newest messages only", "waiting"))
-        pieces.append((f"  {self._order} {'↑' if self._order == 'goal' else '↓'}", "faint"))
+        order = BEST_MATCH if listed.ranked else self._order
+        pieces.append((f"  {order} {'↑' if order == 'goal' else '↓'}", "faint"))
         set_title(self.view, pieces, self.watch_app.palette)
 
     # Drawing.
@@ -167,7 +174,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(self._problem, role)])
             return
         if row is None:
-            text = "nothing found" if self.search_text else "no sessions yet; start one with `wk run GOAL` or `wk demo`"
+            text = "nothing found" if self.search_text else "no sessions yet"
             self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(text, "muted")])
             return
         pieces: list[Piece] = [
@@ -189,7 +196,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             KeyHint("space", "Mark", "mark", none),
             KeyHint("=", "Compare", "compare", self.why_not_compare()),
             KeyHint("p", "Replay", "replay", none),
-            KeyHint("F", "Fork…", "fork", live),
+            KeyHint("F", "Fork…", "fork", live or self.why_not_fork()),
             KeyHint("D", "Delete…", "delete", live),
             KeyHint("n", "Name…", "name", live),
             KeyHint("x", "Export…", "export", none),
@@ -271,23 +278,27 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
     def action_sort(self) -> None:
         """The next order."""
         orders = list(ORDERS)
-        self._order = orders[(orders.index(self._order) + 1) % len(orders)]
+        if self._ranked:
+            self._ranked = False  # back to the order there was
+        else:
+            self._order = orders[(orders.index(self._order) + 1) % len(orders)]
         self.reload()
 
     def action_search(self) -> None:
-        before = self.search_text
+        before, ranked = self.search_text, self._ranked
         self.prompt.ask_line(
             [
                 [
                     ("Search", "strong"),
-                    ("   goals, tags, facts, messages; state:failed model:x tag:x cost>1 since:2026-11-01 compacted", "muted"),
-                ]
+                    ("   as you type, the newest first; Enter: the best match first; Esc: as before", "muted"),
+                ],
+                [("goals, tags, facts, messages; state:failed model:x tag:x cost>1 since:2026-11-01 compacted", "faint")],
             ],
-            self.reload,
+            lambda words: self.reload(words, ranked=True),
             kind="sessions",
             value=before,
             changed=self.reload,
-            gave_up=lambda: self.reload(before),
+            gave_up=lambda: self.reload(before, ranked=ranked),
         )
 
     def action_back(self) -> None:
@@ -307,7 +318,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             (
                 "Find",
                 [
-                    ("/", "search as you type, messages too"),
+                    ("/", "search as you type, messages too, the newest first; enter: the best match first"),
                     ("m", "the message that was found, in its transcript"),
                     ("t", "filter: state, model, tag, workspace, date, cost, compacted, deleted"),
                     ("o", "sort: " + ", ".join(ORDERS)),
@@ -335,13 +346,3 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                 ],
             ),
         ]
-
-
-def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:
-    """What agents are called, by id."""
-    import json
-
-    rows = connection.execute(
-        "SELECT id, name FROM agents WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(agent_ids),)
-    )
-    return {row[0]: row[1] for row in rows}

@@ -77,6 +77,11 @@ class SessionsView(RowView[SessionLine]):
         self.now = 0.0
         self.hosts: dict[str, int] = {}
         self.marked: frozenset[str] = frozenset()
+        self.nothing = ""
+        """What is said where no session is listed."""
+
+    def empty_words(self) -> str:
+        return self.nothing
 
     def row_id(self, row: SessionLine) -> str:
         return row.id
@@ -113,7 +118,7 @@ class SessionsView(RowView[SessionLine]):
             # Before the name: behind it they would be cut off.
             goal.insert(0, (f"[{clip(' '.join(tags), 18)}] ", "accent"))
         if row.origin != "run":
-            goal.insert(0, (f"{sanitize(row.origin)}: ", "muted"))
+            goal.insert(0, (f"{sanitize(row.origin).partition('-')[0]}: ", "muted"))
         return (
             [(glyph, role)],
             [(row.id, "accent")],

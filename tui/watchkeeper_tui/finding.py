@@ -1,0 +1,62 @@
+"""What the list of sessions is made of: those that filters and words find, each with the message that holds the words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from watchkeeper.store.dashboard_sessions import SessionLine, list_sessions
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.message_search import RANKED_MESSAGES, search
+from watchkeeper.store.session_search import MessageHit, parse_filters, search_messages
+from watchkeeper.store.snippets import plain_snippet
+
+BEST_MATCH = "best match"
+"""What the order is called in which Enter puts the list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One reading of the list."""
+
+    rows: tuple[SessionLine, ...]
+    hits: dict[str, MessageHit]
+    """Session → the newest of its messages that hold the words; of a ranked list, the best."""
+    agents: dict[str, str]
+    """What the agents of these messages are called: hostile."""
+    whole: bool
+    """Every message was looked through in the time there was."""
+    deleted: bool
+    """It is deleted sessions that are listed."""
+    ranked: bool
+    """The best match comes first, and not the first of the chosen order."""
+
+
+def find_sessions(
+    connection: Connection, words: str, most: int, *, order: str, ranked: bool, cancelled: Callable[[], bool]
+) -> Listed:
+    """The sessions that hold the words, in that order; `ranked`: those whose messages match best before the others."""
+    filters = parse_filters(words)
+    hits, whole = search_messages(connection, filters.text, cancelled=cancelled)
+    rows = list_sessions(connection, words, most, order=order, also=hits)
+    best: dict[str, MessageHit] = {}
+    if ranked and hits:
+        for hit in search(connection, filters.text, ranked=True, limit=RANKED_MESSAGES, cancelled=cancelled).hits:
+            if hit.session_id not in best:
+                text = plain_snippet(hit.snippet)
+                best[hit.session_id] = MessageHit(hit.session_id, hit.agent_id, hit.seq, text, hit.snippet)
+        places = {session_id: place for place, session_id in enumerate(best)}
+        rows = tuple(sorted(rows, key=lambda row: places.get(row.id, len(places))))
+    shown = {row.id for row in rows}
+    hits = {session_id: hit for session_id, hit in {**hits, **best}.items() if session_id in shown}
+    names = agent_names(connection, [hit.agent_id for hit in hits.values()])
+    return Listed(rows, hits, names, whole, filters.deleted, bool(best))
+
+
+def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:
+    """What agents are called, by id."""
+    rows = connection.execute(
+        "SELECT id, name FROM agents WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(agent_ids),)
+    )
+    return {row[0]: row[1] for row in rows}
