@@ -25,7 +25,8 @@ def test_an_estimate_follows_the_agents_own_earlier_passes(desk: Desk) -> None:
     desk.session.connection.execute("UPDATE compactions SET cost_usd = 0.024, tokens_before = 24000, tokens_after = 6000")
     guess = estimate_compaction(*read(desk, "explorer1"))
     assert guess.tokens_now == 14_000
-    assert guess.tokens_left == 3_500
+    assert guess.tokens_fixed == 1_000  # the system prompt and the tools, which no pass touches
+    assert guess.tokens_left == 1_000 + 13_000 // 4
     assert guess.cost_usd is not None
     assert abs(guess.cost_usd - 0.014) < 1e-9
     assert "earlier pass" in guess.basis

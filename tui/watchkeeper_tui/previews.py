@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.estimates import estimate_compaction
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -60,14 +61,25 @@ def compact_lines(target: Target, text: str) -> list[str]:
             f"Compact {sanitize(agent.name)}: {figures.tokens(guess.tokens_now)} of {figures.tokens(agent.context_limit)} tok"
             f" now → {left}, by {sanitize(figures.model_name(guess.model))}, {price}"
         )
-        beside = "the agent goes on working meanwhile" if target.hosted else "a host is started for it alone"
-        lines.append(f"  estimated from {guess.basis}; {beside}")
+        if guess.tokens_fixed:
+            moving = f"{figures.tokens(guess.tokens_now - guess.tokens_fixed)} → {figures.tokens(guess.tokens_left - guess.tokens_fixed)}"
+            lines.append(
+                f"  messages and observations {moving}; system prompt and tools, {figures.tokens(guess.tokens_fixed)}, stay"
+            )
+        lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
     if len(target.agents) > 4:
         lines.append(f"  and {len(target.agents) - 4} more")
     lines.append("Nothing is lost: messages stay in the store, and u goes back to the view before.")
     if text.strip():
         lines.append(f"Instructions: {clip(sanitize(text), 160)}")
     return lines
+
+
+def _meanwhile(target: Target, agent: AgentFacts) -> str:
+    """What else goes on while the pass runs."""
+    if not target.hosted:
+        return "a host is started for it alone"
+    return "it has ended, and keeps its result" if agent.ended_at is not None else "the agent goes on working meanwhile"
 
 
 def question_lines(target: Target) -> list[str]:

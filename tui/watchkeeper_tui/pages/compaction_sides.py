@@ -17,6 +17,8 @@ from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.transcript import fold_message
 from watchkeeper_tui.widgets.cells import Piece
 
+_ARROWS = {"tool_use": "→ ", "tool_result": "← ", "tool_error": "✗ "}
+
 
 @dataclass(frozen=True, slots=True)
 class Sides:
@@ -44,12 +46,15 @@ def fold_sides(detail: CompactionDetail) -> Sides:
     return Sides(detail, blocks, tuple(lost))
 
 
-def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float) -> list[list[Piece]]:
-    """Two lines of figures: what it did, then what it cost and why."""
+def header_pieces(
+    detail: CompactionDetail, agent: AgentFacts | None, now: float, number: tuple[int, int] | None = None
+) -> list[list[Piece]]:
+    """Two lines of figures: what it did, then what it cost and why. `number`: which of its agent's passes it is, of how many."""
     facts = detail.facts
+    which = f" {number[0]}/{number[1]}" if number is not None else ""
     glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
     first: list[Piece] = [
-        (f" Compaction {facts.id}  ", "strong"),
+        (f" Compaction{which}  ", "strong"),
         (f"{clip(sanitize(agent.name or agent.role), 30) if agent else sanitize(facts.agent_id)}  ", "text"),
         (f"{glyph} {word}  ", role),
     ]
@@ -58,13 +63,15 @@ def header_pieces(detail: CompactionDetail, agent: AgentFacts | None, now: float
         first.append((f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ", "strong"))
     elif facts.tokens_before is not None:
         first.append((f"{figures.tokens(facts.tokens_before)} → …  ", "strong"))
+    # Of other programs' passes nobody tells the cost, the model or the time: what is not known is left out.
     cost = pass_cost(facts)
-    first.append((f"{'cost ' if cost == '-' else ''}{cost}  ", "money"))
-    took = "-" if facts.stall_seconds is None and not detail.seconds else figures.duration(_took(detail, now))
+    if cost != "-":
+        first.append((f"{cost}  ", "money"))
     first.append((f"{sanitize(facts.trigger)}  ", "muted"))
-    first.append((f"stall {stall(facts)}  {took} beside the loop", "muted"))
-    by = "no model was asked" if facts.model == "digest" else sanitize(facts.model or "no model is known")
-    second: list[Piece] = [(f" {by}  ", "text")]
+    if facts.stall_seconds is not None or detail.seconds:
+        first.append((f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop", "muted"))
+    by = "no model was asked" if facts.model == "digest" else sanitize(facts.model or "")
+    second: list[Piece] = [(f" {by}  " if by else " ", "text")]
     if facts.cache_tokens_invalidated:
         second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
@@ -113,13 +120,23 @@ def before_lines(sides: Sides, width: int, expanded: frozenset[str], *, only_los
             lines.append(PageLine("unread", ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not read here", "faint"),)))
     else:
         lines.append(PageLine("span", (("  no message", "faint"),)))
-    losing = sides.losing
+    losing, told = sides.losing, set[int]()
     for block in sides.blocks:
         if not only_lost or block.seq in losing:
             lines += _block(block, width, expanded, lost=block.seq in losing)
+            if block.seq in losing and (only_lost or block.key in expanded) and block.seq not in told:
+                told.add(block.seq)
+                names = ", ".join(identifier for identifier, seq in sides.lost if seq == block.seq)
+                lines += _lost(block, names, width)
     if detail.count:
         lines.append(PageLine("verbatim", ((f"  from #{detail.last + 1} on, verbatim as before", "faint"),)))
     return lines
+
+
+def _lost(block: TranscriptBlock, names: str, width: int) -> list[PageLine]:
+    """What of a message no observation carries."""
+    rows = paragraph(f"{block.key}.lost", f"not carried over: {names}", width, role="failed", indent=4, most=3)
+    return [PageLine(row.id, row.pieces, block.key, names) for row in rows]
 
 
 def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[PageLine]:
@@ -184,8 +201,8 @@ def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost
     pieces: tuple[Piece, ...] = (
         ("! " if lost else "- ", "failed"),
         (f"#{block.seq} ", "muted"),
-        (f"{block.title}  ", "strong"),
-        (clip(first, max(8, width - len(block.title) - 10)), "text"),
+        (f"{_ARROWS.get(block.kind, '')}{block.title}  ", "strong"),
+        (clip(first, max(8, width - len(block.title) - 12)), "text"),
     )
     text = "\n".join(block.lines)
     lines = [PageLine(block.key, pieces, block.key, text)]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading
-from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.widgets.cells import Piece
+
+MOST_PASSES = 200
+"""As many of a session's newest passes are read (`store.dashboard_fold`)."""
 
 PASS_KEY = "pass."
 """Begins the key of a line that stands for a pass; its id follows."""
@@ -35,12 +40,18 @@ def pass_cost(each: CompactionFacts) -> str:
     """What the pass cost: `unpriced` where its model has no known price, a dash where nothing is known or no model was asked."""
     if each.cost_usd is not None:
         return figures.money(each.cost_usd)
-    return "unpriced" if _asked_a_model(each) and each.ended_at is not None else "-"
+    return "unpriced" if _asked_a_model(each) and each.ended_at is not None and each.status != "abandoned" else "-"
 
 
 def _asked_a_model(each: CompactionFacts) -> bool:
     """A digest is made without one; of other programs' passes nobody tells."""
     return each.stall_seconds is not None and each.model not in (None, "digest")
+
+
+def pass_number(each: CompactionFacts, passes: Sequence[CompactionFacts]) -> tuple[int, int] | None:
+    """Which of its agent's passes it is, and of how many; None where older ones may not have been read. `passes`: the session's."""
+    mine = sorted(other.id for other in passes if other.agent_id == each.agent_id)
+    return (mine.index(each.id) + 1, len(mine)) if each.id in mine and len(passes) < MOST_PASSES else None
 
 
 def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> list[Piece]:
@@ -50,27 +61,28 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     pieces: list[Piece] = [(f"{glyph} ", role), (f"{at[:5] if name else at} ", "faint")]
     if name:
         pieces.append((f"{name} ", "text"))
-    pieces.append((f"{sanitize(each.trigger)} ", "muted"))
+    pieces.append((sanitize(each.trigger), "muted"))
     if each.status == "running":
         upto = f" up to #{each.high_water}" if each.high_water else ""
-        return [*pieces, (f"observing{upto}, {figures.duration(now - each.requested_at)}", "working")]
+        return [*pieces, (f" observing{upto}, {figures.duration(now - each.requested_at)}", "working")]
     if is_buffered(each):
         upto = f" up to #{each.high_water}" if each.high_water else ""
-        return [*pieces, (f"buffered{upto}", role), ("  waits until its messages must go", "muted")]
+        return [*pieces, (f" buffered{upto}", role), ("  waits until its messages must go", "muted")]
     if each.tokens_before is not None and each.tokens_after is not None:
         before, after = each.tokens_before, each.tokens_after
         pieces += [
-            (f"{figures.tokens(before)} → {figures.tokens(after)} ", "text"),
+            (f" {figures.tokens(before)} → {figures.tokens(after)} ", "text"),
             (figures.change(before, after), "done" if after < before else "muted"),
         ]
-    if each.cost_usd is not None or (each.ended_at is not None and _asked_a_model(each)):
-        pieces.append((f" {pass_cost(each)}", "money"))
+    cost = pass_cost(each)
+    if cost != "-":
+        pieces.append((f" {cost}", "money"))
     if each.status == "applied":
-        pieces.append((f" stall {stall(each)}", "muted"))
+        # Among others, where the sum stands above, only one that held something up is worth the room.
+        tells = each.stall_seconds is not None and (not name or each.stall_seconds >= 0.001)
+        pieces.append((f" stall {stall(each)}" if tells else "", "muted"))
     else:
-        pieces.append((f" {word}", role))
-    if each.reason and each.status != "applied":
-        pieces.append((f" {sanitize(each.reason)}", "muted"))
+        pieces += [(f" {word}", role), (f": {sanitize(each.reason)}" if each.reason else "", "muted")]
     return pieces
 
 
@@ -82,18 +94,21 @@ def compactions_page(view: PageContext) -> list[PageLine]:
     ]
     if not mine:
         by_hand = "; C compacts by hand, and says first what it would do" if view.can_act else ""
-        lines.append(PageLine("none", ((f"none yet{by_hand}", "faint"),)))
+        yet = " yet" if view.agent.ended_at is None else ""
+        lines.append(PageLine("none", ((f"none{yet}{by_hand}", "faint"),)))
     for each in mine:
         key = f"{PASS_KEY}{each.id}"
         lines.append(PageLine(key, tuple(compaction_pieces(each, view.now)), key))
     if view.detail.views:
         lines += [blank("gap"), heading("views", "Views", "u undoes the last compaction, U redoes it" if view.can_act else "")]
+    digits = max((len(str(each.version)) for each in view.detail.views), default=1)
+    reasons = min(16, max((len(sanitize(each.reason)) for each in view.detail.views), default=0))
     for each_view in view.detail.views:
         current = each_view.version == view.agent.view_version
         pieces: list[Piece] = [
             ("▌ " if current else "  ", "accent"),
-            (f"view {each_view.version} ", "strong" if current else "text"),
-            (f"{sanitize(each_view.reason)} ", "muted"),
+            (f"view {each_view.version:<{digits}} ", "strong" if current else "text"),
+            (f"{fit(sanitize(each_view.reason), reasons)} ", "muted"),
             (f"{figures.tokens(each_view.tokens)} tok" if each_view.tokens else "", "tokens"),
             (f"  verbatim from #{each_view.verbatim_from}" if each_view.verbatim_from else "", "muted"),
             (f"  {figures.time_of_day(each_view.created_at)}", "faint"),

@@ -16,6 +16,7 @@ from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID
 from watchkeeper_tui.pages.compaction_sides import Sides, after_lines, before_lines, fold_sides, header_pieces, short_pieces
+from watchkeeper_tui.pages.compactions import pass_number
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.acting import Acting
 from watchkeeper_tui.screens.base import WatchScreen
@@ -165,6 +166,8 @@ class CompactionScreen(Acting, WatchScreen):
                 count, tokens = figures.plural(len(seen), "observation"), facts.tokens_after
             total = figures.tokens(tokens) if tokens is not None else "…"
             pieces: list[Piece] = [(name.capitalize(), "strong"), (f"  {total} tok · {count}", "muted")]
+            if name == "after" and sides.lost:
+                pieces.append((f"  {figures.plural(len(sides.lost), 'identifier')} lost", "failed"))
             if name == "before" and self._only_lost:
                 pieces.append(("  only what was lost", "match"))
             set_title(page, pieces, self.watch_app.palette)
@@ -176,7 +179,8 @@ class CompactionScreen(Acting, WatchScreen):
         target = self.target
         if self.sides is not None:
             detail = self.sides.detail
-            self.query_one(PassFigures).show(header_pieces(detail, target.agent, now), short_pieces(detail))
+            number = pass_number(detail.facts, target.snapshot.compactions)
+            self.query_one(PassFigures).show(header_pieces(detail, target.agent, now, number), short_pieces(detail))
         self.query_one(StatusLine).say(self.notice(now) or status_pieces(target.snapshot, target, self.sent, now))
         self.query_one(KeyLine).show(
             [
