@@ -105,7 +105,7 @@ async def test_a_task_without_an_agent_has_no_report_and_says_so(desk: Desk, row
     async with desk.app().run_test(size=TALL) as pilot:
         await choose(pilot, row)
         await pilot.press("i")
-        await until(pilot, lambda: "this task has not been given to one" in text_of(pilot))
+        await until(pilot, lambda: "this task has not been given to an agent yet" in text_of(pilot))
 
 
 async def test_the_metrics_say_how_well_tokens_and_cost_are_known(desk: Desk) -> None:

@@ -25,7 +25,7 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
     a_new_run(desk)
     async with desk.app().run_test(size=size) as pilot:
         await until(pilot, lambda: "OPENING" in text_of(pilot) and "the host is starting" in text_of(pilot))
-        assert "this task has not been given to one" not in text_of(pilot)
+        assert "has not been given to an agent" not in text_of(pilot)
         desk.host_pid = 77
         desk.session.set(host_pid=77)
         desk.feed.wake()

@@ -54,16 +54,34 @@ def _can_pause(agent: AgentFacts) -> bool:
 def _why_not_steer(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
-    if not any(map(_can_listen, target.agents)):
-        return f"{target.names} is {target.agents[0].status}; resume or re-run it, or message the planner"
-    return ""
+    if any(map(_can_listen, target.agents)):
+        return ""
+    over = _over(target)
+    if is_planner(target):
+        return f"{over}; R runs a task of it again" if over else f"the planner is {target.agents[0].status}"
+    return f"{target.names} is {target.agents[0].status}; R runs its task again" + ("" if over else ", or message the planner")
+
+
+def _over(target: Target) -> str:
+    """That the run has ended, in words that every key uses; empty where it has not."""
+    ended = target.snapshot.state in (SessionState.DONE, SessionState.FAILED, SessionState.CANCELLED)
+    return "the run is over" if ended else ""
+
+
+def _why_still(target: Target) -> str:
+    """Why nothing of the run goes on that could be paused; empty where something does."""
+    if target.snapshot.state is SessionState.PAUSED:
+        return "the run is paused already"
+    if target.snapshot.state is SessionState.DEAD:
+        return "no host drives the run; r starts one"
+    return _over(target)
 
 
 def _why_not_pause(target: Target) -> str:
     if not target.agents:
         return "select an agent first"
     if not target.hosted:
-        return "no host runs, so nothing is going on"
+        return _why_still(target) or "no host runs, so nothing is going on"
     if not any(map(_can_pause, target.agents)):
         return f"{target.names} is {target.agents[0].status} already"
     return ""
@@ -101,12 +119,13 @@ def _each_agent(
     payload: Callable[[str], dict[str, Any]] = lambda text: {},
     *,
     able: Callable[[AgentFacts], bool] = lambda agent: True,
+    verb: str = "",
 ) -> Callable[[Target, str], list[Request]]:
     """One command an agent; of several, those that it could do nothing for are left out."""
 
     def requests(target: Target, text: str) -> list[Request]:
         wanted = [agent for agent in target.agents if able(agent)]
-        return [Request(kind, agent.id, None, payload(text), f"{kind} {sanitize(agent.name)}") for agent in wanted]
+        return [Request(kind, agent.id, None, payload(text), f"{verb or kind} {sanitize(agent.name)}") for agent in wanted]
 
     return requests
 
@@ -221,7 +240,7 @@ _ACTIONS: tuple[Action, ...] = (
         "m",
         "Message",
         "send the selected agent a message, read before its next turn",
-        _each_agent("steer", lambda text: {"text": text}, able=_can_listen),
+        _each_agent("steer", lambda text: {"text": text}, able=_can_listen, verb="message to"),
         _why_not_steer,
         asks="Message to",
     ),
@@ -290,7 +309,7 @@ _ACTIONS: tuple[Action, ...] = (
         "Pause run",
         "pause every agent of the run at its next step",
         _whole_run("pause"),
-        lambda target: "" if target.snapshot.state is SessionState.LIVE else "the run is not live",
+        lambda target: "" if target.snapshot.state is SessionState.LIVE else _why_still(target) or "the run is not live",
         lambda target, text: ["Pause the whole run: every agent stops at its next step. r resumes it."],
     ),
     Action(

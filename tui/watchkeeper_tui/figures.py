@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Protocol
+
+_DATED = re.compile(r"[-@]20\d{6}$")
+"""The day of a release, at the end of a model's name."""
 
 SPARKS = "▁▂▃▄▅▆▇█"
 
@@ -99,6 +103,11 @@ def time_of_day(at: float) -> str:
     return time.strftime("%H:%M:%S", time.localtime(at))
 
 
+def moment(at: float) -> str:
+    """Local date and time as `2026-11-21 12:44:01`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
 def when(at: float, now: float) -> str:
     """How long ago, or on which day: `now`, `4m ago`, `3h ago`, `yesterday`, `Nov 12`, `2025-11-12`."""
     ago = now - at
@@ -170,6 +179,6 @@ def plural(count: int, noun: str, many: str = "") -> str:
 
 
 def model_name(ref: str) -> str:
-    """A model's short name: `anthropic/claude-opus-4-1` is `opus-4-1`, `offline/surveyor` is `surveyor`."""
-    name = ref.rsplit("/", 1)[-1]
-    return name.removeprefix("claude-")
+    """A model's short name: `anthropic/claude-opus-4-1-20250805` is `opus-4-1`, `offline/surveyor` is `surveyor`."""
+    name = ref.rsplit("/", 1)[-1].removeprefix("claude-")
+    return _DATED.sub("", name)

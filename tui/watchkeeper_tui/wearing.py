@@ -52,6 +52,8 @@ class ThemedApp(KeyOrder):
 
     def choose_theme(self, name: str) -> tuple[str, str]:
         """Switch to a theme; returns what to say about it, and in which role."""
+        if not name:
+            return f"which theme? {', '.join(sorted(self.themes))}", "text"
         if name not in self.themes:
             return f"no theme {sanitize(name)!r}; there are {', '.join(sorted(self.themes))}", "failed"
         self._chosen = name

@@ -40,7 +40,14 @@ _ROLES = {
     "delivered": "user",
 }
 _KIND_ROLES = {"plan": "accent", "compaction": "compaction", "memory": "compaction", "tool": "tool", "approval": "waiting"}
-_WORDS = {"session": "run", "compaction": "compact", "artifact": "output", "approval": "asks", "command": "control"}
+_WORDS = {
+    "session": "run",
+    "compaction": "compact",
+    "artifact": "output",
+    "approval": "asks",
+    "command": "control",
+    "assistant": "reply",
+}
 _SAID = ("text", "message", "question", "summary", "title", "error", "result", "reason", "goal", "detail", "name")
 
 
@@ -63,7 +70,7 @@ def event_words(event: EventFacts) -> EventWords:
     if data.get("is_error") in (True, 1):
         role = "failed"
     text = _text(subject, verb, data)
-    return EventWords(sanitize(_WORDS.get(subject, subject))[:8], role, clip(sanitize(text), 400))
+    return EventWords(sanitize(_WORDS.get(subject, subject))[:8], role, clip(" ".join(sanitize(text).split()), 400))
 
 
 def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
@@ -92,7 +99,8 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
     if subject == "task":
         return f"{verb} {_quoted(data, 'title')}{_said(data, 'reason', ' — ')}"
     if subject == "agent" and verb == "created":
-        return f"created as {_one(data, 'role')} on {figures.model_name(_one(data, 'model'))}"
+        model = figures.model_name(_one(data, "model"))
+        return f"created as {_one(data, 'role')}" + (f" on {model}" if model else "")
     if subject in ("agent", "session"):
         return verb.replace("_", " ") + _said(data, "reason", " — ")
     return _other(verb, data)
@@ -106,7 +114,7 @@ def _tool(verb: str, data: dict[str, Any]) -> str:
     if verb == "unknown":
         return f"{name}: interrupted, outcome unknown"
     arrow = {"done": "→", "error": "✗"}.get(verb, verb)
-    return f"{name}{_said(data, 'input', ' ')} {arrow} {said}".rstrip()
+    return f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip() if said or verb != "done" else f"{name} done"
 
 
 def _model(verb: str, data: dict[str, Any]) -> str:

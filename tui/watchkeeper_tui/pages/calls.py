@@ -15,7 +15,7 @@ def calls_page(view: PageContext) -> list[PageLine]:
     """One line a call; Enter shows all of it."""
     calls = view.detail.calls
     if not calls:
-        return [PageLine("empty", (("no model calls yet", "faint"),))]
+        return [PageLine("empty", ((view.nothing("model call"), "faint"),))]
     wide = view.width >= 64
     titles = f"  {'turn':>4} {'prompt':>7} {'cached':>6} {'out':>6} {'cost':>8} {'took':>6}" + (
         f" {'first':>6}  stop" if wide else ""
@@ -37,7 +37,8 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
         (f"{figures.tokens(call.cache_read_tokens) if call.cache_read_tokens else '-':>6} ", "muted"),
         (f"{figures.tokens(call.output_tokens):>6} ", "tokens"),
         (f"{price(call):>8} ", "money"),
-        (f"{figures.duration(call.latency_seconds):>6}", "text"),
+        # A log that gives one time for a whole reply does not tell how long it took.
+        (f"{figures.duration(call.latency_seconds) if call.latency_seconds else '-':>6}", "text"),
     ]
     if wide:
         first = figures.duration(call.first_token_seconds) if call.first_token_seconds is not None else "-"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_agent import ViewFacts
+from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.sanitize import sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
@@ -29,6 +30,16 @@ class PageContext:
     """Keys that act on the run do something here."""
     threshold: float = DEFAULT_THRESHOLD
     """The share of a window at which compaction starts, where the host does not say."""
+
+    def nothing(self, noun: str) -> str:
+        """That there is none: yet, of an agent that goes on; of one of another program, that the log does not tell."""
+        if self.agent.ended_at is None:
+            return f"no {noun} yet"
+        session = self.snapshot.session
+        program = imported_from(session.origin) if session is not None else None
+        if program is not None and not self.agent.last_seq:
+            return f"no {noun}: what this agent did is not in the log that was imported"
+        return f"no {noun}"
 
 
 @dataclass(frozen=True, slots=True)

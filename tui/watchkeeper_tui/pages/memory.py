@@ -9,7 +9,7 @@ from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
-from watchkeeper_tui.sanitize import sanitize, sanitize_lines, wrap
+from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.widgets.cells import Piece
 
@@ -25,7 +25,10 @@ _ROLES = {
     "facts": "kind_facts",
     "messages": "kind_messages",
     "elided": "kind_other",
+    "unlogged": "kind_system",
 }
+UNLOGGED = "not in the log"
+"""What a prompt holds beside the parts that are known: with other programs the system prompt and the tools."""
 _NAMES = {"overhead": "system+tools"}
 
 STARTS = "threshold"
@@ -34,7 +37,7 @@ STARTS = "threshold"
 
 def kind_role(kind: str) -> str:
     """The palette role of a kind of content."""
-    return _ROLES.get(kind, "kind_other")
+    return _ROLES.get("unlogged" if kind == UNLOGGED else kind, "kind_other")
 
 
 def context_used(agent: AgentFacts) -> int:
@@ -88,6 +91,12 @@ def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells:
     return pieces
 
 
+FOLDED = 4
+"""Lines of an observation that are shown before Enter unfolds it."""
+GOAL_LINES = 4
+"""Lines of an agent's goal that are shown; the report has all of it."""
+
+
 def memory_page(view: PageContext) -> list[PageLine]:
     """Context, observations, facts."""
     lines = _context(view)
@@ -101,6 +110,10 @@ def _context(view: PageContext) -> list[PageLine]:
     agent = view.agent
     composition = tuple((sanitize(kind), tokens) for kind, tokens in agent.composition)
     limit, used = agent.context_limit, context_used(agent)
+    # Other programs log what the whole prompt took, and not the system prompt and the tools that are in it.
+    unlogged = used - sum(tokens for kind, tokens in composition if kind not in ROOM)
+    if unlogged > 0 and composition:
+        composition = ((UNLOGGED, unlogged), *composition)
     lines = [PageLine("context.bar", tuple(composition_bar(composition, limit, max(10, view.width - 1))))]
     legend: list[Piece] = []
     for kind, tokens in composition:
@@ -128,14 +141,18 @@ def _now(view: PageContext) -> list[PageLine]:
     agent, live = view.agent, view.agent.live
     lines: list[PageLine] = []
     goal = " ".join(sanitize(agent.goal).split())
-    for index, row in enumerate(wrap(goal, max(8, view.width - 6), limit=3)[:2] if goal else ()):
+    rows = wrap(goal, max(8, view.width - 6), limit=GOAL_LINES + 1) if goal else []
+    if len(rows) > GOAL_LINES:
+        rows[GOAL_LINES - 1] = clip(rows[GOAL_LINES - 1] + " …", view.width - 6)
+    for index, row in enumerate(rows[:GOAL_LINES]):
         lines.append(
             PageLine(f"now.goal.{index}", (("Goal  " if index == 0 else "      ", "strong"), (row, "text")), copy=agent.goal)
         )
     if live is not None and agent.ended_at is None:
         condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
         doing: list[Piece] = [("Now   ", "strong"), (f"{condition.glyph} {condition.word}", condition.role)]
-        doing.append((f"  {condition.note or sanitize(live.detail)}", "muted"))
+        note = condition.note or sanitize(live.detail)
+        doing.append((f"  {note.removeprefix(condition.word).lstrip()}", "muted"))
         lines.append(PageLine("now.doing", tuple(doing)))
         written = [row for line in sanitize_lines(live.text[-600:].strip()) for row in wrap(line, max(8, view.width - 8))]
         for index, row in enumerate(written[-3:] if live.text.strip() else ()):
@@ -170,15 +187,19 @@ def _observations(view: PageContext) -> list[PageLine]:
                 copy=each.text,
             )
         )
-        body = paragraph(key, each.text, view.width, indent=2, most=400 if unfolded else 2)
-        lines += [PageLine(line.id, line.pieces, key, each.text) for line in body]
+        most = 400 if unfolded else FOLDED
+        body = paragraph(key, each.text, view.width, indent=2, most=most + 1)
+        lines += [PageLine(line.id, line.pieces, key, each.text) for line in body[:most]]
+        if len(body) > most:
+            lines.append(PageLine(f"{key}.more", (("  … Enter unfolds", "faint"),), key, each.text))
     return [*lines, blank("obs.end")]
 
 
 def _facts(view: PageContext) -> list[PageLine]:
     facts = [fact for fact in view.detail.facts if _holds(f"{fact.kind} {fact.text}", view.words)]
     found = f" of {len(view.detail.facts)} with “{sanitize(view.words)}”" if view.words else ""
-    said = figures.plural(len(facts), "remembered fact") + found if facts or found else "none remembered yet"
+    none = "none remembered yet" if view.agent.ended_at is None else "none remembered"
+    said = figures.plural(len(facts), "remembered fact") + found if facts or found else none
     lines = [heading("facts", "Facts", said)]
     for fact in facts:
         key = f"fact.{fact.id}"

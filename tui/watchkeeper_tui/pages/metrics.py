@@ -11,7 +11,11 @@ from watchkeeper_tui.pages.context import PageContext, PageLine, blank
 from watchkeeper_tui.pages.report import price_label, usage_label
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import Snapshot
-from watchkeeper_tui.widgets.cells import Piece
+from watchkeeper_tui.widgets.cells import Piece, pieces_width
+
+LABEL_CELLS = 9
+NEWEST_CELLS = 23
+"""Beside a series: its newest value, and its greatest."""
 
 
 def metrics_page(view: PageContext) -> list[PageLine]:
@@ -54,9 +58,9 @@ def metrics_page(view: PageContext) -> list[PageLine]:
     below = _below(view.snapshot, agent)
     if below:
         rows.insert(3, ("below", _sums(below)))
-    lines = [PageLine(f"row.{name}", ((f"{name:<9}", "muted"), *pieces)) for name, pieces in rows]
+    lines = [line for name, pieces in rows for line in _row(name, pieces, view.width)]
     lines.append(blank("gap"))
-    cells = max(8, min(60, view.width - 26))
+    cells = max(8, min(60, view.width - LABEL_CELLS - NEWEST_CELLS))
     done = [call for call in calls if call.status == "done"]
     series: list[tuple[str, str, Sequence[float], str]] = [
         ("prompt", "kind_messages", [call.prompt_tokens for call in done], "tok"),
@@ -67,12 +71,28 @@ def metrics_page(view: PageContext) -> list[PageLine]:
         ("first", "compaction", [call.first_token_seconds or 0.0 for call in done], "s"),
     ]
     for name, role, values, unit in series:
+        if not any(values):
+            continue  # nothing of it is known, or it never was more than nothing
         lines.append(
-            PageLine(f"series.{name}", ((f"{name:<9}", "muted"), (figures.sparkline(values, cells), role), _last(values, unit)))
+            PageLine(
+                f"series.{name}",
+                ((f"{name:<{LABEL_CELLS}}", "muted"), (figures.sparkline(values, cells), role), _last(values, unit)),
+            )
         )
     if not done:
-        lines.append(PageLine("none", (("no finished model call yet", "faint"),)))
+        lines.append(PageLine("none", ((view.nothing("finished model call"), "faint"),)))
     return lines
+
+
+def _row(name: str, pieces: Sequence[Piece], width: int) -> list[PageLine]:
+    """One total; what does not fit beside it goes below."""
+    lines: list[list[Piece]] = [[(f"{name:<{LABEL_CELLS}}", "muted")]]
+    for piece in pieces:
+        if len(lines[-1]) > 1 and pieces_width(lines[-1]) + pieces_width([piece]) > width:
+            lines.append([(" " * LABEL_CELLS, "muted")])
+            piece = (piece[0].lstrip(), piece[1])
+        lines[-1].append(piece)
+    return [PageLine(f"row.{name}{f'.{number}' if number else ''}", tuple(line)) for number, line in enumerate(lines)]
 
 
 def _tokens(view: PageContext) -> list[Piece]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.pages.transcript import block_lines
@@ -19,7 +20,10 @@ def _system(view: PageContext, parts: dict[str, int]) -> list[PageLine]:
     tokens = parts.get("overhead", parts.get("system", 0))
     lines = [_section("system", "System prompt and tools", tokens, view)]
     unfolded = "system" in view.expanded
-    body = paragraph("system.text", view.detail.system or "(none)", view.width, indent=2, most=2000 if unfolded else 6)
+    session = view.snapshot.session
+    program = imported_from(session.origin) if session is not None else None
+    none = f"{program} does not log them" if program else "none"
+    body = paragraph("system.text", view.detail.system or none, view.width, indent=2, most=2000 if unfolded else 6)
     return [*lines, *(PageLine(line.id, line.pieces, "system", line.copy) for line in body), blank("system.end")]
 
 

@@ -32,9 +32,8 @@ def report_page(view: PageContext) -> list[PageLine]:
 def _standing(view: PageContext) -> list[PageLine]:
     agent = view.agent
     condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
-    who = (
-        f"{sanitize(agent.name)} · {sanitize(agent.role)} · {sanitize(figures.model_name(agent.model))} · attempt {agent.attempt}"
-    )
+    parts = [sanitize(agent.name), sanitize(agent.role), sanitize(figures.model_name(agent.model))]
+    who = " · ".join([*dict.fromkeys(part for part in parts if part), f"attempt {agent.attempt}"])
     stands: list[Piece] = [(f"{condition.glyph} {condition.word}", condition.role), (f" at turn {agent.turn}", "muted")]
     if agent.ended_at is not None:
         stands.append((f", {figures.when(agent.ended_at, view.now)}", "muted"))
@@ -100,8 +99,11 @@ def _tasks(view: PageContext) -> list[PageLine]:
 
 def _task(view: PageContext, task: TaskFacts) -> PageLine:
     condition, worker = task_condition(task), view.snapshot.agent(task.assigned_agent)
-    title = fit(sanitize(task.title or task.name), max(12, min(40, view.width // 3)))
-    outcome = clip(" ".join(sanitize(task.error or task.result or condition.word).split()), 200)
+    told = task.error or task.result
+    # Where there is nothing but a word to say of it, the title has the room.
+    room = max(12, min(40, view.width // 3)) if told or worker is not None else max(12, min(80, view.width - 18))
+    title = fit(sanitize(task.title or task.name), room)
+    outcome = clip(" ".join(sanitize(told or condition.word).split()), 200)
     pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (title, "text")]
     if task.attempt > 1:
         pieces.append((f" ↻{task.attempt - 1}", "retrying"))
@@ -175,7 +177,7 @@ def usage_label(report: ReportFacts) -> Piece:
     """How well the tokens are known."""
     estimated = report.estimated_usage
     if not report.calls:
-        return ("  no call yet", "faint")
+        return ("  no call", "faint")
     if not estimated:
         return EXACT
     return (f"  estimated in {estimated:,} of {figures.plural(report.calls, 'call')}", "retrying")
@@ -192,7 +194,7 @@ def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
     doubtful = max(report.estimated_price, report.estimated_usage)
     if agent.cost_usd is not None and doubtful:
         pieces.append((f"  estimated in {doubtful:,} of {of}", "retrying"))
-    return pieces or [EXACT if report.calls else ("  no call yet", "muted")]
+    return pieces or [EXACT if report.calls else ("  no call", "muted")]
 
 
 def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Piece]:

@@ -53,7 +53,7 @@ def transcript_page(view: PageContext) -> list[PageLine]:
             )
         )
     if not lines:
-        lines.append(PageLine("empty", (("no messages yet" if not words else "nothing found", "faint"),)))
+        lines.append(PageLine("empty", ((view.nothing("message") if not words else "nothing found", "faint"),)))
     return lines
 
 

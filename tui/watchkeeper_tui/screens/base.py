@@ -74,6 +74,11 @@ class WatchScreen(Screen[None]):
         """What was said last, while it is fresh."""
         return self._notice if now < self._notice_until else ()
 
+    def on_opened(self) -> None:
+        """A question opened at the foot of the screen."""
+        self._notice_until = 0.0
+        self.tick(self.watch_app.now())
+
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)
 

@@ -82,8 +82,10 @@ class HelpScreen(ModalScreen[None]):
             for number, (key, words) in enumerate(keys):
                 if not beside:
                     lines.append(PageLine(f"{title}.{number}", ((key, "key"),)))
+                elif len(key) >= KEY_CELLS:
+                    lines.append(PageLine(f"{title}.{number}", (("  ", "text"), (key, "key"))))
                 for row, part in enumerate(wrap(words, max(10, room))):
-                    before = fit(key if row == 0 else "", KEY_CELLS) if beside else ""
+                    before = fit(key if row == 0 and len(key) < KEY_CELLS else "", KEY_CELLS) if beside else ""
                     lines.append(PageLine(f"{title}.{number}.{row}", (("  ", "text"), (before, "key"), (part, "text"))))
             lines.append(blank(f"{title}.end"))
         self.query_one(_Lines).set_rows(lines)

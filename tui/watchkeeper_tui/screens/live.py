@@ -233,7 +233,8 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         self.watch_app.look_at(agent_id)
         pane = self.agent_pane
         pane.words = self.words.get("agent", "")
-        pane.show(self.snapshot, agent_id, now)
+        task = chosen.task if chosen is not None and agent_id is None else None
+        pane.show(self.snapshot, agent_id, now, task_id=task.id if task is not None else None)
 
     def _paced(self) -> None:
         """How soon the fullest contexts are compacted is known anew."""

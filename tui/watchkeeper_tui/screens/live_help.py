@@ -80,7 +80,7 @@ def live_help(pane: str, key_for: Callable[[str, str], str]) -> list[Group]:
             "States",
             [
                 ("● working  ◔ slot  ? needs you", "‖ paused  ↻ retrying  ! silent"),
-                ("✓ done  ✗ failed  † dead", "· pending  ~ stale  × cancelled"),
+                ("✓ done  ✗ failed  † dead  ○ idle", "· pending  ~ stale  × cancelled  - dropped"),
             ],
         ),
     ]

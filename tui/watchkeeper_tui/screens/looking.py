@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from watchkeeper_tui.pages.task import without_agent
 from watchkeeper_tui.plan_tree import ORDERS, PlanRows, plan_rows
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -63,7 +64,8 @@ class Looking(_Base):
     def action_report(self) -> None:
         """A report on the selected agent, over the whole screen."""
         if self.target.agent is None:
-            self.say("select an agent first; this task has not been given to one", "muted")
+            task = self.target.tasks[0] if self.target.tasks else None
+            self.say("select an agent first" + (f"; {without_agent(self.snapshot, task)}" if task is not None else ""), "muted")
             return
         self.agent_pane.open_page("Report")
         self.action_pane("agent")

@@ -212,7 +212,8 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         events.following = True
         events.show(snapshot.events, self._roster.names)
         self.query_one(ReplayCompactions).show(snapshot, self._roster, now)
-        self.agent_pane.show(snapshot, self._agent_id, now)
+        task = row.task if row is not None and row.agent is None else None
+        self.agent_pane.show(snapshot, self._agent_id, now, task_id=task.id if task is not None else None)
         self._draw_edges()
 
     def _draw_edges(self) -> None:

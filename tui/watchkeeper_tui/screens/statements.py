@@ -123,6 +123,8 @@ def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) 
     if command.applied_at is not None and now - max(command.applied_at, sent.at) > SETTLED_SECONDS:
         return []
     result = clip(sanitize(command.result or ""), 300)
+    name = sent.about.rpartition(" ")[2]
+    result = result.removeprefix(f"{name}: ")  # it stands before already
     if command.status == "applied":
         return [("✓ ", "done"), (f"{sent.about}: ", "text"), (_came(command, snapshot) or result or "applied", "done")]
     return [("✗ ", "failed"), (f"{sent.about}: refused ", "failed"), (f"— {result}" if result else "", "text")]

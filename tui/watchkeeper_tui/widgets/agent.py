@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
@@ -13,15 +14,16 @@ from textual.widget import Widget
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet
+from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet, task_condition
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
 from watchkeeper_tui.pages.memory import compacts_at, context_used
+from watchkeeper_tui.pages.task import task_figures, task_page
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot
-from watchkeeper_tui.widgets.cells import Piece, content, pieces_width, set_title
+from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width, set_title
 from watchkeeper_tui.widgets.page import PageView
 from watchkeeper_tui.widgets.plan import context_bar
 from watchkeeper_tui.widgets.rows import RowView
@@ -40,13 +42,15 @@ class TabLine(Widget):
     def __init__(self) -> None:
         super().__init__(id="tabs")
         self.open = 0
+        self.is_blank = True
+        """Without an agent there is nothing to open."""
         self.notes: dict[str, str] = {}
 
     def show(self, opened: int, agent: AgentFacts | None) -> None:
         """Mark the tab that is open, and tell how much some of them hold."""
         notes = {"Compactions": f"({agent.compactions})"} if agent is not None and agent.compactions else {}
-        if (opened, notes) != (self.open, self.notes):
-            self.open, self.notes = opened, notes
+        if (opened, notes, agent is None) != (self.open, self.notes, self.is_blank):
+            self.open, self.notes, self.is_blank = opened, notes, agent is None
             self.refresh()
 
     def render(self) -> Content:
@@ -73,7 +77,7 @@ class TabLine(Widget):
     def _groups(self) -> list[tuple[int, int, list[Piece]]]:
         groups: list[tuple[int, int, list[Piece]]] = []
         start = 0
-        for index, label in enumerate(self._labels()):
+        for index, label in enumerate(() if self.is_blank else self._labels()):
             group: list[Piece] = [(f"[{label}]", "key")] if index == self.open else [(f" {label} ", "muted")]
             width = pieces_width(group)
             groups.append((start, start + width, group))
@@ -90,19 +94,21 @@ class Figures(Widget):
         super().__init__(id="figures")
         self._agent: AgentFacts | None = None
         self._detail: AgentDetail | None = None
+        self._instead: Sequence[Sequence[Piece]] = ()
 
-    def show(self, agent: AgentFacts | None, detail: AgentDetail | None) -> None:
-        """Show this agent's figures."""
-        if agent is not self._agent or detail is not self._detail:
-            self._agent, self._detail = agent, detail
+    def show(self, agent: AgentFacts | None, detail: AgentDetail | None, instead: Sequence[Sequence[Piece]] = ()) -> None:
+        """Show this agent's figures; `instead`: two lines to show where there is none."""
+        if agent is not self._agent or detail is not self._detail or instead != self._instead:
+            self._agent, self._detail, self._instead = agent, detail, instead
             self.refresh()
 
     def render(self) -> Content:
         palette = cast("WatchkeeperApp", self.app).palette
         agent = self._agent
-        if agent is None:
-            return Content("")
         width = self.size.width
+        if agent is None:
+            lines = [clip_pieces([(" ", "text"), *line], width) for line in self._instead]
+            return Content("\n").join([content(line, palette) for line in lines])
         used, limit = context_used(agent), agent.context_limit
         share = cast("WatchkeeperApp", self.app).settings.summarization_threshold
         right = f"  {figures.tokens(used)}/{figures.tokens(limit)}  compacts near {figures.tokens(compacts_at(agent, share))}"
@@ -139,11 +145,12 @@ class AgentPane(Vertical):
         super().__init__(id=id, classes="pane")
         self.tab = 0
         self.agent_id: str | None = None
+        self._task_id: str | None = None
         self._snapshot = Snapshot()
         self._now = 0.0
         self._expanded: dict[str, frozenset[str]] = {}
         self.words = ""
-        self._read: tuple[object, ...] = (None,) * 5
+        self._read: tuple[object, ...] = (None,) * 6
         """What the lines in sight were made from."""
         self._asked: tuple[object, ...] = ()
 
@@ -156,10 +163,10 @@ class AgentPane(Vertical):
     def page(self) -> PageView:
         return self.query_one("#page", PageView)
 
-    def show(self, snapshot: Snapshot, agent_id: str | None, now: float) -> None:
-        """Show this agent as of this snapshot."""
-        if agent_id != self.agent_id:
-            self.agent_id = agent_id
+    def show(self, snapshot: Snapshot, agent_id: str | None, now: float, *, task_id: str | None = None) -> None:
+        """Show this agent as of this snapshot; where there is none, the task that has none."""
+        if (agent_id, task_id) != (self.agent_id, self._task_id):
+            self.agent_id, self._task_id = agent_id, task_id
             self._start()
         self._snapshot, self._now = snapshot, now
         self.redraw()
@@ -176,12 +183,14 @@ class AgentPane(Vertical):
         agent, detail = self._snapshot.agent(self.agent_id), self._snapshot.detail
         if detail is not None and detail.agent_id != self.agent_id:
             detail = None
-        self.query_one(Figures).show(agent, detail)
+        task = self._snapshot.task(self._task_id) if agent is None else None
+        self.query_one(Figures).show(agent, detail, task_figures(self._snapshot, task) if task is not None else ())
         self.query_one(TabLine).show(self.tab, agent)
         self._title()
         page = self.page
         page.page_follows = PAGES[self.tab].follows
-        read = (agent, detail, self._snapshot.compactions, self._snapshot.session is None, self._snapshot.state)
+        of = self._snapshot
+        read = (agent, detail, of.compactions, of.session is None, of.state, of.tasks if agent is None else None)
         asked = (self.tab, self._width, self._expanded.get(self.agent_id or ""), self.words, int(self._now))
         if asked != self._asked or any(now is not then for now, then in zip(read, self._read, strict=True)):
             self._asked, self._read = asked, read
@@ -190,9 +199,11 @@ class AgentPane(Vertical):
     def lines(self) -> list[PageLine]:
         """The lines of the tab that is open."""
         snapshot, agent = self._snapshot, self._snapshot.agent(self.agent_id)
+        task = snapshot.task(self._task_id)
+        if agent is None and task is not None:
+            return task_page(snapshot, task, self._width)
         if agent is None:
-            text = "no agent here yet; this task has not been given to one" if snapshot.agents else nobody_yet(snapshot)
-            return [PageLine("none", ((text, "faint"),))]
+            return [PageLine("none", ((nobody_yet(snapshot) if not snapshot.agents else "select an agent", "faint"),))]
         detail = snapshot.detail
         if detail is None or detail.agent_id != agent.id:
             detail = AgentDetail(agent.id)
@@ -277,7 +288,11 @@ class AgentPane(Vertical):
         palette = cast("WatchkeeperApp", self.app).palette
         agent = self._snapshot.agent(self.agent_id)
         pieces: list[Piece] = [("3", "key")]
-        if agent is None:
+        task = self._snapshot.task(self._task_id) if agent is None else None
+        if task is not None:
+            standing = task_condition(task)
+            pieces += [(" Task  ", "strong"), (f"{standing.glyph} {standing.word}", standing.role)]
+        elif agent is None:
             pieces.append((" Agent", "strong"))
         else:
             condition = agent_condition(agent, self._snapshot.state, self._now, pausing=agent.id in self._snapshot.pausing)

@@ -81,9 +81,12 @@ def fit_cell(cell: Cell, cells: int, palette: Palette, *, right: bool = False) -
 
 
 def row_strip(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], palette: Palette) -> Strip:
-    """One row as a strip: its cells in their columns."""
+    """One row as a strip: its cells in their columns. Where there are fewer cells than columns, the last takes what is left."""
     segments: list[Segment] = []
     total = 0
+    if 0 < len(cells) < len(columns):
+        rest = [width for width in widths[len(cells) - 1 :] if width > 0]
+        widths = [*widths[: len(cells) - 1], sum(rest) + len(rest) - 1]
     for cell, column, width in zip(cells, columns, widths, strict=False):
         if width <= 0:
             continue

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
+
+from rich.cells import cell_len
 
 from watchkeeper_tui import figures
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
 from watchkeeper_tui.widgets.rows import RowView
+
+NAME_CELLS = 12
+"""Of an agent's name; where all are shorter, what happened has the rest."""
 
 
 class EventsView(RowView[EventLine]):
@@ -20,7 +26,7 @@ class EventsView(RowView[EventLine]):
     EMPTY = "nothing here"
     COLUMNS: ClassVar[Sequence[Column]] = (
         Column("at", 8),
-        Column("agent", 12),
+        Column("agent", NAME_CELLS),
         Column("kind", 7),
         Column("what", 20, flexible=True),
     )
@@ -28,13 +34,23 @@ class EventsView(RowView[EventLine]):
     def __init__(self) -> None:
         super().__init__(id="events", classes="pane")
         self._names: dict[str, str] = {}
+        self._columns: Sequence[Column] = self.COLUMNS
         self.filter_words = ""
 
     def show(self, events: Sequence[EventLine], names: dict[str, str]) -> None:
         """Show these events; `names` are agents' names by id."""
-        self._names = names
+        if names is not self._names:
+            self._names = names
+            cells = max(min(NAME_CELLS, max(map(cell_len, names.values()), default=0)), 4)
+            if cells != self._columns[1].cells:
+                self._columns = [replace(column, cells=cells) if column.title == "agent" else column for column in self.COLUMNS]
+                self._widths_for = -1
+                self.refresh()
         self.set_rows(events)
         self.scrolled()
+
+    def columns(self) -> Sequence[Column]:
+        return self._columns
 
     def scrolled(self) -> None:
         pieces: list[Piece] = [("2", "key"), (" Events  ", "strong")]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from textual.content import Content
 from textual.widget import Widget
 
+from watchkeeper.store.dashboard import SessionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.roster import Roster
@@ -17,7 +18,8 @@ from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
 
-_COUNTED = ("●", "◔", "?", "‖", "↻", "!", "†", "✗", "✓")
+_COUNTED = ("●", "◔", "?", "‖", "↻", "!", "†", "✗", "×", "○", "✓")
+"""Every state that an agent can be in, so that the counts add up to the agents."""
 
 
 class Header(Widget):
@@ -35,6 +37,8 @@ class Header(Widget):
         self._frozen_since: float | None = None
         self._behind = 0
         self._shown: tuple[Piece, ...] = ()
+        self._noted = (0.0, 0.0)
+        """The time for which the host says that it has driven the run, and when that was read."""
 
     def show(self, snapshot: Snapshot, now: float, roster: Roster, *, frozen_since: float | None = None, behind: int = 0) -> None:
         """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is frozen."""
@@ -92,8 +96,7 @@ class Header(Widget):
             groups.append((1, [("watchkeeper", "accent")]))
             return groups
         groups.insert(1, (5, [(f"{session.id}  ", "accent")]))
-        ended = session.ended_at or (session.last_active if snapshot.state is not SessionState.LIVE else now)
-        groups.append((1, [(figures.clock(ended - session.created_at), "text"), ("  ", "text")]))
+        groups.append((1, [(figures.clock(self._elapsed(session, now)), "text"), ("  ", "text")]))
         if snapshot.state is SessionState.LIVE and snapshot.host_pid:
             groups.append((9, [(f"pid {snapshot.host_pid}  ", "faint")]))
         groups.append((7, [(f"{figures.plural(len(snapshot.agents), 'agent')}  ", "muted")]))
@@ -109,6 +112,15 @@ class Header(Widget):
         if reached is not None:
             groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))
         return groups
+
+    def _elapsed(self, session: SessionFacts, now: float) -> float:
+        """Seconds for which the run was driven, pauses left out, as the list of sessions has it; it is noted every other second."""
+        live, noted = self._snapshot.state is SessionState.LIVE, session.hosted_seconds
+        if noted <= 0:
+            return (now if live else session.ended_at or session.last_active) - session.created_at
+        if noted != self._noted[0]:
+            self._noted = (noted, now)
+        return noted + max(0.0, now - self._noted[1]) if live else noted
 
     def _read_only(self) -> list[tuple[int, list[Piece]]]:
         """A badge that stays: nothing can be done to what is shown; then why, where there is room."""

@@ -13,6 +13,8 @@ from watchkeeper_tui.widgets.rows import RowView
 class PageView(RowView[PageLine]):
     """Lines of one page. Whether the end is followed is the page's to say."""
 
+    # Lines are broken for the width that is left beside a scrollbar, also before there is one.
+    DEFAULT_CSS = "PageView { scrollbar-gutter: stable; }"
     FOLLOWS = True
     COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
 

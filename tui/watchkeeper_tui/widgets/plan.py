@@ -8,17 +8,20 @@ from typing import ClassVar
 from textual import events
 
 from watchkeeper_tui import figures
-from watchkeeper_tui.conditions import nobody_yet
+from watchkeeper_tui.conditions import Condition, nobody_yet
 from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
-from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, clip_pieces, pieces_width, set_title
 from watchkeeper_tui.widgets.rows import RowView
 from watchkeeper_tui.widgets.status import KeyLine
 
 BAR_CELLS = 8
+CONTEXT_CELLS = BAR_CELLS + len(" 100%")
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
+NOTE_CELLS = 18
+"""Of why a row stands as it does, so much stays in sight beside a long name."""
 NAME_CELLS = 14
 """Of a name that stands deep in the tree, so much stays in sight."""
 
@@ -41,7 +44,7 @@ class PlanView(RowView[PlanRow]):
         Column("task / agent", 24, flexible=True),
         Column("agent", 12, drop=5),
         Column("model", 9, drop=4),
-        Column("context", 13, drop=1),
+        Column("context", CONTEXT_CELLS, drop=1),
         Column("tokens", 6, right=True, drop=2),
         Column("cost", 8, right=True, drop=3),
         Column("$/m", 4, right=True, drop=6),
@@ -104,9 +107,16 @@ class PlanView(RowView[PlanRow]):
         name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
         if row.hidden:
             name.append((f" +{row.hidden}", "muted"))
+        if agent is None and not row.tokens and row.cost_usd is None:
+            return ([(condition.glyph, condition.role)], self._alone(name, condition))
+        if agent is not None and row.task is None and agent.task_id is None and agent.parent_agent_id is not None and agent.goal:
+            # Other programs name their sub-agents by ids that tell nobody anything.
+            name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
         context: list[Piece]
         if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
-            context = [(condition.note, condition.role)]
+            # "paused by dashboard", cut off, tells no more than the word.
+            cut = condition.note.startswith(condition.word) and len(condition.note) > CONTEXT_CELLS
+            context = [(condition.word if cut else condition.note, condition.role)]
         elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_tokens:
             context = context_bar(context_used(agent), agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):
@@ -126,6 +136,17 @@ class PlanView(RowView[PlanRow]):
             [(figures.bill(row) if row.tokens or row.cost_usd else "", "money")],
             [(figures.rate(rate) if row.agent_ids else "", "muted")],
         )
+
+    def _alone(self, name: list[Piece], condition: Condition) -> list[Piece]:
+        """A row that has no figures, over the whole width: its name, and how it stands: a word at the end, a note before it."""
+        quiet = condition.role in ("pending", "muted", "done", "cancelled")
+        note = condition.note if condition.role != "done" else ""
+        shown = [width for width in self._widths[1:] if width]
+        whole = sum(shown) + len(shown) - 1
+        word = note or condition.word
+        fitted = clip_pieces(name, max(NAME_CELLS, whole - min(pieces_width([(word, "")]), NOTE_CELLS) - 2))
+        begin = sum(width + 1 for width in self._widths[1:4] if width) if note else whole - len(word)
+        return [*fitted, (" " * max(2, begin - pieces_width(fitted)), "text"), (word, "faint" if quiet else condition.role)]
 
     def _indent(self, prefix: str) -> str:
         """The lines of the tree, their beginning left out where they would leave no room for the name."""

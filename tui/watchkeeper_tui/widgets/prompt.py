@@ -56,6 +56,10 @@ class Answered(Message):
         self.key = key
 
 
+class Opened(Message):
+    """A question opened: what was said before it is about something else."""
+
+
 class _Line(Input):
     """The line to type into. Esc gives up; up brings back what was typed before."""
 
@@ -176,6 +180,7 @@ class Prompt(Vertical, can_focus=True):
             self._focus_before = self.screen.focused
         self.reword(question)
         self.add_class("-asking")
+        self.post_message(Opened())
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_asking:

@@ -1,0 +1,176 @@
+"""What a newcomer sees within the first minutes: whole sentences, figures that add up, and no word that is not true."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.test_compaction_screen import compacted
+
+from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper_tui import figures
+from watchkeeper_tui.pages import PAGES
+from watchkeeper_tui.pages.compactions import compaction_pieces, pass_number
+from watchkeeper_tui.widgets.plan import PlanView
+
+LONG = " ".join(f"word{number:03d}" for number in range(300))
+
+
+async def test_a_page_that_grows_a_scrollbar_loses_no_word(desk: Desk) -> None:
+    desk.session.set(status="done", ended_at=desk.session.now)
+    desk.host_pid = None
+    desk.session.message("explorer1", "assistant", [{"type": "text", "text": f"{LONG} the end"}])
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await pilot.press("3", "right")
+        await until(pilot, lambda: "Enter unfolds" in text_of(pilot))
+        shown = text_of(pilot)
+        first, last = shown.index("word000"), shown.rindex("word0")
+        numbers = [int(word[4:7]) for word in shown[first : last + 8].split() if word.startswith("word")]
+        assert numbers == list(range(len(numbers))), shown
+
+
+async def test_every_agent_of_the_header_is_counted_in_some_state(desk: Desk) -> None:
+    desk.session.agent("resting1", "resting", status="idle")
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "agents" in text_of(pilot).splitlines()[0])
+        header = text_of(pilot).splitlines()[0]
+        total = int(header.split(" agents")[0].split()[-1])
+        counted = sum(
+            int(word[1:]) for word in header.split(" agents")[1].split() if word[0] in "●◔?‖↻!†✗✓○×" and word[1:].isdigit()
+        )
+        assert counted == total, header
+
+
+async def test_the_clock_goes_on_while_a_task_of_an_ended_run_runs_again(desk: Desk) -> None:
+    desk.session.set(status="done", ended_at=desk.session.now - 600)
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "LIVE" in text_of(pilot))
+        assert "00:12:44" in text_of(pilot).splitlines()[0]  # from 764 s ago until now, not until the end 600 s ago
+
+
+async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it_is(desk: Desk) -> None:
+    began = desk.session.now - 600
+    desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
+    desk.session.task("item1", "Fix the flaky test", status="done", started_at=began, ended_at=began + 95)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Fix the flaky" in text_of(pilot))
+        pilot.app.screen.query_one(PlanView).select("task:item1")
+        await until(pilot, lambda: "an item of planner's list" in text_of(pilot))
+        shown = text_of(pilot)
+        assert "Fix the flaky test" in shown
+        assert "took 1:35" in shown
+        assert "not been given" not in shown
+
+
+async def test_a_task_that_waits_tells_for_which_others(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Write the survey" in text_of(pilot))
+        pilot.app.screen.query_one(PlanView).select("task:t-survey")
+        await until(pilot, lambda: "Waits for" in text_of(pilot))
+        below = text_of(pilot).split("Waits for", 1)[1]
+        assert "Explore core" in below
+
+
+async def test_the_parts_of_a_context_add_up_also_where_a_log_tells_only_some(desk: Desk) -> None:
+    parts = {"observations": 4_000, "messages": 7_000}
+    desk.session.set_agent("explorer1", context_tokens=51_000, context_limit=200_000, composition=json.dumps(parts))
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "not in the log 40k" in text_of(pilot))
+        assert "free 149k" in text_of(pilot)
+
+
+async def test_a_title_without_figures_has_the_room_of_the_columns_that_are_empty(desk: Desk) -> None:
+    title = "Consolidate the fields of the plan into one"
+    desk.session.task("item1", title, status="done")
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: title in text_of(pilot))
+        row = next(line for line in text_of(pilot).splitlines() if title in line)
+        assert row[:60].rstrip("│ ").endswith("done")
+
+
+async def test_an_agent_named_by_an_id_alone_is_told_by_what_it_was_asked(desk: Desk) -> None:
+    desk.session.agent("sub1", "a0ad4f44468bdf20d", current_goal="Search the repo")
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "a0ad4f44468bdf20d  Search" in text_of(pilot))
+
+
+def test_a_pass_is_counted_among_its_agents_passes_and_unknown_figures_are_left_out(desk: Desk) -> None:
+    session = desk.session
+    session.agent("other1", "other")
+    session.compaction("other1")
+    session.compaction("explorer1", trigger="auto", cost_usd=None)
+    session.compaction("explorer1", trigger="auto", status="abandoned", reason="the agent is done", model="x/unpriced",
+                       tokens_after=None, tokens_before=None)  # fmt: skip
+    reading = SessionFold(session.id).read(session.connection, desk.time)
+    assert reading is not None
+    mine = [each for each in reversed(reading.compactions) if each.agent_id == "explorer1"]
+    assert [pass_number(each, reading.compactions) for each in mine] == [(1, 3), (2, 3), (3, 3)]
+    abandoned = "".join(text for text, _ in compaction_pieces(mine[-1], desk.time))
+    assert abandoned.endswith("auto abandoned: the agent is done")  # and not "unpriced": no call of it was paid for
+    unknown = replace(mine[1], stall_seconds=None)
+    assert "stall" not in "".join(text for text, _ in compaction_pieces(unknown, desk.time))
+
+
+async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await pilot.press("4", "enter")
+        await until(pilot, lambda: "Compaction 1/1" in text_of(pilot) and "lost" in text_of(pilot))
+        await pilot.press("exclamation_mark")
+        await until(pilot, lambda: any("not carried over: " in line[:60] for line in text_of(pilot).splitlines()))
+
+
+def test_a_model_is_named_without_the_day_of_its_release() -> None:
+    assert figures.model_name("anthropic/claude-opus-4-5-20251101") == "opus-4-5"
+    assert figures.model_name("anthropic/claude-sonnet-4@20250514") == "sonnet-4"
+    assert figures.model_name("offline/surveyor") == "surveyor"
+
+
+@pytest.mark.parametrize("key", ["p", "P", "N", "r", "X", "m"])
+async def test_every_key_of_a_run_that_is_over_says_so_in_the_same_words(desk: Desk, key: str) -> None:
+    desk.host_pid = None
+    desk.session.set(status="done", ended_at=desk.session.now)
+    desk.session.set_agent("planner1", status="done", ended_at=desk.session.now)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "DONE" in text_of(pilot))
+        pilot.app.screen.query_one(PlanView).select("agent:planner1")
+        await pilot.press(key)
+        await until(pilot, lambda: "the run is over" in text_of(pilot))
+        assert "message the planner" not in text_of(pilot)
+
+
+async def test_a_question_puts_away_what_was_said_before_it(desk: Desk) -> None:
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "explorer-1" in text_of(pilot))
+        await pilot.press("a")
+        await until(pilot, lambda: "nobody asks anything" in text_of(pilot))
+        await pilot.press("C")
+        await until(pilot, lambda: "y do it" in text_of(pilot) and "nobody asks anything" not in text_of(pilot))
+
+
+async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
+    desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
+    desk.session.agent("sub1", "sub", status="done", ended_at=desk.session.now, context_tokens=0, composition="{}", last_seq=0)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "sub" in text_of(pilot))
+        pilot.app.screen.query_one(PlanView).select("agent:sub1")
+        await pilot.press("3")
+        shown = []
+        for _ in range(len(PAGES)):
+            await pilot.press("right")
+            await pilot.pause(0.05)
+            shown.append(text_of(pilot))
+        assert not any(" yet" in each for each in shown)
+        assert any("what this agent did is not in the log" in each for each in shown)
+
+
+async def test_short_names_leave_their_room_to_what_happened(desk: Desk) -> None:
+    long = "a result of some length that is worth reading"
+    desk.session.connection.execute("UPDATE agents SET name = substr(id, 1, 4)")
+    desk.session.event("tool.done", "explorer1", tool="Bash", preview=long)
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: f"expl tool    Bash → {long}" in text_of(pilot))
