@@ -28,7 +28,7 @@ POLL_SECONDS = 0.15
 """How often, where no events come at all."""
 DEBOUNCE_MILLISECONDS = 20
 STEP_MILLISECONDS = 5
-TIMEOUT_MILLISECONDS = 250
+TIMEOUT_MILLISECONDS = 100
 
 
 class Follower:
@@ -50,6 +50,10 @@ class Follower:
         self._seen: dict[Path, tuple[int, float]] = {}
         self._growing: dict[Path, None] = {}
         """Logs that grew last. What is told beside a log's own file is looked for in these alone."""
+        self._databases: set[Path] = set()
+        """What a write-ahead log tells of can be read only a moment after that was written."""
+        self._soon: list[Path] = []
+        """Those of them that were told of just now: they are looked at once more."""
         self._look: Iterator[finding.Found] | None = None
         self._look_at = self._look_began = 0.0
         self.ready = threading.Event()
@@ -62,7 +66,8 @@ class Follower:
             for paths in self._changes(stop):
                 if not self._go_on():
                     return
-                self._take(paths)
+                soon, self._soon = self._soon, [each for each in paths if each in self._databases]
+                self._take([*paths, *soon])
                 if waiting:
                     self._take([waiting.pop()])
                 elif time.monotonic() >= self._look_at:
@@ -124,7 +129,9 @@ class Follower:
         """The log of ours that an event tells of. One that a file beside it tells of is looked at once more."""
         log = self._log_of(path)
         if log is not None and log != path:
-            self._growing.setdefault(log)  # what a write-ahead log holds can be read only a moment after it was written
+            self._growing.setdefault(log)
+            if path.name.endswith("-wal"):
+                self._databases.add(log)
         return log
 
     def _log_of(self, path: Path) -> Path | None:

@@ -16,6 +16,7 @@ from tests.core.transcripts.test_following import Following
 
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.transcripts.importer import Importer
+from watchkeeper.transcripts.opencode import PROGRAM
 from watchkeeper.transcripts.report import Report
 
 
@@ -120,3 +121,17 @@ def test_each_file_of_a_tree_is_followed_whether_its_session_is_written_too_or_n
     todo.parent.mkdir(exist_ok=True)
     todo.write_text(json.dumps([{"content": "Test it", "status": "in_progress", "id": "1"}]))
     stopping[0].until("SELECT title FROM tasks WHERE status = 'running'", "Test it")
+
+
+def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(tmp_path: Path) -> None:
+    """Its log was written, and looked at, before the log's index named it: sizes and times stay as they were."""
+    database = Book().database(tmp_path)
+    log, index = (database.with_name(f"{database.name}-{name}") for name in ("wal", "shm"))
+    log.write_bytes(b"frames")
+    index.write_bytes(b"\0" * 200)
+    before = PROGRAM.fingerprint(database)
+    assert PROGRAM.fingerprint(database) == before
+    index.write_bytes(b"\0" * 100 + b"\1" * 100)  # somebody reads it
+    assert PROGRAM.fingerprint(database) == before
+    index.write_bytes(b"\0" * 16 + b"\1" * 184)
+    assert PROGRAM.fingerprint(database) != before

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.opencode.connecting import is_database
 from watchkeeper.transcripts.opencode.database import DatabaseReader
-from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, session_file, stat_of
+from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, read, session_file, stat_of
 from watchkeeper.transcripts.records import PullReader, Source
 
 SQLITE = b"SQLite format 3\x00"
+INDEX_HEAD_BYTES = 48
+"""Of a write-ahead log's index: how far it goes, and how often it changed. Behind them stands who reads it."""
 
 
 class OpenCode:
@@ -85,18 +88,30 @@ class OpenCode:
 
     def fingerprint(self, path: Path) -> tuple[int, float]:
         """Of a database, with its log beside it; of a session in the tree, of all its files."""
-        if path.suffix == ".json":
-            tree = Tree(path)
-            _, value = tree.session_value()
-            paths = list(tree.everything(tree.session_id(value)))
-        else:
-            paths = [path, path.with_name(f"{path.name}-wal")]
+        if path.suffix != ".json":
+            return _database_mark(path)
+        tree = Tree(path)
+        _, value = tree.session_value()
+        paths = list(tree.everything(tree.session_id(value)))
         size, newest = 0, 0.0
         for each in paths:
             found = stat_of(each)
             if found is not None:
                 size, newest = size + found.st_size, max(newest, found.st_mtime)
         return size, newest
+
+
+def _database_mark(path: Path) -> tuple[int, float]:
+    """Sizes, and a number for all else. A transaction can be read a moment after its log was written, once the log's index
+    (`-shm`) names it: who looked in between finds other numbers there the next time."""
+    digest, size = blake2b(digest_size=6), 0
+    for each in (path, path.with_name(f"{path.name}-wal")):
+        found = stat_of(each)
+        if found is not None:
+            size += found.st_size
+            digest.update(f"{found.st_mtime_ns} ".encode())
+    digest.update(read(path.with_name(f"{path.name}-shm"), INDEX_HEAD_BYTES))
+    return size, float(int.from_bytes(digest.digest(), "big"))
 
 
 def _leads(path: Path) -> bool:

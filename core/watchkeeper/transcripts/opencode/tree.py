@@ -304,10 +304,10 @@ def stat_of(path: Path) -> os.stat_result | None:
         return None
 
 
-def read(path: Path) -> bytes:
+def read(path: Path, most: int = LARGEST_FILE) -> bytes:
     """A file's bytes, as far as it can be read."""
     try:
         with open(path, "rb") as file:
-            return file.read(LARGEST_FILE)
+            return file.read(most)
     except OSError:
         return b""
