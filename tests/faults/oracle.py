@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def _look(read: Read, log: Path) -> Outcome:
         interrupted={f"{name}/{attempt}" for agent, name, attempt in agents if agent in marked},
         effects=Counter(label for label, _ in lines),
         unknown_effects={label_of[call] for call in unknown if call in label_of},
-        problems=list(_problems(read)),
+        problems=list(problems_of(read)),
     )
 
 
@@ -87,7 +87,8 @@ def _without_ids(text: str, ids: frozenset[str]) -> str:
     return re.sub(r"(?<![a-z0-9])[a-z2-9]{8}(?![a-z0-9])", lambda found: "…" if found[0] in ids else found[0], text)
 
 
-def _problems(read: Read) -> Any:
+def problems_of(read: Read) -> Iterator[str]:
+    """What does not hold of a file whose one session has ended, whatever was done in it."""
     if read("PRAGMA integrity_check") != [("ok",)]:
         yield "the file is damaged"
     if read("PRAGMA foreign_key_check"):

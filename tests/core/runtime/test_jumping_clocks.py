@@ -151,17 +151,19 @@ async def test_a_resume_goes_on_whatever_pause_reached_the_session_at_rest_befor
 async def test_the_time_that_nobody_hosted_an_open_turn_is_no_work_of_its_agent(
     bench: Bench, clock: Jumping, jump: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench.start(Work(3))
+    work = Work(3)
+    work.hold_turn = 1
+    bench.start(work)
 
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()
 
     running = asyncio.ensure_future(bench.run())
-    await bench.until(lambda state: len(state["agents"]) > 1)
+    await bench.until(lambda state: bench.model.hanging)
     with monkeypatch.context() as dying:
         dying.setattr(Toolbox, "carry_out", never)
-        turn = bench.state["agents"][-1]["turn"]
-        await bench.until(lambda state: state["agents"][-1]["turn"] > turn)
+        work.turn_gate.set()
+        await bench.until(lambda state: state["agents"][-1]["turn"] == 2)
         await die(running)
     clock.offset = jump
     assert (await bench.run()).status == "done"
