@@ -62,7 +62,7 @@ def poison(connection: Connection, attacks: Sequence[bytes]) -> int:
     ]
     for table in tables:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[2] == "TEXT"]
-        if "_fts" in table or table.startswith("_"):
+        if "_fts" in table or table.startswith("_") or not columns:
             continue
         for (rowid,) in connection.execute(f"SELECT rowid FROM {table}").fetchall():
             for column in columns:

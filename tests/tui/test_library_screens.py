@@ -189,7 +189,13 @@ async def test_a_message_that_was_found_is_opened_in_its_transcript(desk: Desk) 
     library_of(desk)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
-        await pilot.press("slash", *"ledger", "enter")
+        await pilot.press("slash", *"blue safe", "enter")
+        await until(pilot, lambda: "found in planner #2" in text_of(pilot))
+        await pilot.press("slash", *["backspace"] * 9, *"ledger")
+        await until(pilot, lambda: "│▌✓ older234" in text_of(pilot) and "found in planner #2" in text_of(pilot))  # the newest
+        await pilot.press("enter")
+        await until(pilot, lambda: "best match ↓" in text_of(pilot) and "found in planner #1" in text_of(pilot))
+        await pilot.press("o")
         await until(pilot, lambda: "found in planner #2" in text_of(pilot))
         await pilot.press("j") if "▌✓ older234" not in text_of(pilot) else None
         await pilot.press("m")
