@@ -230,7 +230,7 @@ def test_a_file_that_could_not_be_read_is_read_once_it_can_be(store: Store, logs
     book.tree(logs)
     closed = {f"{lost}.json", f"{part}.json"}
     access, reading = os.access, tree.read
-    monkeypatch.setattr(tree.os, "access", lambda path, mode: path.name not in closed and access(path, mode))
+    monkeypatch.setattr(os, "access", lambda path, mode: path.name not in closed and access(path, mode))
     monkeypatch.setattr(tree, "read", lambda path: b"" if path.name in closed else reading(path))
     report = store.run(logs)
     assert report.raw["message", "empty, or not to be read"] == 1  # type: ignore[index]
