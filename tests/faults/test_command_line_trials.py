@@ -39,6 +39,8 @@ def test_after_an_unknown_outcome_it_looks_and_repeats_only_what_is_missing(tmp_
         messages = answered([ASSIGNED], effect, UNKNOWN)
         look = asked(made, messages)
         assert "grep" in look["input"]["command"]
-        assert "grep" in asked(made, answered(messages, look, UNKNOWN))["input"]["command"]
-        following = asked(made, answered(messages, look, there))
+        messages = answered(messages, look, UNKNOWN)
+        second = asked(made, messages)
+        assert "grep" in second["input"]["command"]
+        following = asked(made, answered(messages, second, there))
         assert (following["input"] == effect["input"]) == again
