@@ -47,17 +47,18 @@ async def test_a_database_that_cannot_be_written_has_the_badge(desk: Desk, monke
         await until(pilot, lambda: "READ-ONLY" in header(pilot))
 
 
-async def test_what_only_another_programs_log_could_tell_is_a_dash(desk: Desk) -> None:
+async def test_what_only_another_programs_log_could_tell_is_left_out(desk: Desk) -> None:
     desk.session.set(origin="claude-code", status="done")
     desk.session.compaction("explorer1", model=None, cost_usd=None)
     desk.host_pid = None
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await choose(pilot, "task:t-core")
-        await until(pilot, lambda: "stall -" in text_of(pilot))
-        assert "stall 0" not in text_of(pilot)
+        await until(pilot, lambda: "24k → 6.1k" in text_of(pilot))
+        assert "stall" not in text_of(pilot).split("4 Compaction")[1].splitlines()[1]
         await pilot.press("4", "enter")
-        await until(pilot, lambda: "stall -  - beside the loop" in text_of(pilot))
-        assert "unpriced" not in text_of(pilot)
+        await until(pilot, lambda: "Before" in text_of(pilot) and "✓ applied" in text_of(pilot))
+        head = text_of(pilot).split("Before")[0]
+        assert not any(word in head for word in ("stall", "beside the loop", "cost", "unpriced", "no model"))
 
 
 async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
@@ -67,7 +68,7 @@ async def test_keys_that_cannot_act_are_not_advised(desk: Desk) -> None:
         await choose(pilot, "task:t-docs")
         await pilot.press("3", *["right"] * 4)
         await until(pilot, lambda: "[Compactions]" in text_of(pilot))
-        assert "none yet" in text_of(pilot)
+        assert "0 passes" in text_of(pilot)
         assert "by hand" not in text_of(pilot)
         assert "u undoes" not in text_of(pilot)
 

@@ -152,7 +152,7 @@ async def test_an_agent_that_was_chosen_is_shown_again_where_it_is_there_again(d
         await until(pilot, lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot))
         await pilot.press("home", "right")
         await at(pilot, 2)
-        await until(pilot, lambda: "═ planner  ● working" in text_of(pilot) and "no messages yet" in text_of(pilot))
+        await until(pilot, lambda: "═ planner  ● working" in text_of(pilot) and "no message yet" in text_of(pilot))
         await pilot.press("end")
         await until(pilot, lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot))
 
