@@ -7,9 +7,12 @@ from typing import Any
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts.jsontext import write
+from watchkeeper.transcripts.records import Told
 
 LONGEST_PAUSE_SECONDS = 300.0
 """A longer time between two records is not counted as work."""
+
+NO_LOG = "its own log is not here"
 
 WINDOW = 200_000
 """Tokens of a window, where the log does not tell; raised when a prompt was larger."""
@@ -50,6 +53,8 @@ class AgentFold:
     dropped_tokens: int = 0
     """Running total of tokens before `verbatim_from`."""
     observation_tokens: int = 0
+    told_seconds: float | None = None
+    """For how long it worked as its call says, while nothing of its own log is here."""
     taken_back_tokens: int = 0
     """Of messages that are verbatim by their place, and were taken back."""
 
@@ -81,6 +86,7 @@ class AgentFold:
             summary=waiting[2] if waiting else None,
             dropped_tokens=rows.total_tokens(cursor, agent_id, (verbatim_from or 1) - 1),
             taken_back_tokens=rows.tokens_of(cursor, agent_id, taken_back) if taken_back else 0,
+            told_seconds=row["active_seconds"] if str(row["status_reason"]).startswith(NO_LOG) and not row["last_seq"] else None,
         )
 
     @classmethod
@@ -106,6 +112,15 @@ class AgentFold:
         if before is not None and 0 < at - before <= LONGEST_PAUSE_SECONDS:
             row["active_seconds"] += at - before
 
+    def take_told(self, told: Told) -> None:
+        """What the call that started it says of it: its own log says more, as soon as anything of it is here."""
+        if self.row["last_seq"] or self.row["model_calls"]:
+            return
+        self.told_seconds = told.seconds
+        self.row["active_seconds"], self.row["context_tokens"] = told.seconds, told.context_tokens
+        said = f"{told.context_tokens:,} tokens of context, {told.seconds:.1f} s and {told.tool_calls:,} tool calls"
+        self.row["status_reason"] = f"{NO_LOG}; {said} are what its call told"
+
     def take_call(self, key: str) -> None:
         """A reply with this key belongs to the current turn, or begins the next one."""
         if not key or key != self.call_key:
@@ -128,6 +143,11 @@ class AgentFold:
         row = self.row
         row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
         row["ended_at"] = None if row["status"] in ("working", "idle") else row["last_active"]
+        if self.told_seconds is not None:
+            if not (row["last_seq"] or row["model_calls"]):
+                return row
+            row["active_seconds"] -= self.told_seconds
+            self.told_seconds = row["status_reason"] = None
         if not row["model_calls"]:
             row["context_tokens"] = self.observation_tokens + self.view_tokens
         return row

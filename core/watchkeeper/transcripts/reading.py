@@ -92,8 +92,11 @@ class OpenLog:
         )
         before = None if again else row
         reader: Any = self._program.reader(self._source, before.state["reader"] if before else None)
-        reread = again or bool(before and before.state.get("reread"))
-        chunk = self._first(again, reread)
+        # How far it was read before: a log that was cut may grow back to what it was, in any number of steps.
+        reread = (
+            max(row.read_bytes, row.state.get("reread", 0)) if again and row else before.state.get("reread", 0) if before else 0
+        )
+        chunk = self._first(again, bool(reread))
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
         suspects, number = self._suspects, chunk.line
@@ -115,7 +118,7 @@ class OpenLog:
                 # Before its end, a file's row must not look like the whole file's.
                 yield _ended(chunk, file, place, reader, open_end, (place, 0.0), reread)
                 chunk = chunk.next()
-        yield _ended(chunk, file, place, reader, open_end, (found.size, found.modified_at))
+        yield _ended(chunk, file, place, reader, open_end, (found.size, found.modified_at), reread if place < reread else 0)
 
     def _pulled(self, mark: tuple[int, float], size: int) -> Iterator[Chunk]:
         row = self._row
@@ -158,14 +161,14 @@ def _ended(
     reader: LineReader,
     open_end: bool,
     looks: tuple[int, float],
-    reread: bool = False,
+    reread: int = 0,
 ) -> Chunk:
-    """The chunk with where it ends and what the file looks like then; `reread`: the rest is to be read once more as well."""
+    """The chunk with where it ends and what the file looks like then; `reread`: what comes up to there was read before as well."""
     here = file.tell()
     chunk.read_bytes = place
     chunk.size, chunk.modified_at = looks
     chunk.head, chunk.tail = lines.mark(file, place), lines.mark(file, place, at_end=True)
-    chunk.state = {"reader": reader.save(), "open_end": open_end} | ({"reread": True} if reread else {})
+    chunk.state = {"reader": reader.save(), "open_end": open_end} | ({"reread": reread} if reread else {})
     file.seek(here)
     return chunk
 

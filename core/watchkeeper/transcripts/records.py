@@ -69,6 +69,15 @@ class Session(NamedTuple):
     at: float | None = None
 
 
+class Told(NamedTuple):
+    """What the call that started an agent says of it: all that is known of one whose own log is not here."""
+
+    context_tokens: int
+    """What its last call held."""
+    seconds: float
+    tool_calls: int
+
+
 class Agent(NamedTuple):
     """What is known of an agent."""
 
@@ -89,6 +98,8 @@ class Agent(NamedTuple):
     status: Literal["working", "done", "failed", "cancelled"] | None = None
     reason: str | None = None
     """Why it failed or was cancelled; for one that is done, nothing."""
+    told: Told | None = None
+    """Stands until something comes from its own log, and is added to nothing."""
 
 
 class Message(NamedTuple):

@@ -235,6 +235,8 @@ class SessionFold:
             if status != row["status"]:
                 self.event(f"agent.{status}", agent, self._time(record.at), reason=record.reason)
             row["status"], row["status_reason"] = status, record.reason
+        if record.told is not None:
+            agent.take_told(record.told)
 
     def _is_below(self, key: str, ancestor: str) -> bool:
         """Whether `ancestor` stands above `key`: then it cannot stand below it as well."""

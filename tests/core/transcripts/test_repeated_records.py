@@ -122,6 +122,23 @@ def test_what_a_resumed_log_says_again_under_new_ids_counts_once(store: Store, l
     assert store.one("SELECT output_tokens FROM sessions") == 60
 
 
+def test_a_log_that_was_cut_and_grew_to_what_it_was_keeps_nothing_twice(store: Store, logs: Path) -> None:
+    path = work().write(logs)
+    store.run(path)
+    before, whole = store.counts(), path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for kept in (len(lines) // 2, len(lines) // 2 + 3, 2, len(lines) - 1, len(lines)):
+        path.write_bytes(b"".join(lines[:kept]))
+        store.run(path)
+    assert store.counts() == before
+    mode = {"type": "mode", "mode": "another", "sessionId": "s"}
+    for _ in range(2):
+        with path.open("a") as file:
+            file.write(json.dumps(mode) + "\n")
+        store.run(path)
+    assert store.counts()["raw_records"] == before["raw_records"] + 2
+
+
 @pytest.mark.parametrize("apart", [False, True], ids=["in one import", "in two"])
 def test_two_calls_whose_keys_have_one_digest_are_two(store: Store, logs: Path, apart: bool) -> None:
     one, other = "req_68179:msg_68179", "req_109621:msg_109621"

@@ -12,8 +12,8 @@ import hashlib
 from typing import Any, TypeVar
 
 from watchkeeper.transcripts.claude.teams import teammate
-from watchkeeper.transcripts.jsontext import text_of
-from watchkeeper.transcripts.records import MAIN, Agent, Record
+from watchkeeper.transcripts.jsontext import count_of, text_of
+from watchkeeper.transcripts.records import MAIN, Agent, Record, Told
 
 V = TypeVar("V")
 
@@ -155,6 +155,7 @@ class AgentBook:
                 goal or text_of(outcome.get("prompt")),
                 at=at,
                 status="working" if running else "failed" if failed else "done",
+                told=None if running else _told(outcome),
             )
         )
 
@@ -178,6 +179,14 @@ class AgentBook:
             return False
         self._roles[agent] = role
         return True
+
+
+def _told(outcome: dict[str, Any]) -> Told | None:
+    """What a result says of the agent that worked for it; `totalTokens` are those of its last call."""
+    tokens, took = count_of(outcome.get("totalTokens")), count_of(outcome.get("totalDurationMs"))
+    if not (tokens or took):
+        return None
+    return Told(tokens, took / 1000, count_of(outcome.get("totalToolUseCount")))
 
 
 def _digest(prompt: Any) -> str:

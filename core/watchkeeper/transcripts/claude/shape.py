@@ -38,6 +38,9 @@ class Outcome(TypedDict, total=False):
     """Of a call's result in the program's own form, what it tells of agents and tasks."""
 
     agentId: Any
+    totalDurationMs: Any
+    totalTokens: Any
+    totalToolUseCount: Any
     name: Any
     isAsync: Any
     status: Any
