@@ -62,6 +62,16 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
     ("shopify-token", "shpat_", r"\bshpat_[a-fA-F0-9]{32}"),
     ("vault-token", "hvs.", r"\bhvs\.[A-Za-z0-9_-]{24,}"),
     ("age-key", "AGE-SECRET-KEY-1", r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}"),
+    ("stripe-key", "k_test_", r"\b[rs]k_test_[A-Za-z0-9]{16,}"),
+    ("stripe-secret", "whsec_", r"\bwhsec_[A-Za-z0-9+/]{24,}=*"),
+    ("replicate-token", "r8_", r"\br8_[A-Za-z0-9]{30,}"),
+    ("tavily-key", "tvly-", r"\btvly-[A-Za-z0-9_-]{20,}"),
+    ("nvidia-key", "nvapi-", r"\bnvapi-[A-Za-z0-9_-]{40,}"),
+    ("docker-token", "dckr_", r"\bdckr_[po]at_[A-Za-z0-9_-]{20,}"),
+    ("atlassian-token", "ATATT3", r"\bATATT3[A-Za-z0-9_=-]{40,}"),
+    ("grafana-token", "glsa_", r"\bglsa_[A-Za-z0-9]{30,}(?:_[a-f0-9]{8})?"),
+    ("linear-key", "lin_api_", r"\blin_api_[A-Za-z0-9]{30,}"),
+    ("notion-token", "ntn_", r"\bntn_[A-Za-z0-9]{40,}"),
     ("azure-key", "AccountKey=", r"(?P<kept>AccountKey=)[A-Za-z0-9+/]{60,}=*"),
     ("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*"),
     ("jwt", "eyJ", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
@@ -75,6 +85,7 @@ _TELLING_BYTES = (
     b"PRIVATE KEY", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"AKIA", b"ASIA", b"xox",
     b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ", b"gsk_", b"xai-", b"pplx-", b"SG.", b"dop_v1_", b"shpat_",
     b"hvs.", b"AGE-SECRET-KEY-1", b"AccountKey=", b"Bearer ", b"bearer ",
+    b"k_test_", b"whsec_", b"r8_", b"tvly-", b"nvapi-", b"dckr_", b"ATATT3", b"glsa_", b"lin_api_", b"ntn_",
 )  # fmt: skip
 """Of what has one of `SHAPES`, one of these is a part, or `SUSPICIOUS`."""
 

@@ -37,6 +37,16 @@ SHAPED = {
     "shpat_" + "0a1b" * 8: "shopify-token",
     "hvs." + "a1B2" * 20: "vault-token",
     "AGE-SECRET-KEY-1" + "A1B2" * 14: "age-key",
+    "sk_test_" + "a1B2" * 6: "stripe-key",
+    "whsec_" + "a1B2" * 8: "stripe-secret",
+    "r8_" + "a1B2" * 9: "replicate-token",
+    "tvly-dev-" + "a1B2" * 8: "tavily-key",
+    "nvapi-" + "a1B_" * 16: "nvidia-key",
+    "dckr_pat_" + "a1B-" * 7: "docker-token",
+    "ATATT3xFfGF0" + "a1B_" * 40 + "=1A2B3C4D": "atlassian-token",
+    "glsa_" + "a1B2" * 8 + "_0a1b2c3d": "grafana-token",
+    "lin_api_" + "a1B2" * 10: "linear-key",
+    "ntn_" + "a1B2" * 12: "notion-token",
     PEM: "private-key",
 }
 
