@@ -12,6 +12,7 @@ from typing import Any
 
 from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.wording import plural
 from watchkeeper.store import state
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.encoding import decode
@@ -104,7 +105,7 @@ def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> N
         say(f"  {clean(result['reason'], 300)}")
     say(f"  tasks      {tasks or 'none'}")
     say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
-    say(f"  compacted  {result['compactions']} times")
+    say(f"  compacted  {plural(result['compactions'], 'time')}")
     made = [one for one in state.artifacts(opened, session_id) if one["kind"] == "artifact" and "/" not in one["name"]]
     if made:
         say("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))

@@ -12,6 +12,7 @@ import click
 from watchkeeper.cli.finding import found_sessions, say_found
 from watchkeeper.cli.options import Opened, chosen_path, clean, db_option, json_option, last_session_argument, print_json
 from watchkeeper.records.errors import NotFound
+from watchkeeper.records.wording import plural
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, state
 from watchkeeper.store.lease import probe
@@ -45,7 +46,7 @@ def sessions(search: str | None, limit: int, db: Path | None, as_json: bool) -> 
         return 0
     if not rows:
         nowhere = "" if database.is_there(path) else f": there is no database at {clean(path)}"
-        none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`"
+        none_yet = f" yet{nowhere}; start one with `wk run GOAL` or `wk demo`, or `wk import claude`"
         click.echo("no sessions" + (f" with {search!r}" if search and not nowhere else none_yet))
         return 0
     click.echo(f"  {'id':<8}  {'last active':<16} {'status':<9} {'tasks':>7} {'agents':>6} {'tokens':>12} {'cost':>10}  goal")
@@ -108,7 +109,7 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         click.echo(
             f"  {GLYPHS.get(agent['status'], '·')} {agent['id']} {clean(agent['name'], 16):<16} {agent['status']:<9} turn {agent['turn']:<4}"
             f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s"
-            f"  {agent['compactions']} compactions  {agent['retries']} retries  {agent['errors']} errors"
+            f"  {plural(agent['compactions'], 'compaction')}  {agent['retries']} retries  {plural(agent['errors'], 'error')}"
         )
     waiting = [one for one in whole["approvals"] if one["status"] == "waiting"]
     for one in waiting:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json
+from watchkeeper.records.wording import plural
 from watchkeeper.store import state
 from watchkeeper.store.encoding import decode
 
@@ -48,7 +49,7 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
         when = time.strftime("%H:%M:%S", time.localtime(one["last_updated"])) if one["last_updated"] else "not yet"
         click.echo(
             f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9} {one['tokens']:>7,}/{one['limit']:,} tok"
-            f"  {one['messages']} messages, view {one['view']}, {one['compactions']} compactions"
+            f"  {one['messages']} messages, view {one['view']}, {plural(one['compactions'], 'compaction')}"
             f"  snapshot {when}  resumes at {one['resume_point']}"
         )
     return 0

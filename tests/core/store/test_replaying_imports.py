@@ -120,6 +120,18 @@ def test_what_an_imported_session_said_stands_among_its_events(imported: Any) ->
     assert recording.agent(imported, then, "nobody", 2) is None
 
 
+def test_a_result_in_blocks_is_told_by_its_text(imported: Any) -> None:
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "42 files"}, {"type": "image"}]}
+    put(
+        imported, "messages", agent_id="main", seq=5, role="user", content=json.dumps([result]), tokens=10, total_tokens=50,
+        created_at=145.0,
+    )  # fmt: skip
+    recording = open_recording(imported, "imported")
+    assert recording is not None
+    said = [event.data for event in recording.events(imported, len(recording.times), 100) if "#5" in event.data]
+    assert [json.loads(data)["text"] for data in said] == ["#5 ← 42 files [image]"]
+
+
 def test_a_jump_reads_no_more_in_a_longer_session(tmp_path: Path) -> None:
     """Counted in steps of SQLite's machine, which no busy processor changes."""
 

@@ -91,9 +91,9 @@ def _imported(connection: Connection, session_id: str, agents: Sequence[str]) ->
             list(agents),
         ),
         (
-            "SELECT digest, model_call_id FROM transcript_calls WHERE model_call_id IN (SELECT id FROM model_calls WHERE session_id IN"
+            "SELECT model_call_id FROM transcript_calls WHERE model_call_id IN (SELECT id FROM model_calls WHERE session_id IN"
             " (SELECT value FROM json_each(?)))",
-            "DELETE FROM transcript_calls WHERE digest = ? AND model_call_id = ?",
+            "DELETE FROM transcript_calls WHERE model_call_id = ?",
             [session_id],
         ),
     ):

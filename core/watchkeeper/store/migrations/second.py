@@ -48,10 +48,10 @@ CREATE TABLE transcript_records (
 );
 
 CREATE TABLE transcript_calls (
-    digest INTEGER NOT NULL,
-    model_call_id INTEGER NOT NULL,
-    PRIMARY KEY (digest, model_call_id)
-) WITHOUT ROWID;
+    model_call_id INTEGER PRIMARY KEY,
+    digest INTEGER NOT NULL
+);
+CREATE INDEX transcript_calls_digest ON transcript_calls (digest);
 
 CREATE TABLE raw_records (
     id INTEGER PRIMARY KEY,

@@ -57,8 +57,10 @@ def _preview(content: str) -> str:
 
 
 def _said(block: object) -> str:
+    if isinstance(block, list):
+        return " ".join(_said(each) for each in block)
     if not isinstance(block, dict):
-        return str(block)
+        return "" if block is None else str(block)
     kind = block.get("type")
     if kind == "tool_use":
         return f"→ {block.get('name')}"

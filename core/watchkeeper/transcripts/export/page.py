@@ -16,6 +16,7 @@ from importlib.resources import files
 from typing import TextIO
 
 from watchkeeper.records.redact import Redactor
+from watchkeeper.records.wording import plural
 from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export import page_parts as parts
 from watchkeeper.transcripts.export.overview import AgentLine, Overview, overview
@@ -23,7 +24,7 @@ from watchkeeper.transcripts.export.page_compactions import compaction_section
 from watchkeeper.transcripts.export.page_plan import plan_section
 from watchkeeper.transcripts.export.pieces import Clean
 from watchkeeper.transcripts.export.transcript import Said, transcript
-from watchkeeper.transcripts.export.words import duration, moment, plural
+from watchkeeper.transcripts.export.words import duration, moment
 
 LARGEST_TRANSCRIPTS = 160_000_000
 """Characters of messages in one page, shared equally by the agents; of what is more, the JSON form has all."""

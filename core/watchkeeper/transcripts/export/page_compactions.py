@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html import escape
 
+from watchkeeper.records.wording import plural
 from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export.compactions import Compaction, Kept, compactions
 from watchkeeper.transcripts.export.overview import Overview
 from watchkeeper.transcripts.export.page_parts import badge
 from watchkeeper.transcripts.export.pieces import Clean
-from watchkeeper.transcripts.export.words import duration, moment, plural
+from watchkeeper.transcripts.export.words import duration, moment
 
 _CITATIONS = 80
 LARGEST_KEPT = 20_000_000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
+from watchkeeper.records.wording import plural
 from watchkeeper.transcripts.export.overview import AgentLine, Overview, TaskLine
 from watchkeeper.transcripts.export.page_parts import agents_by_task, badge, glyph_of
-from watchkeeper.transcripts.export.words import cost, plural
+from watchkeeper.transcripts.export.words import cost
 
 _DEEPEST = 12
 """Levels of agents that are drawn inside each other; deeper ones stand beside each other."""

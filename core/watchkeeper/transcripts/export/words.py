@@ -43,10 +43,5 @@ def cost(spent: Spent) -> str:
     return f"${spent.cost_usd:,.4f}"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 message`, `1,200 messages`."""
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")
-
-
 def glyph(status: str) -> str:
     return GLYPHS.get(status, "·")
