@@ -181,7 +181,7 @@ async def test_a_digest_asked_no_model_so_it_is_not_called_unpriced(desk: Desk) 
     desk.session.compaction("explorer1", model="digest", cost_usd=None, reason="digest", high_water=44)
     desk.session.compaction("explorer1", model="lab/unknown", cost_usd=None, high_water=55)
     async with desk.app().run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: text_of(pilot).count("stall 0ms") >= 3)
+        await until(pilot, lambda: text_of(pilot).count("24k → 6.1k") >= 3)
         assert text_of(pilot).count("unpriced") == 1
 
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -150,17 +151,17 @@ class EventPrinter:
 
     def _run(self) -> None:
         feed = ChangeFeed(self._path)
-        opened = Opened(self._path)
         try:
-            while not self._stop.is_set():
+            opened = Opened(self._path)
+            with closing(opened.connection):
+                while not self._stop.is_set():
+                    self._print_new(opened)
+                    feed.wait(0.2)
                 self._print_new(opened)
-                feed.wait(0.2)
-            self._print_new(opened)
         except WatchkeeperError as error:
             self._trouble = str(error)
         finally:
             feed.close()
-            opened.connection.close()
 
     def _print_new(self, opened: Opened) -> None:
         for at, agent_id, kind, text in self._lines(opened):
