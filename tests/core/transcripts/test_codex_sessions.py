@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.core.transcripts.codex_rollout import CHILD, ROOT, Rollout, spawned, spawned_tree
 from tests.core.transcripts.conftest import Store
 
@@ -22,6 +23,16 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path)
     row = store.one("SELECT goal, title, workspace, origin, source, model FROM sessions")
     expected = ("Mend the cache", "Cache mended", "/home/somebody/project", "codex", f"codex:{ROOT}", "openai/gpt-5.1-codex")
     assert tuple(row) == expected
+
+
+@pytest.mark.parametrize("prompt", ["<div> breaks the page", "<image>"])
+def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(store: Store, logs: Path, prompt: str) -> None:
+    log = Rollout().user("<environment_context>\n<cwd>/tmp</cwd>\n</environment_context>\n").user("First").says("a")
+    log.user(prompt).says("b").event("thread_rolled_back", num_turns=1)
+    store.run(log.write(logs))
+    taken_back = store.one("SELECT json_extract(data, '$.first_seq') FROM events WHERE kind = 'context.rewound'")
+    said = store.one(f"SELECT content FROM messages WHERE seq = {taken_back}")
+    assert json.loads(said)[0]["text"] == prompt
 
 
 def test_cached_input_is_split_from_input_and_priced_as_such(store: Store, logs: Path) -> None:

@@ -18,8 +18,15 @@ _EXIT_CODE = re.compile(r"(?:^|\n)(?:Exit code:|Process exited with code) (-?\d+
 _HEAD_CHARS = 2_000
 """Where an output says how its command ended, it says so at its beginning."""
 
-INJECTED = ("<", "# AGENTS.md instructions", "You are Codex")
-"""How user messages begin that Codex wrote itself: the environment, the project's instructions."""
+_INSTRUCTIONS = ("# AGENTS.md instructions", "You are Codex")
+_OPENING = re.compile(r"<([A-Za-z][\w-]*)")
+
+
+def is_injected(text: str) -> bool:
+    """Whether Codex wrote a user's text itself: the project's instructions, or one element, as the environment is."""
+    text = text.strip()
+    opening = _OPENING.match(text)
+    return text.startswith(_INSTRUCTIONS) or (opening is not None and text.endswith(f"</{opening[1]}>"))
 
 
 def blocks(content: Any) -> list[dict[str, Any]]:

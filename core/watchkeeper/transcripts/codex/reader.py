@@ -15,7 +15,7 @@ from watchkeeper.transcripts.codex.events import words_of
 from watchkeeper.transcripts.codex.speech import Speech
 from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
 from watchkeeper.transcripts.codex.types import EVENTS, ITEMS, LINES, NOT_FOR_US, REPETITIONS, REPLAYED, SAID_AGAIN
-from watchkeeper.transcripts.codex.usage import UsageBook
+from watchkeeper.transcripts.codex.usage import Usage, UsageBook
 from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
 from watchkeeper.transcripts.linereading import no_record
 from watchkeeper.transcripts.records import (
@@ -75,7 +75,7 @@ class CodexReader:
         reader._provider = str(state["provider"])
         reader._model = state.get("model")
         reader._began = state.get("began")
-        reader._usage = UsageBook(state.get("total"))
+        reader._usage = UsageBook(state.get("usage"))
         reader._last = list(state["last"]) if state.get("last") else None
         reader._replay = Replay.restore(state.get("replay"))
         reader._spawns = SpawnBook(reader._owner, reader._key_of, state.get("spawns"))
@@ -91,7 +91,7 @@ class CodexReader:
             "provider": self._provider,
             "model": self._model,
             "began": self._began,
-            "total": self._usage.total,
+            "usage": self._usage.save(),
             "last": self._last,
             "replay": self._replay.save(),
             "spawns": self._spawns.calls,
@@ -108,6 +108,9 @@ class CodexReader:
         opening = self._open(kind, payload, at)
         found: list[Record] = []
         copied = not opening and self._replay.copied(kind, payload, at)
+        if kind == "token_usage_record" and (owner := text_of(payload.get("thread_id"))) is not None:
+            copied = owner != self._thread
+            self._replay.going = self._replay.going and copied
         if kind == "session_meta":
             self._meta(payload, bool(opening), found)
         elif kind == "response_item":
@@ -118,6 +121,10 @@ class CodexReader:
             self._turn_context(payload, found)
         elif kind == "compacted":
             self._compacted(payload, at, self._speech.uid(data, at), found)
+        elif kind == "token_usage_record":
+            self._count(self._usage.record(payload), at, found)
+            if not found:
+                found.append(Raw(kind, "tells no usage"))
         elif isinstance(kind, str):
             found.append(Raw(kind[:80], NOT_FOR_US if kind in LINES else "unknown record type"))
         else:
@@ -207,7 +214,15 @@ class CodexReader:
     # Compactions.
 
     def _compacted(self, payload: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+        record = payload.get("latest_token_usage_record")
+        latest = self._usage.record(record, again=True) if isinstance(record, dict) else None
+        if latest is not None and record.get("thread_id") == self._thread:
+            self._count(latest, at, found)
         before = self._last[4] if self._last is not None else None
+        if latest is not None:
+            # What the compaction itself was given was all of the context; what it said of it was not.
+            compacted = bool(latest.key) and latest.key == text_of(payload.get("compaction_response_id"))
+            before = latest.prompt if compacted else latest.prompt + latest.output
         found.append(Compaction(self._owner, uid, "auto", at, before))
         found.append(Summary(self._owner, uid and f"{uid}:summary", items.stands_in(payload), at))
         self._speech.reply_ended()
@@ -255,7 +270,13 @@ class CodexReader:
             found.append(Agent(self._owner, context_limit=window))
         usage = self._usage.take(info)
         if usage is None:
-            found[:] = [Skipped("repeats a token count")]
+            found.append(Skipped("repeats a token count"))
+            return
+        self._count(usage, at, found)
+
+    def _count(self, usage: Usage | None, at: float | None, found: list[Record]) -> None:
+        """A call that is new."""
+        if usage is None:
             return
         key = f"{self._thread}:{usage.key}" if usage.key else ""
         figures = [usage.input, usage.output, usage.cached, usage.written]

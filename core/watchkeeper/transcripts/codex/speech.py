@@ -124,8 +124,8 @@ class Speech:
         if not content:
             found.append(Raw("response_item/message", "a message without content"))
             return
-        texts = [block["text"].lstrip() for block in content if block["type"] == "text"]
-        injected = item.get("role") != "user" or (bool(texts) and all(text.startswith(items.INJECTED) for text in texts))
+        texts = [block["text"] for block in content if block["type"] == "text"]
+        injected = item.get("role") != "user" or (bool(texts) and all(map(items.is_injected, texts)))
         self._asks = not injected
         self._heard(content, at, uid, found, injected=injected)
 

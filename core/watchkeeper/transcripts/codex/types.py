@@ -1,21 +1,22 @@
-"""The types of record in Codex's logs, as seen from the first (2025-05, without an envelope) up to version 0.146."""
+"""The types of record in Codex's logs, as seen from the first (2025-05, without an envelope) up to version 0.162."""
 
 from __future__ import annotations
 
 LINES = frozenset(
     {
-        "compacted", "event_msg", "inter_agent_communication", "inter_agent_communication_metadata", "response_item",
-        "session_meta", "token_usage_record", "turn_context", "world_state",
+        "compacted", "event_msg", "inter_agent_communication", "inter_agent_communication_metadata", "realtime_item",
+        "response_item", "retained_context", "security_risk_score", "session_meta", "token_usage_record", "turn_context",
+        "world_state",
     }
 )  # fmt: skip
 """`type` of a line, from version 0.32 on."""
 
 ITEMS = frozenset(
     {
-        "additional_tools", "agent_message", "compaction", "compaction_summary", "context_compaction", "custom_tool_call",
-        "custom_tool_call_output", "function_call", "function_call_output", "ghost_snapshot", "image_generation_call",
-        "local_shell_call", "local_shell_call_output", "mcp_tool_call_output", "message", "reasoning", "tool_search_call",
-        "tool_search_output", "web_search_call",
+        "additional_tools", "agent_message", "compaction", "compaction_summary", "configuration_update",
+        "context_compaction", "custom_tool_call", "custom_tool_call_output", "function_call", "function_call_output",
+        "ghost_snapshot", "image_generation_call", "local_shell_call", "local_shell_call_output", "mcp_tool_call_output",
+        "message", "reasoning", "tool_search_call", "tool_search_output", "web_search_call",
     }
 )  # fmt: skip
 """`type` of a response item; in the oldest logs, of a line."""
