@@ -17,10 +17,10 @@ sessions need not ask each of a common word's hits.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
 from typing import Any
 
 from watchkeeper.store import database
@@ -195,8 +195,12 @@ def _next_texts(connection: Connection, through: int, most_messages: int, most_c
 def _add(connection: Connection, texts: list[_Text]) -> None:
     """Texts above the high-water, in ids' order, into their parts."""
     existing = set(parts(connection))
-    for number, rows in groupby(texts, lambda row: row[0] // PART_MESSAGES):
-        of_part = list(rows)
+    first = 0
+    while first < len(texts):
+        number = texts[first][0] // PART_MESSAGES
+        end = bisect_left(texts, ((number + 1) * PART_MESSAGES,), first)
+        of_part = texts[first:end] if first or end < len(texts) else texts
+        first = end
         _note_sessions(connection, number, of_part)
         name = part_name(number)
         if number not in existing:

@@ -25,7 +25,7 @@ _CJK = re.compile(
     "\U00020000-\U0003134f]+"
 )
 _ASCII = bytes(range(128))
-_BLOB_CHARACTERS = 256
+_BLOB_CHARACTERS = 1_024
 _BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
 """Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
 
@@ -41,9 +41,12 @@ def words_of(content: Any) -> str:
 
 
 def _words_of(content: Any) -> str:
-    found: list[str] = []
-    _gather(content, found)
-    text = found[0] if len(found) == 1 else "\n".join(found)
+    if isinstance(content, str):
+        text = content
+    else:
+        found: list[str] = []
+        _gather(content, found)
+        text = found[0] if len(found) == 1 else "\n".join(found)
     if len(text) < _BLOB_CHARACTERS:
         return text
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
@@ -91,19 +94,17 @@ def _gather(value: Any, found: list[str]) -> None:
     elif isinstance(value, list):
         for block in value:
             if isinstance(block, dict):
-                _gather_block(block, found)
+                # Most blocks by far, without the names that none of them has.
+                if len(block) == 2 and block.get("type") == "text" and isinstance(text := block.get("text"), str):
+                    found.append(text)
+                else:
+                    _gather_block(block, found)
             elif isinstance(block, str):
                 found.append(block)
 
 
 def _gather_block(block: dict[Any, Any], found: list[str]) -> None:
     kind = block.get("type")
-    if kind == "text":
-        # Most blocks by far, without the names that none of them has.
-        text = block.get("text")
-        if isinstance(text, str) and len(block) == 2:
-            found.append(text)
-            return
     if kind == "tool_use" or kind == "server_tool_use":
         _add_leaves(block.get("input"), found)
     elif kind == "document":
@@ -125,7 +126,7 @@ def _add_leaves(value: Any, found: list[str]) -> None:
         for one in value.values():
             if isinstance(one, str):
                 found.append(one)
-            elif isinstance(one, dict | list):
+            elif isinstance(one, dict) or isinstance(one, list):  # noqa: SIM101 - "dict | list" is made anew each time
                 found.extend(_leaves(one))
     else:
         found.extend(_leaves(value))

@@ -16,8 +16,8 @@ from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelC
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 
-ANCHORS = frozenset({Message, Compaction, Summary, Rewind, Failure})
-"""Records by which a line is recognised: by the first of them."""
+_ANCHORS = frozenset({Compaction, Summary, Rewind, Failure})
+"""Records by which a line is recognised, besides messages: by the first of them."""
 _BESIDE = frozenset({Rewind, Failure})
 """Those that have no id where a message beside them has one."""
 
@@ -72,20 +72,30 @@ class Batch:
         """Ask at once what of these groups is here already: one question costs as much as one record's."""
         anchors: list[Anchor] = []
         keys: list[str] = []
-        kinds = {kind: f"{program}/{kind.__name__}" for kind in ANCHORS}
+        fresh: list[int] = []
+        records, said = self.records, f"{program}/Message"
         for _, data, group in groups:
             anchor: Anchor = _NO_ANCHOR
             for record in group:
                 kind = type(record)
-                if kind is ModelCall:
-                    keys.append(record.key)  # type: ignore[union-attr]
-                elif anchor is _NO_ANCHOR and kind in kinds and (kind not in _BESIDE or record.uid):  # type: ignore[union-attr]
+                if kind is Message:
+                    if anchor is not _NO_ANCHOR:
+                        continue
+                    digest = record_digest(record[4], said, record[1] or line_id(session, data))  # type: ignore
+                elif kind is ModelCall:
+                    keys.append(record[1])  # type: ignore
+                    continue
+                elif kind not in _ANCHORS or anchor is not _NO_ANCHOR or (kind in _BESIDE and not record.uid):  # type: ignore[union-attr]
+                    continue
+                else:
                     uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
-                    anchor = (record_digest(record.at, kinds[kind], uid), record)  # type: ignore[union-attr]
+                    digest = record_digest(record.at, f"{program}/{kind.__name__}", uid)  # type: ignore[union-attr]
+                anchor = (digest, record)
+                if digest not in records:
+                    records[digest] = None
+                    fresh.append(digest)
             anchors.append(anchor)
-        fresh = [digest for digest, _ in anchors if digest and digest not in self.records]
-        self.records.update(dict.fromkeys(fresh))
-        self.records.update(rows.find_records(self.cursor, fresh))
+        records.update(rows.find_records(self.cursor, fresh))
         self.stored_calls.update(
             rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key and key not in self.calls])
         )

@@ -11,7 +11,7 @@ IMAGE_TOKENS = 1_500
 
 def message_tokens(content: Any, size: int) -> int:
     """Tokens of a message whose JSON text has `size` bytes."""
-    opaque, images = _opaque(content, 0)
+    opaque, images = _opaque(content, 0) if isinstance(content, list) else (0, 0)
     return max(1, (size - opaque) // BYTES_PER_TOKEN + images * IMAGE_TOKENS)
 
 
@@ -20,19 +20,17 @@ def text_tokens(text: str) -> int:
     return max(1, len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
 
-def _opaque(content: Any, depth: int) -> tuple[int, int]:
+def _opaque(blocks: list[Any], depth: int) -> tuple[int, int]:
     """Bytes that no model reads as text, and how many images they are."""
     found, images = 0, 0
-    if not isinstance(content, list) or depth > 3:
-        return 0, 0
-    for block in content:
+    for block in blocks:
         if not isinstance(block, dict):
             continue
         inside = block.get("content")
-        if type(inside) is list:
+        if type(inside) is list and depth < 3:
             inner = _opaque(inside, depth + 1)
             found, images = found + inner[0], images + inner[1]
-        if _TELLING.isdisjoint(block):
+        if not ("signature" in block or "source" in block or "data" in block):
             continue
         source = block.get("source")
         data = source.get("data") if isinstance(source, dict) else block.get("data")
@@ -42,7 +40,3 @@ def _opaque(content: Any, depth: int) -> tuple[int, int]:
         if isinstance(signature, str):
             found += len(signature)
     return found, images
-
-
-_TELLING = frozenset({"source", "data", "signature"})
-"""Fields that may hold what no model reads as text; most blocks have none of them."""

@@ -99,25 +99,30 @@ class OpenLog:
         chunk = self._first(again, bool(reread))
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
-        suspects, number = self._suspects, chunk.line
+        suspects, number, taken, add = self._suspects, chunk.line, 0, chunk.groups.append
         for data, line_end, line_size, ended in lines.read_lines(file, start):
-            if open_end and not data and ended:
-                # The newline of a last line that was whole without it.
-                open_end, place = False, line_end
-                continue
-            if not ended and (line_size > lines.LONGEST_LINE or parse(data) is None):
-                chunk.waiting, open_end = True, False
-                break
-            open_end, place = not ended, line_end
+            if open_end or not ended:
+                if open_end and not data and ended:
+                    # The newline of a last line that was whole without it.
+                    open_end, place = False, line_end
+                    continue
+                if not ended and (line_size > lines.LONGEST_LINE or parse(data) is None):
+                    chunk.waiting, open_end = True, False
+                    break
+                open_end = not ended
+            place = line_end
             if suspects(data):
                 data = self._redactor.line(data)
-            chunk.line = number = number + 1
-            chunk.groups.append((number, data, _feed(reader, number, data, line_size)))
-            chunk.bytes += line_size + 1
-            if chunk.bytes >= size:
+            number += 1
+            add((number, data, _feed(reader, number, data, line_size)))
+            taken += line_size + 1
+            if taken >= size:
                 # Before its end, a file's row must not look like the whole file's.
+                chunk.line, chunk.bytes = number, taken
                 yield _ended(chunk, file, place, reader, open_end, (place, 0.0), reread)
                 chunk = chunk.next()
+                taken, add = 0, chunk.groups.append
+        chunk.line, chunk.bytes = number, taken
         yield _ended(chunk, file, place, reader, open_end, (found.size, found.modified_at), reread if place < reread else 0)
 
     def _pulled(self, mark: tuple[int, float], size: int) -> Iterator[Chunk]:

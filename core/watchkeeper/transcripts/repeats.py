@@ -26,21 +26,23 @@ def says_the_same(batch: Batch, record: Any, agent: AgentFold, agent_id: str, se
     return agent_id != agent.id and stored is not None and _is_part(record.content, json.loads(stored))
 
 
-def was_said(batch: Batch, record: Any, agent: AgentFold) -> int | None:
-    """The `seq` of the message that a new record repeats, if it does.
+def may_repeat(record: Any, agent: AgentFold) -> bool:
+    """Whether a new record is worth asking `was_said` of.
 
     A log that is resumed by another version may begin with what was said last, under new ids and with the times that it had.
     """
-    if type(record) is not Message or record.at is None or agent.last_at is None:
-        return None
-    if record.at >= agent.last_at - BACK_SECONDS and not agent.repeating:
-        return None
+    at, last = record.at, agent.last_at
+    return at is not None and last is not None and (agent.repeating or at < last - BACK_SECONDS) and type(record) is Message
+
+
+def was_said(batch: Batch, record: Message, agent: AgentFold) -> int | None:
+    """The `seq` of the message that a new record repeats, if it does; asked where it `may_repeat` one."""
     if agent.said_at is None:
         agent.said_at = {}
         times = rows.message_times(batch.cursor, agent.id, 1)
         for seq, at in [*times, *((row[1], row[6]) for row in batch.into["messages"] if row[0] == agent.id)]:
             agent.said_at.setdefault(at, []).append(seq)
-    for seq in agent.said_at.get(record.at, ()):
+    for seq in agent.said_at.get(record.at or 0.0, ()):
         stored = batch.text_of(agent.id, seq)
         if stored is not None and (stored == write(record.content)[0] or _is_part(record.content, json.loads(stored))):
             agent.repeating = True

@@ -37,7 +37,7 @@ from watchkeeper.transcripts.records import (
     ToolCall,
     ToolResult,
 )
-from watchkeeper.transcripts.repeats import says_the_same, was_said
+from watchkeeper.transcripts.repeats import may_repeat, says_the_same, was_said
 from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
@@ -58,6 +58,7 @@ class SessionFold:
         self._cursor = batch.cursor
         self._live = batch.live
         self._now = batch.now
+        self._latest = batch.now + _AHEAD_SECONDS
         self.written_at = 0.0
         """When its log was last written to, where that is known."""
         self._agents: dict[str, AgentFold] = {}
@@ -93,8 +94,9 @@ class SessionFold:
         self.changed = True
         seen: bool | None = False
         outcome: Raw | Skipped | None = None
-        if anchor[0]:
-            seen = self._known(anchor[1], data, anchor[0])
+        digest, first = anchor
+        if digest:
+            seen = self._known(first, data, digest)
             if seen:
                 outcome = _REPEATED
         for record in group:
@@ -103,7 +105,8 @@ class SessionFold:
                 if not seen:
                     self._message(record)  # type: ignore[arg-type]
             elif kind is ModelCall:
-                self._spending.take(self.agent(record.agent), record, counts=seen is False)  # type: ignore
+                key = record[0]
+                self._spending.take(self._agents.get(key) or self.agent(key), record, counts=seen is False)  # type: ignore
             elif (handler := _HANDLERS.get(kind)) is not None:
                 if seen is False or (seen is None and kind in _KEPT_IN_REPLAYS):
                     handler(self, record)
@@ -119,11 +122,11 @@ class SessionFold:
         """Whether a record is here already (True), is another session's as well (None), or is new."""
         if self._at is None and record.at is not None:
             self._time(record.at)  # the agent was made by then
-        agent = self.agent(record.agent)
+        agent = self._agents.get(record.agent) or self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
         found = self.batch.records[digest]
         if found is None:
-            said = was_said(self.batch, record, agent)
+            said = was_said(self.batch, record, agent) if may_repeat(record, agent) else None
             self.batch.remember(digest, agent.id, said or seq)
             return said is not None
         if self._is_mine(found[0]):
@@ -153,15 +156,17 @@ class SessionFold:
         return False
 
     def _time(self, at: float | None) -> float:
-        if at is None or at > self._now + _AHEAD_SECONDS:
-            at = self._at if self._at is not None else self._some_time()
+        before = self._at
+        if at is None or at > self._latest:
+            at = before if before is not None else self._some_time()
         row = self.row
         later = at - row["last_active"]
         if later > 0:
-            if later <= 300.0 and self._at is not None:
+            if later <= 300.0 and before is not None:
                 row["hosted_seconds"] += later
             row["last_active"] = at
-        if at < row["created_at"] or not row["created_at"]:
+        created = row["created_at"]
+        if at < created or not created:
             row["created_at"] = at
         self._at = at
         return at
@@ -257,17 +262,18 @@ class SessionFold:
     # What an agent said and did.
 
     def _message(self, record: Message) -> None:
-        at = self._time(record.at)
-        agent = self.agent(record.agent)
+        key, _, role, content, told_at, call_key, injected = record
+        at = self._time(told_at)
+        agent = self._agents.get(key) or self.agent(key)
         agent.touch(at)
-        self.say(agent, record.role, record.content, at)
+        self.say(agent, role, content, at)
         row = agent.row
         if self._live:
             row["status"] = "working"
-        if record.role == "assistant":
-            agent.take_call(record.call_key)
-        elif not record.injected and (not row["current_goal"] or (agent.key == MAIN and not self.row["goal"])):
-            said = goal_of(record.content)
+        if role == "assistant":
+            agent.take_call(call_key)
+        elif not injected and (not row["current_goal"] or (agent.key == MAIN and not self.row["goal"])):
+            said = goal_of(content)
             if said:
                 row["current_goal"] = row["current_goal"] or said
                 if agent.key == MAIN and not self.row["goal"]:
@@ -286,36 +292,36 @@ class SessionFold:
         self.batch.indexed.append((self.id, indexed_text(content)))
 
     def _tool_call(self, record: ToolCall) -> None:
-        agent = self.agent(record.agent)
-        at = record.at if record.at is not None else agent.row["last_active"]
-        self.ids["tool_calls"] += 1
+        key, tool_use_id, name, at = record
+        agent = self._agents.get(key) or self.agent(key)
         row = agent.row
+        call_id = self.ids["tool_calls"] = self.ids["tool_calls"] + 1
         call = [
-            self.ids["tool_calls"], self.id, row["id"], row["turn"], agent.position, row["last_seq"], record.id, record.name,
-            "running" if self._live else "unknown", None, 0, at, None,
+            call_id, self.id, agent.id, row["turn"], agent.position, row["last_seq"], tool_use_id, name,
+            "running" if self._live else "unknown", None, 0, row["last_active"] if at is None else at, None,
         ]  # fmt: skip
         agent.position += 1
         agent.changed = True
-        agent.new_calls[record.id] = call
+        agent.new_calls[tool_use_id] = call
         self.into["tool_calls"].append(call)
 
     def _tool_result(self, record: ToolResult) -> None:
-        agent = self.agent(record.agent)
-        at = record.at if record.at is not None else agent.row["last_active"]
-        failed = int(record.status in ("error", "denied"))
-        call = agent.new_calls.pop(record.id, None)
+        key, tool_use_id, status, told_at, preview = record
+        agent = self._agents.get(key) or self.agent(key)
+        at = agent.row["last_active"] if told_at is None else told_at
+        failed = int(status == "error" or status == "denied")
+        call = agent.new_calls.pop(tool_use_id, None)
         if call is not None:
-            call[8:11] = record.status, agent.row["last_seq"], failed
+            call[8:11] = status, agent.row["last_seq"], failed
             call[12] = at
             call_id, name, began = call[0], call[7], call[11]
-        elif record.id in agent.open_calls:
-            call_id, name, began = agent.open_calls.pop(record.id)
-            self.into["tool_results"].append((record.status, agent.row["last_seq"], failed, at, call_id))
+        elif tool_use_id in agent.open_calls:
+            call_id, name, began = agent.open_calls.pop(tool_use_id)
+            self.into["tool_results"].append((status, agent.row["last_seq"], failed, at, call_id))
         else:
             return  # the call was lost, or another agent's; the result stands in its message
-        took = round(max(0.0, at - began), 3)
-        preview = record.preview[:_PREVIEW_CHARS]
-        self.event(f"tool.{record.status}", agent, at, tool=name, call=call_id, seconds=took, preview=preview)
+        took = round(at - began, 3) if at > began else 0.0
+        self.event(f"tool.{status}", agent, at, tool=name, call=call_id, seconds=took, preview=preview[:_PREVIEW_CHARS])
 
     def _plan(self, record: Plan) -> None:
         owner = self.agent(record.plan)
@@ -357,10 +363,8 @@ class SessionFold:
 
     def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
         """One event of the session's log."""
-        self.row["event_seq"] += 1
-        self.into["events"].append(
-            (self.id, self.row["event_seq"], at, kind, agent.id, task_id or "", write_bytes(data).decode())
-        )
+        seq = self.row["event_seq"] = self.row["event_seq"] + 1
+        self.into["events"].append((self.id, seq, at, kind, agent.id, task_id or "", write_bytes(data).decode()))
 
     # Writing.
 

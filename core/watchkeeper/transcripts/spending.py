@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from watchkeeper.store import transcripts as rows
@@ -13,6 +16,8 @@ _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_t
 """Columns of running totals; `ModelCall` holds the same at 3 to 6."""
 
 _LARGE_WINDOW = 1_000_000
+
+_agent_of: Callable[[OpenCall], AgentFold] = attrgetter("agent")
 
 
 class Spending:
@@ -31,40 +36,43 @@ class Spending:
     def take(self, agent: AgentFold, record: ModelCall, *, counts: bool) -> None:
         """One logging of a call. `counts` is False where the message that it came with was here already: without a key,
         it is then taken for a repetition."""
-        batch = self._batch
-        if record.key:
-            known = batch.calls.get(record.key)
+        batch, key, row = self._batch, record.key, agent.row
+        if key:
+            known = batch.calls.get(key)
             if known is not None:
                 if known.session_id == self._session_id:
                     self._raise_open(known, record)
                 return
-            stored = batch.stored_calls.get(record.key)
+            stored = batch.stored_calls.get(key)
             if stored is not None:
                 self._raise_stored(stored, agent, record)
                 return
         elif not counts:
             return
-        batch.ids["model_calls"] += 1
-        at = record.at if record.at is not None else agent.row["last_active"]
-        call = OpenCall(batch.ids["model_calls"], self._session_id, agent, agent.row["turn"], record, at, at)
+        number = batch.ids["model_calls"] = batch.ids["model_calls"] + 1
+        at = record.at
+        if at is None:
+            at = row["last_active"]
+        call = OpenCall(number, self._session_id, agent, row["turn"], record, at, at)
         self._calls.append(call)
-        if record.key:
-            batch.calls[record.key] = call
+        if key:
+            batch.calls[key] = call
         agent.changed = True
-        agent.row["model"] = record.model
+        row["model"] = record.model
         self._note_context(agent, record)
 
     def _note_context(self, agent: AgentFold, call: ModelCall) -> None:
         """What a call's figures say of its agent's context."""
+        fresh, output, read, written = call[3:7]
+        row = agent.row
         if self._batch.live and call.stop_reason == "end_turn":
-            agent.row["status"] = "idle" if agent.key == MAIN else "done"
-        prompt = call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
+            row["status"] = "idle" if agent.key == MAIN else "done"
+        prompt = fresh + read + written
         if not prompt:
             return
-        row = agent.row
-        row["context_tokens"] = prompt + call.output_tokens
-        if row["context_tokens"] > row["context_limit"]:
-            row["context_limit"] = max(_LARGE_WINDOW if row["context_limit"] == WINDOW else 0, row["context_tokens"])
+        context = row["context_tokens"] = prompt + output
+        if context > row["context_limit"]:
+            row["context_limit"] = max(_LARGE_WINDOW if row["context_limit"] == WINDOW else 0, context)
         if agent.compaction is not None:
             self._batch.into["tokens_after"].append((prompt, agent.compaction))
             agent.compaction = None
@@ -108,27 +116,39 @@ class Spending:
 
     def settle(self) -> None:
         """Price what is new, add it up, and have it written."""
-        into, pricing, session = self._batch.into, self._batch.pricing, self._row
-        model_calls, call_keys = into["model_calls"], into["call_keys"]
-        for call in self._calls:
-            record, agent = call.figures, call.agent
-            cost = pricing(record)
-            _, key, model, fresh, output, read, written, _, exact, stop_reason, _, latency, request_id, _ = record
-            usd = cost.usd
-            model_calls.append(
-                (call.id, self._session_id, agent.id, call.turn, model, stop_reason, fresh, output, read, written, int(exact),
-                 usd, str(cost.status), call.began, latency or max(0.0, call.ended - call.began), key or request_id)
-            )  # fmt: skip
-            if key:
-                call_keys.append((rows.call_digest(key), call.id))
-            for row in (session, agent.row):
-                row["input_tokens"] += fresh
-                row["output_tokens"] += output
-                row["cache_read_tokens"] += read
-                row["cache_write_tokens"] += written
-                row["model_calls"] += 1
+        into, pricing, session_id = self._batch.into, self._batch.pricing, self._session_id
+        add, add_key, digest = into["model_calls"].append, into["call_keys"].append, rows.call_digest
+        for agent, calls in groupby(self._calls, _agent_of):
+            agent_id, count, unpriced = agent.id, 0, 0
+            fresh_sum = output_sum = read_sum = written_sum = 0
+            costs: list[float] = []
+            for call in calls:
+                record = call.figures
+                cost = pricing(record)
+                _, key, model, fresh, output, read, written, _, exact, stop_reason, _, latency, request_id, _ = record
+                usd, began = cost.usd, call.began
+                add(
+                    (call.id, session_id, agent_id, call.turn, model, stop_reason, fresh, output, read, written, int(exact),
+                     usd, str(cost.status), began, latency or max(0.0, call.ended - began), key or request_id)
+                )  # fmt: skip
+                if key:
+                    add_key((digest(key), call.id))
+                count += 1
+                fresh_sum += fresh
+                output_sum += output
+                read_sum += read
+                written_sum += written
                 if usd is not None:
-                    row["cost_usd"] = (row["cost_usd"] or 0.0) + usd
+                    costs.append(usd)
                 elif fresh or output or read or written:
-                    row["unpriced_calls"] += 1
+                    unpriced += 1
+            for row in (self._row, agent.row):
+                row["input_tokens"] += fresh_sum
+                row["output_tokens"] += output_sum
+                row["cache_read_tokens"] += read_sum
+                row["cache_write_tokens"] += written_sum
+                row["model_calls"] += count
+                row["unpriced_calls"] += unpriced
+                if costs:
+                    row["cost_usd"] = sum(costs, row["cost_usd"] or 0.0)
         self._calls = []

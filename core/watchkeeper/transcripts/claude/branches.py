@@ -27,10 +27,12 @@ class BranchBook:
 
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
         """Count the message that a line became, and put before it that it takes others back, if it does."""
-        message = found[0] if found else None
-        if type(message) is not Message:  # behind a session's or an agent's beginning, or none at all
-            message = next((each for each in found if type(each) is Message), None)
-        if message is None or message.agent != owner:
+        for message in found:  # mostly the first; behind a session's or an agent's beginning, or none at all
+            if type(message) is Message:
+                break
+        else:
+            return
+        if message.agent != owner:
             return
         if message.role == "user" and _is_prompt(record, message):
             parent = text_of(record.get("parentUuid")) or ""

@@ -60,6 +60,9 @@ class ClaudeReader:
         self._agents = AgentBook(agent)
         self._plans = PlanBook()
         self._branches = BranchBook()
+        self._last_usage: dict[str, Any] = {}
+        self._last_call: ModelCall | None = None
+        """What that usage was read as: each block of a reply has all of it."""
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
@@ -132,8 +135,9 @@ class ClaudeReader:
 
     def _assistant(self, record: dict[str, Any], found: list[Record]) -> None:
         message = record.get("message")
-        content = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(message, dict) or not isinstance(content, list | str):
+        content: Any = message.get("content") if isinstance(message, dict) else None
+        in_blocks = isinstance(content, list)
+        if not isinstance(message, dict) or not (in_blocks or isinstance(content, str)):
             found.append(Raw("assistant", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
@@ -151,13 +155,34 @@ class ClaudeReader:
             if failed or record.get("error"):
                 found.append(Failure(agent, "error", said or "an API error", at))
         elif isinstance(usage := message.get("usage"), dict):
-            found.append(_model_call(agent, key, model, usage, message.get("stop_reason"), at, request))
+            found.append(self._model_call(agent, key, model, usage, message.get("stop_reason"), at, request))
         if record.get("isAbortedMidStream") is True:
             found.append(Failure(agent, "interrupted", "the reply was broken off", at))
-        if isinstance(content, list):
+        if in_blocks:
             for place, block in enumerate(content):
                 if isinstance(block, dict) and block.get("type") == "tool_use":
                     self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
+
+    def _model_call(
+        self,
+        agent: str,
+        key: str,
+        model: str | None,
+        usage: dict[str, Any],
+        stop_reason: Any,
+        at: float | None,
+        request: str | None,
+    ) -> ModelCall:
+        last = self._last_call
+        if (
+            last is not None
+            and (last[1], last[9], last[0], last[2]) == (key, stop_reason, agent, _model_ref(model))
+            and self._last_usage == usage
+        ):
+            return _new(ModelCall, (*last[:10], at, *last[11:]))
+        call = self._last_call = _model_call(agent, key, model, usage, stop_reason, at, request)
+        self._last_usage = usage
+        return call
 
     def _tool_use(self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]) -> None:
         name = text_of(block.get("name")) or "?"
@@ -179,8 +204,9 @@ class ClaudeReader:
 
     def _user(self, record: dict[str, Any], found: list[Record]) -> None:
         message = record.get("message")
-        content = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(content, list | str):
+        content: Any = message.get("content") if isinstance(message, dict) else None
+        in_blocks = isinstance(content, list)
+        if not (in_blocks or isinstance(content, str)):
             found.append(Raw("user", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
@@ -192,13 +218,11 @@ class ClaudeReader:
             return
         found.append(_new(Message, (agent, uid, "user", content, at, "", record.get("isMeta") is True)))
         outcome = record.get("toolUseResult")
-        results = 0
-        if isinstance(content, list):
+        if in_blocks:
             for block in content:
                 if not isinstance(block, dict):
                     continue
                 if block.get("type") == "tool_result":
-                    results += 1
                     self._tool_result(agent, record, block, outcome, at, found)
                 elif _is_interruption(block.get("text")):
                     found.append(Failure(agent, "interrupted", str(block["text"]), at))
@@ -287,7 +311,7 @@ class ClaudeReader:
 def _uid(record: dict[str, Any]) -> str:
     """A record's id; of one that a fork copied, the id that it had in the session that was forked."""
     fork = record.get("forkedFrom")
-    original = text_of(fork.get("messageUuid")) if isinstance(fork, dict) else None
+    original = text_of(fork.get("messageUuid")) if fork is not None and isinstance(fork, dict) else None
     return original or text_of(record.get("uuid")) or ""
 
 
@@ -300,7 +324,7 @@ def _model_call(
         hour, short = count_of(kinds.get("ephemeral_1h_input_tokens")), count_of(kinds.get("ephemeral_5m_input_tokens"))
     written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
     ended = text_of(stop_reason)
-    dearer = not _DEARER.isdisjoint(usage) and _costs_more(usage)
+    dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(usage)
     return _new(
         ModelCall,
         (
@@ -328,9 +352,6 @@ def _model_ref(model: str | None) -> str:
     if model is None:
         return "unknown"
     return f"{'aws' if 'anthropic.' in model else 'google' if '@' in model else 'anthropic'}/{model}"
-
-
-_DEARER = frozenset({"server_tool_use", "speed", "service_tier"})
 
 
 def _costs_more(usage: dict[str, Any]) -> bool:
