@@ -191,7 +191,7 @@ def test_of_a_giant_message_head_and_tail_are_found(library: Library, ready: Cal
 
 def test_long_runs_of_base64_are_no_words(library: Library, ready: Callable[[], None]) -> None:
     agent = library.session("s1")
-    library.say(agent, "before " + "kraken" * 100 + " after " + "a" * 64)
+    library.say(agent, "before " + "kraken" * 200 + " after " + "a" * 64)
     ready()
     assert seqs(library, "kraken") == []
     assert seqs(library, "before after") == [1]

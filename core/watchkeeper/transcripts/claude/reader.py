@@ -7,11 +7,11 @@ compaction dropped still stands in it.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 from watchkeeper.transcripts.claude.agents import AgentBook
 from watchkeeper.transcripts.claude.branches import BranchBook
+from watchkeeper.transcripts.claude.calls import CallBook
 from watchkeeper.transcripts.claude.plans import PlanBook
 from watchkeeper.transcripts.claude.shape import parse_entry
 from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING, SPAWNING_TOOLS, SYNTHETIC
@@ -23,7 +23,6 @@ from watchkeeper.transcripts.records import (
     Compaction,
     Failure,
     Message,
-    ModelCall,
     Raw,
     Record,
     Session,
@@ -60,9 +59,7 @@ class ClaudeReader:
         self._agents = AgentBook(agent)
         self._plans = PlanBook()
         self._branches = BranchBook()
-        self._last_usage: dict[str, Any] = {}
-        self._last_call: ModelCall | None = None
-        """What that usage was read as: each block of a reply has all of it."""
+        self._calls = CallBook()
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
@@ -155,34 +152,13 @@ class ClaudeReader:
             if failed or record.get("error"):
                 found.append(Failure(agent, "error", said or "an API error", at))
         elif isinstance(usage := message.get("usage"), dict):
-            found.append(self._model_call(agent, key, model, usage, message.get("stop_reason"), at, request))
+            found.append(self._calls.call(agent, key, model, usage, message.get("stop_reason"), at, request))
         if record.get("isAbortedMidStream") is True:
             found.append(Failure(agent, "interrupted", "the reply was broken off", at))
         if in_blocks:
             for place, block in enumerate(content):
                 if isinstance(block, dict) and block.get("type") == "tool_use":
                     self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
-
-    def _model_call(
-        self,
-        agent: str,
-        key: str,
-        model: str | None,
-        usage: dict[str, Any],
-        stop_reason: Any,
-        at: float | None,
-        request: str | None,
-    ) -> ModelCall:
-        last = self._last_call
-        if (
-            last is not None
-            and (last[1], last[9], last[0], last[2]) == (key, stop_reason, agent, _model_ref(model))
-            and self._last_usage == usage
-        ):
-            return _new(ModelCall, (*last[:10], at, *last[11:]))
-        call = self._last_call = _model_call(agent, key, model, usage, stop_reason, at, request)
-        self._last_usage = usage
-        return call
 
     def _tool_use(self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]) -> None:
         name = text_of(block.get("name")) or "?"
@@ -313,52 +289,6 @@ def _uid(record: dict[str, Any]) -> str:
     fork = record.get("forkedFrom")
     original = text_of(fork.get("messageUuid")) if fork is not None and isinstance(fork, dict) else None
     return original or text_of(record.get("uuid")) or ""
-
-
-def _model_call(
-    agent: str, key: str, model: str | None, usage: dict[str, Any], stop_reason: Any, at: float | None, request: str | None
-) -> ModelCall:
-    kinds = usage.get("cache_creation")
-    hour = short = 0
-    if isinstance(kinds, dict):
-        hour, short = count_of(kinds.get("ephemeral_1h_input_tokens")), count_of(kinds.get("ephemeral_5m_input_tokens"))
-    written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
-    ended = text_of(stop_reason)
-    dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(usage)
-    return _new(
-        ModelCall,
-        (
-            agent,
-            key,
-            _model_ref(model),
-            count_of(usage.get("input_tokens")),
-            count_of(usage.get("output_tokens")),
-            count_of(usage.get("cache_read_input_tokens")),
-            written,
-            hour,
-            ended is not None and not dearer,
-            ended,
-            at,
-            0.0,
-            request,
-            None,
-        ),
-    )
-
-
-@lru_cache(maxsize=256)
-def _model_ref(model: str | None) -> str:
-    """`provider/model`; models that another cloud serves have names in its manner."""
-    if model is None:
-        return "unknown"
-    return f"{'aws' if 'anthropic.' in model else 'google' if '@' in model else 'anthropic'}/{model}"
-
-
-def _costs_more(usage: dict[str, Any]) -> bool:
-    """Whether list prices of tokens are not all of the cost: searches, a faster or a cheaper service."""
-    tools = usage.get("server_tool_use")
-    searched = isinstance(tools, dict) and bool(count_of(tools.get("web_search_requests")))
-    return searched or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
 
 
 def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
