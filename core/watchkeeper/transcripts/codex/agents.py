@@ -78,13 +78,9 @@ class SpawnBook:
                     )
                 )
         elif kind == "sub_agent_activity":
-            child = text_of(payload.get("agent_thread_id"))
-            if child is not None:
-                call_id = text_of(payload.get("event_id"))
-                cancelled: Ended | None = "cancelled" if payload.get("kind") == "interrupted" else None
-                started = payload.get("kind") == "started"
-                path = text_of(payload.get("agent_path"))
-                found.append(self._agent(child, call_id if started else None, at, name=path, status=cancelled))
+            self._activity(payload, text_of(payload.get("event_id")), at, found)
+        elif kind == "item_completed" and isinstance(payload.get("item"), dict):
+            self._item(payload["item"], at, found)
         elif kind == "collab_waiting_end" and isinstance(payload.get("statuses"), dict):
             for child, status in payload["statuses"].items():
                 if child and _status(status) is not None:
@@ -93,6 +89,27 @@ class SpawnBook:
             child = text_of(payload.get("receiver_thread_id"))
             if child is not None and _status(payload.get("status")) is not None:
                 found.append(Agent(self._key_of(child), at=at, status=_status(payload.get("status"))))
+
+    def _item(self, item: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """Later logs hold what was completed in place of events."""
+        if item.get("type") == "SubAgentActivity":
+            self._activity(item, text_of(item.get("id")), at, found)
+        elif item.get("type") == "CollabAgentToolCall" and isinstance(item.get("receiver_thread_ids"), list):
+            states = item.get("agents_states")
+            states = states if isinstance(states, dict) else {}
+            spawned = text_of(item.get("id")) if text_of(item.get("tool")) in SPAWNING_TOOLS else None
+            goal = text_of(item.get("prompt")) if spawned else None
+            for child in filter(None, map(text_of, item["receiver_thread_ids"])):
+                state = states.get(child)
+                status = _status(state.get("status") if isinstance(state, dict) and "status" in state else state)
+                found.append(self._agent(child, spawned, at, goal=goal, status=status))
+
+    def _activity(self, payload: dict[str, Any], call_id: str | None, at: float | None, found: list[Record]) -> None:
+        child, kind = text_of(payload.get("agent_thread_id")), payload.get("kind")
+        if child is not None:
+            path = text_of(payload.get("agent_path"))
+            started = call_id if kind == "started" else None
+            found.append(self._agent(child, started, at, name=path, status=_status(kind)))
 
     def _agent(
         self,

@@ -18,7 +18,10 @@ class OutcomeBook:
 
     def event(self, kind: str, payload: dict[str, Any]) -> None:
         """Take note of a call's end."""
-        call_id = text_of(payload.get("call_id"))
+        item = payload.get("item")
+        if kind == "item_completed" and isinstance(item, dict):
+            payload = item
+        call_id = text_of(payload.get("call_id")) or text_of(payload.get("id"))
         if call_id is None or not _failed(kind, payload):
             return
         self.failed = [*(each for each in self.failed if each != call_id), call_id][-OUTCOMES_KEPT:]
@@ -32,6 +35,8 @@ class OutcomeBook:
 
 
 def _failed(kind: str, payload: dict[str, Any]) -> bool:
+    if kind == "item_completed":
+        return payload.get("status") == "failed"
     if kind == "exec_command_end":
         return payload.get("exit_code") not in (0, None)
     if kind in ("patch_apply_end", "dynamic_tool_call_response"):

@@ -29,6 +29,17 @@ def is_injected(text: str) -> bool:
     return text.startswith(_INSTRUCTIONS) or (opening is not None and text.endswith(f"</{opening[1]}>"))
 
 
+def is_prompt(item: dict[str, Any], texts: list[str]) -> bool:
+    """Whether a message is a person's. Later versions tell of each part what it is; of others, it is told by the texts."""
+    about = item.get("internal_chat_message_metadata_passthrough")
+    kinds = about.get("content_item_kinds") if isinstance(about, dict) else None
+    if item.get("role") != "user":
+        return False
+    if isinstance(kinds, list) and kinds and all(isinstance(kind, str) and kind for kind in kinds):
+        return any(kind.startswith("user.") or kind == "unknown" for kind in kinds)
+    return not texts or not all(map(is_injected, texts))
+
+
 def blocks(content: Any) -> list[dict[str, Any]]:
     """Blocks of a message's content: a text, or a list of parts; what is not understood is shown as its JSON."""
     if isinstance(content, str):

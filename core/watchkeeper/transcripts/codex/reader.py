@@ -121,6 +121,8 @@ class CodexReader:
             self._turn_context(payload, found)
         elif kind == "compacted":
             self._compacted(payload, at, self._speech.uid(data, at), found)
+        elif kind == "inter_agent_communication":
+            self._speech.told(payload, at, self._speech.uid(data, at), found)
         elif kind == "token_usage_record":
             self._count(self._usage.record(payload), at, found)
             if not found:

@@ -12,7 +12,7 @@ from typing import Any
 from watchkeeper.transcripts.codex import items
 from watchkeeper.transcripts.codex.agents import SpawnBook, plan_items
 from watchkeeper.transcripts.codex.events import OutcomeBook
-from watchkeeper.transcripts.codex.types import ITEMS, NOT_FOR_US
+from watchkeeper.transcripts.codex.types import ITEMS, NOT_FOR_US, SAID_AGAIN
 from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.records import Message, Plan, Raw, Record, Rewind, ToolCall, ToolResult
 
@@ -45,6 +45,8 @@ class Speech:
         self._messages = int(state.get("messages", 0))
         self._asked: list[int] = list(state.get("asked", ()))
         """How many messages there were before each turn of the person."""
+        self._told: str | None = state.get("told")
+        """Id of the response item with which another agent spoke last."""
         self._asks = False
         """The line that is being read begins such a turn."""
 
@@ -56,6 +58,7 @@ class Speech:
             "same": self._same,
             "messages": self._messages,
             "asked": self._asked,
+            "told": self._told,
         }
 
     def uid(self, data: bytes, at: float | None) -> str:
@@ -110,6 +113,7 @@ class Speech:
         elif kind in ("web_search_call", "image_generation_call"):
             self._hosted(kind, item, at, uid, found)
         elif kind == "agent_message":
+            self._told = text_of(item.get("id"))
             self._heard(items.blocks(item.get("content")), at, uid, found)
         elif kind in ITEMS:
             found.append(Raw(f"response_item/{kind}", NOT_FOR_US))
@@ -125,9 +129,18 @@ class Speech:
             found.append(Raw("response_item/message", "a message without content"))
             return
         texts = [block["text"] for block in content if block["type"] == "text"]
-        injected = item.get("role") != "user" or (bool(texts) and all(map(items.is_injected, texts)))
-        self._asks = not injected
-        self._heard(content, at, uid, found, injected=injected)
+        self._asks = items.is_prompt(item, texts)
+        self._heard(content, at, uid, found, injected=not self._asks)
+
+    def told(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+        """Another agent said something, in a line of its own; a response item may have said it before."""
+        if self._told is not None and text_of(item.get("id")) == self._told:
+            found.append(Raw("inter_agent_communication", SAID_AGAIN))
+            return
+        content = item.get("content")
+        if not content and text_of(item.get("encrypted_content")):
+            content = {"type": "encrypted_content"}
+        self._heard(items.blocks(content), at, uid, found)
 
     def _say(self, content: list[dict[str, Any]], at: float | None, uid: str, found: list[Record]) -> None:
         """The model made something; a reply goes on until its tokens are counted or somebody else speaks."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from watchkeeper.transcripts.jsontext import seconds, text_of
 
 _UUID7 = re.compile(r"([0-9a-f]{8})-([0-9a-f]{4})-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_OF_THE_PROGRAM = ("subagent", "guardian_review")
 BURST_SECONDS = 1.0
 """A copied history is written at once; no model answers so soon."""
 COPYING_SECONDS = 60.0
@@ -46,10 +47,11 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
     spawn = spawn if isinstance(spawn, dict) else {}
     forked = text_of(meta.get("forked_from_id"))
     parent = text_of(spawn.get("parent_thread_id")) or text_of(meta.get("parent_thread_id"))
-    if parent is None and (kind is not None or meta.get("thread_source") == "subagent"):
-        parent = forked
-    parent = None if parent == own else parent
     root = text_of(meta.get("session_id"))
+    if parent is None and (kind is not None or meta.get("thread_source") in _OF_THE_PROGRAM):
+        # One that the program started by itself, for a review, say: its session is named, at least in later versions.
+        parent = forked or root
+    parent = None if parent == own else parent
     depth = spawn.get("depth")
     other = kind if isinstance(kind, str) else kind.get("other") if isinstance(kind, dict) else None
     return Thread(
