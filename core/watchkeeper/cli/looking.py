@@ -111,6 +111,8 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
             f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s"
             f"  {plural(agent['compactions'], 'compaction')}  {agent['retries']} retries  {plural(agent['errors'], 'error')}"
         )
+        if agent["status_reason"]:
+            click.echo(f"      {clean(agent['status_reason'], 200)}")
     waiting = [one for one in whole["approvals"] if one["status"] == "waiting"]
     for one in waiting:
         click.echo(

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from click.testing import CliRunner
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
+
+from watchkeeper.cli.exporting import export
+from watchkeeper.cli.looking import show
 
 ROW = "SELECT status, context_tokens, active_seconds, model_calls, last_seq, status_reason FROM agents WHERE parent_agent_id IS NOT NULL"
 USAGE = {"input_tokens": 6, "cache_creation_input_tokens": 250, "cache_read_input_tokens": 3_255, "output_tokens": 14}
@@ -60,3 +64,15 @@ def test_its_log_takes_the_place_of_what_was_told_in_whatever_order_they_come(
     assert found[0][5] is None
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 24)
     assert at_once.all(ROW) == other.all(ROW) == found
+
+
+def test_what_its_call_told_is_seen_where_the_session_is_looked_at(store: Store, logs: Path, tmp_path: Path) -> None:
+    _parent(logs)
+    store.run(logs)
+    told = "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call told"
+    shown = CliRunner().invoke(show, ["last", "--db", str(store.path)])
+    assert (shown.exit_code, shown.output.count(told)) == (0, 1)
+    for form in ("md", "html"):
+        file = tmp_path / f"session.{form}"
+        written = CliRunner().invoke(export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)])
+        assert (written.exit_code, file.read_text().replace("\\", "").count(told)) == (0, 1)

@@ -174,6 +174,8 @@ def _transcript(out: TextIO, connection: Connection, agent: AgentLine, clean: Cl
     out.write(f"\n### {escaped(agent.name)}\n\n")
     out.write(f"{glyph(agent.status)} {escaped(agent.status)}, {escaped(agent.role)}, {escaped(agent.model)},"
               f" {agent.messages:,} messages, {agent.spent.total:,} tokens, {duration(agent.seconds)}.\n")  # fmt: skip
+    if agent.reason:
+        out.write(f"\n{escaped(agent.reason)}\n")
     for said in transcript(connection, agent.id, clean):
         out.write(f"\n#### {said.seq} {escaped(said.role)}, {moment(said.at)}{', taken back' if said.taken_back else ''}\n")
         for piece in said.pieces:
