@@ -95,14 +95,14 @@ def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind,
         _stand_again(session, cursor, agent, at)
         return
     newest = int(agent.row["last_seq"])
-    first = max(agent.verbatim_from, newest - record.messages + 1)
+    first = max(1, newest - record.messages + 1)
     if record.first is not None:
         place = _place_of(session, cursor, agent, record.first, 1)
         if place is None:
             return
         first = place
-        if first < agent.verbatim_from:
-            _uncompact(session, cursor, agent, first)
+    if first < agent.verbatim_from:
+        _uncompact(session, cursor, agent, first)
     gone = [seq for seq in range(first, newest + 1) if seq not in agent.taken_back]
     if not gone:
         return

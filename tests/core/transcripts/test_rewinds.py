@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Log, Store, call, text
@@ -111,3 +112,31 @@ def test_what_was_taken_back_is_marked_in_what_is_exported(store: Store, logs: P
             chunks = re.findall(r'<script type="application/json" class="chunk"[^>]*>(.*?)</script>', written, re.DOTALL)
             messages = [message for chunk in chunks for message in json.loads(chunk)]
             assert [message[0] for message in messages if message[5]] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("cut", [None, 8, 10, 12])
+def test_a_turn_that_began_before_a_compaction_is_taken_back_with_it(store: Store, logs: Path, cut: int | None) -> None:
+    log = Rollout().user("one").says("a1").tokens(100, 0, 5).user("two").call("c1").output("c1").tokens(200, 0, 5)
+    log.add("compacted", {"message": "All of it.", "replacement_history": []}).says("a2").tokens(50, 0, 5)
+    log.event("thread_rolled_back", num_turns=1).user("three").says("a3")
+    path, lines = log.write(logs), log.bytes.splitlines(keepends=True)
+    if cut is not None:
+        path.write_bytes(b"".join(lines[:cut]))
+        store.run(path)
+        path.write_bytes(log.bytes)
+    store.run(path)
+    # What is in the context now: the first turn as it was said, and the third.
+    assert tuple(store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")) == ("[]", 1)
+    assert _taken_back(store) == [3, 4, 5, 6]
+    assert _context(store) == sum(row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5, 6)"))
+
+
+def test_going_back_to_before_a_compaction_undoes_it(store: Store, logs: Path) -> None:
+    log = _claude()
+    log.boundary()
+    log.summary("All of it.")
+    log.user("And on")
+    log.user("Not so", parent=log.records[1]["uuid"])
+    store.run(log.write(logs))
+    assert tuple(store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")) == ("[]", 1)
+    assert _taken_back(store) == [3, 4, 5, 6, 7, 8]
