@@ -45,6 +45,26 @@ def test_a_database_in_use_is_read_with_what_is_not_checkpointed_yet(store: Stor
         connection.close()
 
 
+def test_a_database_that_was_copied_without_its_log_says_what_is_missing(store: Store, logs: Path) -> None:
+    whole = sqlite3.connect(logs / "whole.db")
+    try:
+        whole.execute("PRAGMA journal_mode = WAL")
+        whole.execute("CREATE TABLE session (id TEXT PRIMARY KEY)")
+        whole.commit()
+        copy = logs / "opencode.db"
+        copy.write_bytes((logs / "whole.db").read_bytes())
+        report = store.run(copy)
+        said = "it holds no sessions: they may stand in its log, which is to be copied with it (opencode.db-wal)"
+        assert (report.unknown, report.left) == ([], {str(copy): said})
+    finally:
+        whole.close()
+    book, _ = simple()
+    copy.unlink()
+    book.database(logs)
+    assert store.run(copy).left == {}
+    assert store.counts()["sessions"] == 1
+
+
 def test_a_database_without_times_and_later_tables_is_read(store: Store, logs: Path) -> None:
     path = logs / "opencode-beta.db"
     connection = sqlite3.connect(path)

@@ -11,6 +11,8 @@ from watchkeeper.transcripts.opencode import second
 
 BUSY_SECONDS = 5.0
 TABLES = ("session", "session_v2", "message", "part", "todo", "session_message")
+_FORMAT_AT, _WAL = 18, b"\x02\x02"
+"""Where a database's head tells that it has a write-ahead log."""
 _NEEDED = {"session": {"id"}, "message": {"id", "session_id", "data"}, "part": {"id", "message_id", "data"}}
 
 
@@ -46,4 +48,21 @@ def is_database(path: Path) -> bool:
             columns = columns_of(connection)
     except (OSError, sqlite3.Error):
         return False
+    return _has_sessions(columns)
+
+
+def lacks_log(path: Path, head: bytes) -> bool:
+    """Whether it may be OpenCode's, by its name alone: what makes it so stands in a write-ahead log that is not here."""
+    return path.name.startswith("opencode") and head[_FORMAT_AT : _FORMAT_AT + 2] == _WAL and not is_database(path)
+
+
+def check_sessions(columns: dict[str, set[str]], path: Path) -> None:
+    """Raises:
+    OSError: no table of sessions is there.
+    """
+    if not _has_sessions(columns):
+        raise OSError(f"it holds no sessions: they may stand in its log, which is to be copied with it ({path.name}-wal)")
+
+
+def _has_sessions(columns: dict[str, set[str]]) -> bool:
     return any(all(needed <= columns[table] for table, needed in wanted.items()) for wanted in (_NEEDED, second.NEEDED))

@@ -16,7 +16,7 @@ from typing import Any
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.transcripts.jsontext import parse
 from watchkeeper.transcripts.opencode import second
-from watchkeeper.transcripts.opencode.connecting import TABLES, columns_of, connect
+from watchkeeper.transcripts.opencode.connecting import TABLES, check_sessions, columns_of, connect
 from watchkeeper.transcripts.opencode.conversation import Conversation, Group
 from watchkeeper.transcripts.opencode.partreading import Part, Stored
 from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
@@ -49,6 +49,7 @@ class DatabaseReader:
         """
         try:
             with closing(connect(self._path)) as connection:
+                check_sessions(columns_of(connection), self._path)
                 interrupted = self._state["next"] is not None
                 yield from self._pass(connection)
                 if interrupted:

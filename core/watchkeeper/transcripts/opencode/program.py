@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.transcripts.jsontext import parse, text_of
-from watchkeeper.transcripts.opencode.connecting import is_database
+from watchkeeper.transcripts.opencode.connecting import is_database, lacks_log
 from watchkeeper.transcripts.opencode.database import DatabaseReader
 from watchkeeper.transcripts.opencode.tree import Tree, TreeReader, files_in, read, session_file, stat_of
 from watchkeeper.transcripts.records import PullReader, Source
@@ -67,7 +67,7 @@ class OpenCode:
 
     def recognises(self, source: Source) -> bool:
         if source.head.startswith(SQLITE):
-            return is_database(source.path)
+            return is_database(source.path) or lacks_log(source.path, source.head)
         if source.path.suffix != ".json" or len(source.path.parents) < 3:
             return False
         above = source.path.parents[1]
