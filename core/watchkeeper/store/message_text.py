@@ -28,6 +28,10 @@ _ASCII = bytes(range(128))
 _BLOB_CHARACTERS = 1_024
 _BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
 """Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
+_BLOB_RUN = b"x" * _BLOB_CHARACTERS
+_BLOB_BYTES = bytes(
+    ord("x") if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "+/_=-") else 0 for byte in range(256)
+)
 
 
 def words_of(content: Any) -> str:
@@ -51,7 +55,7 @@ def _words_of(content: Any) -> str:
         return text
     if len(text) > HEAD_CHARACTERS + TAIL_CHARACTERS:
         text = f"{text[:HEAD_CHARACTERS]}\n{text[-TAIL_CHARACTERS:]}"
-    return _BLOB.sub(" ", text) if _may_hold_a_blob(text) else text
+    return _BLOB.sub(" ", text) if _may_hold_a_blob(text) and _holds_a_blob(text) else text
 
 
 def tokenizable_words(content: Any) -> str | bytearray:
@@ -154,6 +158,11 @@ def _may_hold_a_blob(text: str) -> bool:
             return True
         at = space + 1
     return False
+
+
+def _holds_a_blob(text: str) -> bool:
+    """Whether there is one. The expression tries every beginning within a run that is too short: it is slow where there is none."""
+    return _BLOB_RUN in text.encode("ascii", "replace").translate(_BLOB_BYTES)
 
 
 _MATCHING = "SELECT rowid FROM texts WHERE texts MATCH ?"

@@ -32,7 +32,7 @@ def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | Non
     source = Source(found.path, finding.read_head(found.path))
     known = next((each for each in programs() if row is not None and each.name == row.program), None)
     program = known or program_of(source)
-    few = known is None and found.path.suffix == ".jsonl" and source.head.count(b"\n") < 2
+    few = known is None and found.path.suffix == ".jsonl" and source.head.find(b"\n", source.head.find(b"\n") + 1) < 0
     if (program is None or few) and (head := finding.read_past(found.path, source.head)):
         source = Source(found.path, head)
         program = program_of(source)

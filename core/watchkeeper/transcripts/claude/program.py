@@ -95,7 +95,13 @@ def _whose(source: Source) -> tuple[str, str]:
 
 def _records(head: bytes) -> Iterator[dict[str, Any]]:
     """The records at the beginning of a log that are whole."""
-    for line in head.split(b"\n", 40)[:40]:
+    at = 0
+    for _ in range(40):
+        end = head.find(b"\n", at)
+        line = head[at:] if end < 0 else head[at:end]
         record = parse(line) if line.strip() else None
         if record is not None:
             yield record
+        if end < 0:
+            break
+        at = end + 1
