@@ -174,3 +174,38 @@ async def test_short_names_leave_their_room_to_what_happened(desk: Desk) -> None
     desk.session.event("tool.done", "explorer1", tool="Bash", preview=long)
     async with desk.app().run_test(size=(160, 40)) as pilot:
         await until(pilot, lambda: f"expl tool    Bash → {long}" in text_of(pilot))
+
+
+async def test_an_agent_that_has_ended_is_not_foretold_a_compaction(desk: Desk) -> None:
+    full = json.dumps({"messages": 23_000, "overhead": 1_000})
+    desk.session.set_agent("explorer3", context_tokens=24_000, composition=full)
+    desk.session.set_agent("explorer1", context_tokens=24_000, composition=full)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot) and "compacts near" in text_of(pilot))
+        pilot.app.screen.query_one(PlanView).select("task:t-docs")
+        await until(pilot, lambda: "3 explorer-3" in text_of(pilot) and "24,000 of 32,000" in text_of(pilot))
+        of_agent = "\n".join(line[60:] for line in text_of(pilot).splitlines()[:24])
+        assert "compact" not in of_agent.replace("Compactions", "")
+
+
+async def test_no_compaction_of_another_programs_agent_is_foretold(desk: Desk) -> None:
+    desk.session.set(origin="claude-code")
+    desk.session.set_agent("explorer1", context_tokens=30_000, composition=json.dumps({"messages": 30_000}))
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "30,000 of 32,000" in text_of(pilot))
+        assert "compacts" not in text_of(pilot)
+        assert "compaction due" not in text_of(pilot)
+        assert "compaction near" not in text_of(pilot)
+
+
+@pytest.mark.parametrize(("status", "name"), [("done", "Note"), ("failed", "Why")])
+@pytest.mark.parametrize("page", ["Memory", "Report"])
+async def test_the_reason_with_which_an_agent_ended_is_told(desk: Desk, page: str, status: str, name: str) -> None:
+    reason = "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call told"
+    desk.session.set_agent("explorer3", status=status, status_reason=reason)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
+        pilot.app.screen.query_one(PlanView).select("task:t-docs")
+        await pilot.press(*(["i"] if page == "Report" else ["z", "3"]))
+        await until(pilot, lambda: "are what its call told" in " ".join(text_of(pilot).replace("│", " ").split()))
+        assert page == "Report" or f"{name} " in text_of(pilot)

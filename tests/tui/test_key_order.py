@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 
+import pytest
 from tests.tui.conftest import Desk, text_of, until
 from textual import events
 
 from watchkeeper_tui.app import SnapshotReady, WatchkeeperApp
+from watchkeeper_tui.key_order import LONGEST_WAIT
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.screens.live import LiveScreen
 from watchkeeper_tui.widgets.events import EventsView
@@ -33,7 +36,10 @@ async def test_keys_of_one_burst_go_where_each_belongs(desk: Desk) -> None:
         assert desk.control.submitted == 0
 
 
-async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key_is_painted(desk: Desk) -> None:
+async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key_is_painted(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("watchkeeper_tui.key_order.LONGEST_WAIT", 1_000.0)  # however busy the machine is
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
@@ -54,8 +60,11 @@ async def test_a_reading_that_comes_while_a_key_is_under_way_waits_until_the_key
         passed = app._pass_next
 
         async def and_a_reading_comes() -> None:
+            if app._waiting:
+                happened.clear()  # a reading of the desk may have come before the key
             await passed()
             app.post_message(SnapshotReady())
+            app._tick()  # the clock may strike any time
 
         app._pass_next = and_a_reading_comes  # type: ignore[method-assign]
         type_key(app, "j", "j")
@@ -68,9 +77,11 @@ async def test_a_reading_is_shown_though_the_widget_of_the_last_key_is_gone(desk
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
-        app._passed_at, done = 10.0**12, []  # a key that never comes back
+        app._passed_at, done = time.monotonic() + 1_000, []  # a key that never comes back
         app.after_keys(lambda: done.append("held"))
+        app._tick()
         assert not done
+        app._passed_at = time.monotonic() - LONGEST_WAIT
         app._tick()
         assert done == ["held"]
 

@@ -9,7 +9,7 @@ from tests.tui.conftest import Desk, text_of, until
 from textual.color import Color
 
 from watchkeeper_tui import theme_watch
-from watchkeeper_tui.palette import ROLES, Palette, parse_style
+from watchkeeper_tui.palette import ROLES, Palette, on_selection, parse_style
 from watchkeeper_tui.settings import Settings
 from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, shipped_folder
 
@@ -155,6 +155,20 @@ def test_words_can_be_read_in_every_theme(name: str) -> None:
         under = style.bgcolor.get_truecolor() if style.bgcolor is not None else ground
         least = 3.0 if role == "faint" or role.startswith(("bar_", "kind_")) else 4.5
         assert contrast(tuple(style.color.get_truecolor()), tuple(under)) >= least, role
+
+
+@pytest.mark.parametrize("selected", ["selected", "selected_idle"])
+@pytest.mark.parametrize("name", ["night-watch", "day-watch", "phosphor", "high-contrast", "colour-safe"])
+def test_words_of_a_selected_row_can_be_read_in_every_theme(name: str, selected: str) -> None:
+    themes, _ = load_themes([shipped_folder()])
+    theme = themes[name]
+    for role in ROLES:
+        style = on_selection(theme.palette[role], theme.palette[selected])
+        if style.color is None or style.bgcolor is None or role == "bar_empty":
+            continue
+        least = 2.2 if role == "faint" or role.startswith(("bar_", "kind_")) else 3.0
+        seen = contrast(tuple(style.color.get_truecolor()), tuple(style.bgcolor.get_truecolor()))
+        assert seen >= least, f"{role}: {seen:.1f}"
 
 
 @pytest.mark.parametrize("name", ["high-contrast", TERMINAL_THEME])

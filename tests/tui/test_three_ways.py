@@ -58,7 +58,7 @@ async def test_an_action_is_the_same_by_key_slash_and_palette(
         command = next(each for each in pilot.app.get_system_commands(screen) if each.title == title)
         command.callback()
         if title in ("Message", "Budget", "Compact with instructions"):
-            await until(pilot, lambda: "Enter goes on" in text_of(pilot))
+            await until(pilot, lambda: "↵ Go on" in text_of(pilot))
             await pilot.press(*{"Message": "hurry", "Budget": "usd 5"}.get(title, "short"), "enter")
         await answered(pilot, answer)
         assert await sent(3) == [written] * 3

@@ -262,7 +262,9 @@ _ACTIONS: tuple[Action, ...] = (
         _each_agent("redo", able=_was_compacted),
         _why_not_undo,
         once=True,
-        preview=lambda target, text: [f"Redo the compaction of {target.names} that was undone."],
+        preview=lambda target, text: [
+            f"Redo {target.names}: the compaction that was undone last stands again; refused where none was undone."
+        ],
     ),
     Action(
         "rerun",

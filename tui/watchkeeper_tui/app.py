@@ -55,6 +55,7 @@ class WatchkeeperApp(TellingApp):
     .-cramped RowView, .-cramped RowView:focus, .-cramped .pane, .-cramped .pane:focus-within { border: none; }
     .-cramped HitPane { max-height: 1; }
     CommandPalette SearchIcon { display: none; }
+    ToastRack { margin-bottom: 2; }
     .-cramped Prompt { max-height: 100%; border-top: none; scrollbar-size: 0 0; }
     .-cramped Prompt.-typing #question { display: none; }
     """
@@ -143,7 +144,7 @@ class WatchkeeperApp(TellingApp):
         self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
 
     def _tick(self) -> None:
-        self.release()
+        self.release_lost()
         self._each_screen(lambda screen: screen.tick(self.now()))
 
     def _each_screen(self, do: Callable[[WatchScreen], None]) -> None:

@@ -57,6 +57,11 @@ class KeyOrder(App[int]):
         if held is not None:
             held()
 
+    def release_lost(self) -> None:
+        """Do what was held back for a key that never came back; what waits for one that is under way, waits on."""
+        if not self._under_way:
+            self.release()
+
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key) and not self.screen_stack:
             return  # typed on while the program ends: nothing is there any more that could hear it

@@ -11,6 +11,7 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.settings import Notifications
 from watchkeeper_tui.snapshot import SessionState, Snapshot
+from watchkeeper_tui.wording import question_words
 
 NEAR = 0.8
 """The share of a budget from which on it is near."""
@@ -51,7 +52,7 @@ def _questions(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         if each.id not in known:
             agent = after.agent(each.agent_id)
             name = sanitize(agent.name) if agent else "an agent"
-            question = clip(sanitize(each.question), 160)
+            question = clip(sanitize(question_words(each.tool, each.question)), 160)
             yield Notice(f"{name} needs you", f"may it run {sanitize(each.tool)}? {question}", "warning")
 
 

@@ -121,3 +121,8 @@ def parse_style(text: str) -> Style:
 
 def _without_colour(style: Style) -> Style:
     return Style(bold=style.bold, italic=style.italic, underline=style.underline, reverse=style.reverse, dim=style.dim)
+
+
+def on_selection(style: Style, selected: Style) -> Style:
+    """A style on a selected row: words that stand on a ground of their own keep both, unless the selection colours words too."""
+    return style + selected if selected.color is not None or style.bgcolor is None else selected + style

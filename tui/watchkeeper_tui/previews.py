@@ -9,6 +9,7 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.estimates import estimate_compaction
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.targets import Target, budget_of, cancellable
+from watchkeeper_tui.wording import question_words
 
 
 def cancel_lines(target: Target, text: str) -> list[str]:
@@ -89,7 +90,7 @@ def question_lines(target: Target) -> list[str]:
     each = target.approvals[0]
     agent = target.snapshot.agent(each.agent_id)
     lines = [f"{sanitize(agent.name) if agent else 'An agent'} asks: may it run {sanitize(each.tool)}?"]
-    for line in each.question.splitlines()[:8]:
+    for line in question_words(each.tool, each.question).splitlines()[:8]:
         lines.append("  " + clip(sanitize(line), 300))
     if len(target.approvals) > 1:
         lines.append(f"  ({len(target.approvals) - 1} more after this one)")

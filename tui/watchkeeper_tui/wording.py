@@ -8,6 +8,7 @@ from typing import Any
 
 from watchkeeper.store.dashboard import EventFacts
 from watchkeeper_tui import figures
+from watchkeeper_tui.result_words import result_words
 from watchkeeper_tui.sanitize import clip, sanitize
 
 _ROLES = {
@@ -73,6 +74,11 @@ def event_words(event: EventFacts) -> EventWords:
     return EventWords(sanitize(_WORDS.get(subject, subject))[:8], role, clip(" ".join(sanitize(text).split()), 400))
 
 
+def question_words(tool: str, question: str) -> str:
+    """A question without the tool's name, which is told before it. Not sanitised."""
+    return question.removeprefix(f"{tool} ")
+
+
 def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
     if subject == "plan" and "revision" in data:
         return f"r{data['revision']}: {_one(data, 'reason') or 'revised'}" + _suffix(data, "tasks", "task")
@@ -95,7 +101,8 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
         done = "applied" if verb == "applied" else verb
         return f"{_one(data, 'command_kind')} {done}" + _said(data, "result", " — ")
     if subject == "approval":
-        return f"{verb} {_one(data, 'tool')}{_said(data, 'question', ': ')}{_said(data, 'reason', ' — ')}"
+        asked = question_words(_one(data, "tool"), _one(data, "question"))
+        return f"{verb} {_one(data, 'tool')}{': ' if asked else ''}{asked}{_said(data, 'reason', ' — ')}"
     if subject == "task":
         return f"{verb} {_quoted(data, 'title')}{_said(data, 'reason', ' — ')}"
     if subject == "agent" and verb == "created":
@@ -108,7 +115,7 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
 
 def _tool(verb: str, data: dict[str, Any]) -> str:
     name = _one(data, "tool") or _one(data, "name")
-    said = _one(data, "preview") or _one(data, "result")
+    said = result_words(_one(data, "preview") or _one(data, "result"))
     if verb == "started":
         return f"{name} …"
     if verb == "unknown":

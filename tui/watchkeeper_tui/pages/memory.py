@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
+from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines, wrap
-from watchkeeper_tui.snapshot import SessionState
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 
 ROOM = frozenset({"limit", "total", "headroom", "free", "threshold"})
@@ -53,6 +54,12 @@ def compacts_at(agent: AgentFacts, share: float) -> int:
     return said + parts.get("overhead", 0) if said > 0 else int(agent.context_limit * share)
 
 
+def foretells(snapshot: Snapshot, agent: AgentFacts) -> bool:
+    """Whether a pass to come can be told of: not of one who has ended, nor of another program's, whose mark no log tells."""
+    session = snapshot.session
+    return agent.ended_at is None and (session is None or imported_from(session.origin) is None)
+
+
 def seconds_to_compaction(calls: Sequence[CallFacts], left: int) -> float | None:
     """How long until the context has grown by `left` tokens, at the pace of the newest calls since it last shrank.
 
@@ -93,6 +100,7 @@ def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells:
 
 FOLDED = 4
 """Lines of an observation that are shown before Enter unfolds it."""
+REASON_LINES = 6
 GOAL_LINES = 4
 """Lines of an agent's goal that are shown; the report has all of it."""
 
@@ -125,10 +133,10 @@ def _context(view: PageContext) -> list[PageLine]:
     mark = compacts_at(agent, view.threshold)
     left = mark - used
     note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
-    if limit:
+    if limit and foretells(view.snapshot, agent):
         note.append((f"  compaction near {figures.tokens(mark)}", "muted"))
         note.append((f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high"))
-        at_work = agent.ended_at is None and view.snapshot.state is SessionState.LIVE
+        at_work = view.snapshot.state is SessionState.LIVE
         seconds = seconds_to_compaction(view.detail.calls, left) if at_work else None
         if seconds is not None:
             note.append((f"  in about {figures.duration(seconds)} at this pace", "muted"))
@@ -148,6 +156,11 @@ def _now(view: PageContext) -> list[PageLine]:
         lines.append(
             PageLine(f"now.goal.{index}", (("Goal  " if index == 0 else "      ", "strong"), (row, "text")), copy=agent.goal)
         )
+    if agent.ended_at is not None and agent.status_reason:
+        reason = " ".join(sanitize(agent.status_reason).split())
+        for index, row in enumerate(wrap(reason, max(8, view.width - 6), limit=REASON_LINES)):
+            told = ("Note  " if agent.status == "done" else "Why   ") if index == 0 else "      "
+            lines.append(PageLine(f"now.reason.{index}", ((told, "strong"), (row, "text")), copy=agent.status_reason))
     if live is not None and agent.ended_at is None:
         condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
         doing: list[Piece] = [("Now   ", "strong"), (f"{condition.glyph} {condition.word}", condition.role)]

@@ -38,8 +38,9 @@ def _standing(view: PageContext) -> list[PageLine]:
     if agent.ended_at is not None:
         stands.append((f", {figures.when(agent.ended_at, view.now)}", "muted"))
     lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("stands", tuple(stands))]
-    if condition.note and agent.status != "done":
-        lines += paragraph("why", condition.note, view.width, role=condition.role, indent=2, most=3)
+    note = condition.note or agent.status_reason or ""
+    if note:
+        lines += paragraph("why", note, view.width, role="muted" if agent.status == "done" else condition.role, indent=2, most=3)
     return [*lines, blank("who.end")]
 
 

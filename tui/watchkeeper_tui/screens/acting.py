@@ -64,7 +64,7 @@ class Acting(_Base):
             self._answer(target)
         elif action.asks and not text and not action.text_optional:
             who = f" {target.names}" if name == "steer" else ""
-            question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong"), ("   Enter goes on, Esc gives up", "muted")]]
+            question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong")]]
             self.prompt.ask_line(question, lambda typed: self._typed(action, target, typed), kind=name)
         else:
             self._preview(action, target, text)
@@ -90,9 +90,7 @@ class Acting(_Base):
         self.confirm(action.preview(target, text), lambda: self.perform(action, target, text), more=more)
 
     def _instructions(self, action: Action, target: Target) -> None:
-        question: list[list[Piece]] = [
-            [(f"Compact {target.names}: what should be kept, or let go?", "strong"), ("   Enter goes on, Esc gives up", "muted")]
-        ]
+        question: list[list[Piece]] = [[(f"Compact {target.names}: what should be kept, or let go?", "strong")]]
         self.prompt.ask_line(question, lambda text: self._preview(action, target, text), kind="compact")
 
     def _answer(self, target: Target) -> None:

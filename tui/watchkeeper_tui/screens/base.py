@@ -82,6 +82,11 @@ class WatchScreen(Screen[None]):
     def on_key_line_pressed(self, event: KeyLine.Pressed) -> None:
         self.call_later(self.run_action, event.action)
 
+    def action_press(self, key: str) -> None:
+        """Do what a key does, for a hint that was clicked."""
+        # From the app, as keys of the terminal come: the toolkit lets a key that a screen posts rise no further than there.
+        self.app.call_later(self.app.simulate_key, key)
+
     # The command bar.
 
     def action_command_bar(self, value: str = "") -> None:
@@ -102,7 +107,7 @@ class WatchScreen(Screen[None]):
                 return
             self.run_slash(parsed)
 
-        self.prompt.ask_line(lines(value), typed, kind="command", value=value or "/", changed=changed)
+        self.prompt.ask_line(lines(value), typed, kind="command", value=value or "/", changed=changed, enter="Do it")
 
     def run_slash(self, parsed: Parsed) -> None:
         """Do what was typed in the command bar."""

@@ -101,8 +101,7 @@ class Filtering(_Base):
     def _ask(self, question: str, choices: Sequence[tuple[str, str, Callable[[], None]]]) -> None:
         answers: list[Piece] = []
         for key, words, _ in choices:
-            answers += [(key, "key"), (f" {words}   ", "text")]
-        answers += [("esc", "key"), (" leave it", "text")]
+            answers += [(key, "key"), (f" {words}  ", "text")]
         lines: list[list[Piece]] = [[(question, "strong"), ("   / takes the same, typed", "muted")], answers]
         self.prompt.ask_key(lines, {key: run for key, _, run in choices})
 

@@ -242,11 +242,15 @@ class ForkScreen(WatchScreen):
 
     def action_filter(self) -> None:
         before = self._words
-        question: list[list[Piece]] = [
-            [("Filter", "strong"), ("   agents, tasks, kinds of step, words; Enter keeps it", "muted")]
-        ]
+        question: list[list[Piece]] = [[("Filter", "strong"), ("   agents, tasks, kinds of step, words", "muted")]]
         self.prompt.ask_line(
-            question, self._filter, kind="steps", value=before, changed=self._filter, gave_up=lambda: self._filter(before)
+            question,
+            self._filter,
+            kind="steps",
+            value=before,
+            changed=self._filter,
+            gave_up=lambda: self._filter(before),
+            enter="Keep it",
         )
 
     def _filter(self, words: str) -> None:

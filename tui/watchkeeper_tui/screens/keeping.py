@@ -110,7 +110,7 @@ class Keeping(Exporting):
         question: list[list[Piece]] = [
             [("Name", "strong"), (f" {clip(session_name(row), 60)}", "text"), ("   empty: its goal is shown again", "muted")]
         ]
-        self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""))
+        self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""), enter="Name it")
 
     def _renamed(self, title: str | None) -> None:
         self.say(f"✓ named {clip(sanitize(title), 80)}" if title else "✓ its goal is its name again", "done")
@@ -132,7 +132,7 @@ class Keeping(Exporting):
             [("Tags of ", "strong"), (self._named(rows), "strong"), (f"   now: {' '.join(now) or 'none'}", "muted")],
             [("words add tags, words with - before them take tags away", "muted")],
         ]
-        self.prompt.ask_line(question, typed, kind="tags")
+        self.prompt.ask_line(question, typed, kind="tags", enter="Tag")
 
     def _tag(self, rows: Sequence[SessionLine], add: list[str], remove: list[str]) -> tuple[int, tuple[str, ...]]:
         tags: tuple[str, ...] = ()

@@ -258,7 +258,9 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         self.query_one(Header).show(self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0)
         self.query_one(KeyLine).show(self._hints())
         notice = self.notice(now)
-        self.query_one(StatusLine).say(notice or status_pieces(self.newest, self.target, self.sent, now))
+        self.query_one(StatusLine).say(
+            notice or status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
+        )
 
     def _choose_first(self) -> None:
         """Until the user chooses, look at whatever works: an agent at work says more than an idle planner."""

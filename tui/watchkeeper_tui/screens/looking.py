@@ -124,9 +124,7 @@ class Looking(_Base):
         what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
         if pane == "agent":
             self.agent_pane.open_tab(1)
-        question: list[list[Piece]] = [
-            [(what, "strong"), ("   words of names, states, models; Enter keeps it, Esc takes it back", "muted")]
-        ]
+        question: list[list[Piece]] = [[(what, "strong"), ("   words of names, states, models", "muted")]]
         self.prompt.ask_line(
             question,
             lambda text: self._search(pane, text),
@@ -134,6 +132,7 @@ class Looking(_Base):
             value=before,
             changed=lambda text: self._search(pane, text),
             gave_up=lambda: self._search(pane, before),
+            enter="Keep it",
         )
 
     def _search(self, pane: str, words: str) -> None:

@@ -290,7 +290,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             [
                 [
                     ("Search", "strong"),
-                    ("   as you type, the newest first; Enter: the best match first; Esc: as before", "muted"),
+                    ("   as you type, the newest first; Enter puts the best match first", "muted"),
                 ],
                 [("goals, tags, facts, messages; state:failed model:x tag:x cost>1 since:2026-11-01 compacted", "faint")],
             ],
@@ -299,6 +299,7 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             value=before,
             changed=self.reload,
             gave_up=lambda: self.reload(before, ranked=ranked),
+            enter="Best match first",
         )
 
     def action_back(self) -> None:

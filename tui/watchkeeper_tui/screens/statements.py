@@ -13,6 +13,7 @@ from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.targets import Target
 from watchkeeper_tui.widgets.cells import Piece
+from watchkeeper_tui.wording import question_words
 
 if TYPE_CHECKING:
     from watchkeeper_tui.screens.acting import Sent
@@ -25,21 +26,24 @@ LOCKED = "waiting, another program holds the database"
 """Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
 
 
-def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float) -> list[Piece]:
-    """Trouble with the database, then your last command, then who needs you, then how the run and the row stand."""
+def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float, *, asking: bool = False) -> list[Piece]:
+    """Trouble with the database, then your last command, then who needs you, then how the run and the row stand.
+
+    `asking`: a question is open, whose keys are the only ones.
+    """
     if snapshot.problem:
         return [("! ", "failed"), (sanitize(snapshot.problem), "failed")]
     told = _command(snapshot, sent, now)
     if told:
         return told
-    if snapshot.approvals:
+    if snapshot.approvals and not asking:
         first = snapshot.approvals[0]
         agent = snapshot.agent(first.agent_id)
         more = f" (+{len(snapshot.approvals) - 1})" if len(snapshot.approvals) > 1 else ""
         return [
             ("? ", "waiting"),
             (f"{sanitize(agent.name) if agent else 'an agent'} asks: {sanitize(first.tool)} ", "waiting"),
-            (clip(sanitize(first.question), 120), "text"),
+            (clip(sanitize(question_words(first.tool, first.question)), 120), "text"),
             (f"{more}   ", "muted"),
             ("a", "key"),
             (" answers", "muted"),
@@ -148,7 +152,7 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
     if snapshot.state is SessionState.DEAD:
         return [
             ("† no host drives this run", "dead"),
-            (f", its last sign was {figures.when(session.last_active, now)}; ".replace("was now", "just now"), "text"),
+            (f", its last sign was {figures.when(session.last_active, now)}; ".replace("was now", "was just now"), "text"),
             ("r", "key"),
             (" starts one, and it carries on from the exact step", "text"),
         ]

@@ -18,7 +18,7 @@ from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet, t
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
-from watchkeeper_tui.pages.memory import compacts_at, context_used
+from watchkeeper_tui.pages.memory import compacts_at, context_used, foretells
 from watchkeeper_tui.pages.task import task_figures, task_page
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -94,12 +94,16 @@ class Figures(Widget):
         super().__init__(id="figures")
         self._agent: AgentFacts | None = None
         self._detail: AgentDetail | None = None
+        self._foretells = False
         self._instead: Sequence[Sequence[Piece]] = ()
 
-    def show(self, agent: AgentFacts | None, detail: AgentDetail | None, instead: Sequence[Sequence[Piece]] = ()) -> None:
-        """Show this agent's figures; `instead`: two lines to show where there is none."""
-        if agent is not self._agent or detail is not self._detail or instead != self._instead:
-            self._agent, self._detail, self._instead = agent, detail, instead
+    def show(
+        self, agent: AgentFacts | None, detail: AgentDetail | None, *, foretells: bool, instead: Sequence[Sequence[Piece]] = ()
+    ) -> None:
+        """Show this agent's figures, and with `foretells` where it is compacted; `instead`: two lines where there is none."""
+        known = agent is self._agent and detail is self._detail and foretells == self._foretells
+        if not known or instead != self._instead:
+            self._agent, self._detail, self._foretells, self._instead = agent, detail, foretells, instead
             self.refresh()
 
     def render(self) -> Content:
@@ -111,9 +115,9 @@ class Figures(Widget):
             return Content("\n").join([content(line, palette) for line in lines])
         used, limit = context_used(agent), agent.context_limit
         share = cast("WatchkeeperApp", self.app).settings.summarization_threshold
-        right = f"  {figures.tokens(used)}/{figures.tokens(limit)}  compacts near {figures.tokens(compacts_at(agent, share))}"
-        if width < 50:
-            right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
+        right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
+        if self._foretells and width >= 50:
+            right += f"  compacts near {figures.tokens(compacts_at(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
         calls = list(reversed(self._detail.calls)) if self._detail is not None else []
@@ -184,7 +188,12 @@ class AgentPane(Vertical):
         if detail is not None and detail.agent_id != self.agent_id:
             detail = None
         task = self._snapshot.task(self._task_id) if agent is None else None
-        self.query_one(Figures).show(agent, detail, task_figures(self._snapshot, task) if task is not None else ())
+        self.query_one(Figures).show(
+            agent,
+            detail,
+            foretells=agent is not None and foretells(self._snapshot, agent),
+            instead=task_figures(self._snapshot, task) if task is not None else (),
+        )
         self.query_one(TabLine).show(self.tab, agent)
         self._title()
         page = self.page

@@ -8,7 +8,7 @@ from typing import ClassVar
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.compactions import compaction_pieces, is_buffered
-from watchkeeper_tui.pages.memory import compacts_at, context_used
+from watchkeeper_tui.pages.memory import compacts_at, context_used, foretells
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -41,7 +41,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self._names, self._now = roster.names, now
         flying = [each for each in snapshot.compactions if each.status in ("running", "prepared")]
         ended = [each for each in snapshot.compactions if each.status not in ("running", "prepared")]
-        self.near, self._live = roster.nearest(SOON, snapshot), snapshot.state is SessionState.LIVE
+        self.near = [agent for agent in roster.nearest(SOON, snapshot) if foretells(snapshot, agent)]
+        self._live = snapshot.state is SessionState.LIVE
         if not self.touched:
             # The first row, whichever it is, until somebody chooses: what is in flight must not slip out of sight.
             self._index, self.selected_id = 0, None

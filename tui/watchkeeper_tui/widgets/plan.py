@@ -18,6 +18,8 @@ from watchkeeper_tui.widgets.status import KeyLine
 
 BAR_CELLS = 8
 CONTEXT_CELLS = BAR_CELLS + len(" 100%")
+ASKS = "may it run "
+"""How the reason of who needs you begins; the glyph says as much."""
 NAME_AT = 3
 """Where names begin: after the selection's mark, the state's and a space."""
 NOTE_CELLS = 18
@@ -116,7 +118,7 @@ class PlanView(RowView[PlanRow]):
         if condition.note and condition.word != "pausing" and condition.role not in ("working", "done"):
             # "paused by dashboard", cut off, tells no more than the word.
             cut = condition.note.startswith(condition.word) and len(condition.note) > CONTEXT_CELLS
-            context = [(condition.word if cut else condition.note, condition.role)]
+            context = [(condition.word if cut else condition.note.removeprefix(ASKS), condition.role)]
         elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_tokens:
             context = context_bar(context_used(agent), agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):

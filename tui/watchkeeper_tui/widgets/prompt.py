@@ -14,6 +14,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+from watchkeeper_tui.widgets.status import KeyHint, KeyLine
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
@@ -58,6 +59,11 @@ class Answered(Message):
 
 class Opened(Message):
     """A question opened: what was said before it is about something else."""
+
+
+def _pressing(key: str) -> str:
+    """The action of a hint that is clicked instead of its key."""
+    return f"press('{key}')"
 
 
 class _Line(Input):
@@ -119,12 +125,15 @@ class Prompt(Vertical, can_focus=True):
         value: str = "",
         changed: Callable[[str], None] | None = None,
         gave_up: Callable[[], None] | None = None,
+        enter: str = "Go on",
     ) -> None:
-        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke."""
+        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`: what Enter does."""
         self._open(question)
         self._typed, self._changed, self._gave_up, self._keys = typed, changed, gave_up, {}
         self._kind, self._back = kind, 0
         self.add_class("-typing")
+        before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
+        self._name_keys([KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Give up", _pressing("escape"))])
         line = self.query_one(_Line)
         with line.prevent(Input.Changed):
             line.value = value
@@ -146,6 +155,7 @@ class Prompt(Vertical, can_focus=True):
         self._put("answers", question[-1:])
         self._keys, self._typed, self._changed, self._gave_up = dict(keys), None, None, gave_up
         self.remove_class("-typing")
+        self._name_keys([KeyHint("esc", "Back", _pressing("escape"))])
         self._take_focus(self)
 
     def _take_focus(self, widget: Widget) -> None:
@@ -166,6 +176,8 @@ class Prompt(Vertical, can_focus=True):
         if not self.is_asking:
             return
         self.remove_class("-asking", "-typing")
+        self._name_keys([])
+        self.call_after_refresh(self._lift_notices)
         self._typed = self._changed = self._gave_up = None
         self._keys = {}
         before, self._focus_before = self._focus_before, None
@@ -181,6 +193,22 @@ class Prompt(Vertical, can_focus=True):
         self.reword(question)
         self.add_class("-asking")
         self.post_message(Opened())
+
+    def on_resize(self) -> None:
+        self._lift_notices()
+
+    def _lift_notices(self) -> None:
+        """Notices stand above an open question: they must not cover what is asked or typed."""
+        for rack in self.screen.query("ToastRack"):
+            if self.is_asking:
+                rack.styles.margin = (0, 0, self.screen.size.height - self.region.y, 0)
+            else:
+                rack.styles.clear_rule("margin")
+
+    def _name_keys(self, hints: Sequence[KeyHint]) -> None:
+        """Have the footer tell these keys; none: those of the screen."""
+        for line in self.screen.query(KeyLine):
+            line.ask(hints)
 
     def on_key(self, event: events.Key) -> None:
         if not self.is_asking:

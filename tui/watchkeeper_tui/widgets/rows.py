@@ -19,6 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from watchkeeper_tui.palette import on_selection
 from watchkeeper_tui.widgets.cells import Cell, Column, column_widths, row_strip
 
 if TYPE_CHECKING:
@@ -366,7 +367,7 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         strip = self._line(strip, glyph, role, width)
         if look.chosen:
             under = palette["selected" if look.focused else "selected_idle"]
-            strip = Strip([Segment(text, (style + under) if style else under) for text, style, _ in strip], width)
+            strip = Strip([Segment(text, on_selection(style, under) if style else under) for text, style, _ in strip], width)
         return strip
 
     def _look(self, place: int) -> _Look | None:

@@ -22,20 +22,38 @@ CRAMPED = (40, 10)
 NEEDED = " needs 80×24  "
 
 
-class StatusLine(Widget):
-    """One line of plain words."""
+URGENT = frozenset({"failed", "paused", "dead", "waiting"})
+"""Roles of words that somebody acts on: they are told to their end, in up to three lines."""
 
-    DEFAULT_CSS = "StatusLine { height: 1; background: $surface; }"
+
+class StatusLine(Widget):
+    """One line of plain words; what is urgent may take three, where the screen is high enough."""
+
+    DEFAULT_CSS = """
+    StatusLine { height: 1; background: $surface; padding-left: 1; }
+    StatusLine.-long { height: auto; max-height: 3; }
+    """
 
     def __init__(self) -> None:
         super().__init__(id="status")
         self._pieces: tuple[Piece, ...] = ()
 
     def say(self, pieces: Sequence[Piece]) -> None:
-        """Show these words; the line is cut where it ends."""
+        """Show these words; the line is cut where it ends, unless they are urgent."""
         if tuple(pieces) != self._pieces:
             self._pieces = tuple(pieces)
-            self.refresh()
+            self._stretch()
+            self.refresh(layout=self.has_class("-long"))
+
+    def on_resize(self) -> None:
+        self._stretch()
+
+    def _stretch(self) -> None:
+        """Take the lines that urgent words need."""
+        urgent = bool(self._pieces) and self._pieces[0][1] in URGENT
+        self.set_class(
+            urgent and pieces_width(self._pieces) > self.content_size.width > 0 and self.screen.size.height >= 20, "-long"
+        )
 
     @property
     def text(self) -> str:
@@ -43,7 +61,8 @@ class StatusLine(Widget):
         return "".join(text for text, _ in self._pieces)
 
     def render(self) -> Content:
-        pieces: list[Piece] = [(" ", "text"), *clip_pieces(self._pieces, self.size.width - 1)]
+        is_long = self.has_class("-long")
+        pieces = self._pieces if is_long else clip_pieces(self._pieces, self.content_size.width)
         return content(pieces, cast("WatchkeeperApp", self.app).palette)
 
 
@@ -72,6 +91,13 @@ class KeyLine(Widget):
     def __init__(self) -> None:
         super().__init__(id="keys")
         self.hints: tuple[KeyHint, ...] = ()
+        """The keys of the screen."""
+        self._asked: tuple[KeyHint, ...] = ()
+
+    def ask(self, hints: Sequence[KeyHint]) -> None:
+        """Show these instead while a question is open; none: the screen's again."""
+        self._asked = tuple(hints)
+        self.refresh()
 
     def show(self, hints: Sequence[KeyHint]) -> None:
         """Show these keys, as many as fit."""
@@ -96,7 +122,7 @@ class KeyLine(Widget):
 
     def _fitting(self) -> list[KeyHint]:
         """The hints that fit; the last two (command, help) always stay, where there is any room."""
-        hints = list(self.hints)
+        hints = list(self._asked or self.hints)
         if self._is_cramped:
             return hints[-1:]
 

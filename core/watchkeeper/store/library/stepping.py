@@ -56,9 +56,10 @@ def _text(kind: str, data: dict[str, Any]) -> str:
         return ", ".join(map(str, tools)) + (f"  {said}" if said else "") if isinstance(tools, list) and tools else said
     if kind == "inbox.delivered":
         items = data.get("items")
-        return ", ".join(map(str, items)) if isinstance(items, list) else ""
+        return ", ".join(str(item).replace("_", " ") for item in items) if isinstance(items, list) else ""
     if kind == "plan.revised":
         return f"r{data.get('revision')}: {data.get('reason') or ''}"
     if kind == "compaction.applied":
-        return f"{data.get('tokens_before')} → {data.get('tokens_after')} tokens"
+        before, after = data.get("tokens_before"), data.get("tokens_after")
+        return f"{before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
     return str(data.get("reason") or data.get("title") or "")

@@ -1,0 +1,108 @@
+"""What stands around an open question: its own keys, nothing that covers it, and words that are told to their end."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.test_mouse import click
+from textual.pilot import Pilot
+
+from watchkeeper_tui.widgets.prompt import Prompt
+
+SIZES = [(120, 40), (80, 24)]
+LIST_KEYS = ("Replay", "Freeze", "Pause", "Compact")
+"""Words of the footer while no question is open."""
+
+
+def footer_of(pilot: Pilot[int]) -> str:
+    return text_of(pilot).splitlines()[-1]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
+@pytest.mark.parametrize("screen", ["live", "sessions"])
+async def test_while_one_types_the_footer_tells_the_keys_of_typing(desk: Desk, screen: str, size: tuple[int, int]) -> None:
+    async with desk.app(screen=screen).run_test(size=size) as pilot:
+        await until(pilot, lambda: "Quit" in footer_of(pilot) or "Help" in footer_of(pilot))
+        await pilot.press("slash", *"core")
+        await until(pilot, lambda: "↵" in footer_of(pilot) and "esc" in footer_of(pilot))
+        assert not [word for word in LIST_KEYS if word in footer_of(pilot)]
+        await pilot.press("escape")
+        await until(pilot, lambda: any(word in footer_of(pilot) for word in LIST_KEYS))
+
+
+async def test_keys_of_typing_can_be_clicked(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("slash", *"core")
+        await click(pilot, "Keep it")
+        await until(pilot, lambda: "1 Plan  /core" in text_of(pilot) and "Freeze" in footer_of(pilot))
+        await pilot.press("slash", *" tui")
+        await click(pilot, "esc Give up")
+        await until(pilot, lambda: "Freeze" in footer_of(pilot))
+        assert "1 Plan  /core ─" in text_of(pilot)
+        await pilot.press("slash")
+        await click(pilot, "↑ Typed before")
+        await until(pilot, lambda: pilot.app.screen.query_one("#prompt-line").value == "core")  # type: ignore[attr-defined]
+
+
+async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("C")
+        await until(pilot, lambda: "y do it" in text_of(pilot) and footer_of(pilot).strip() == "esc Back")
+        await pilot.press("n")
+        await until(pilot, lambda: "Freeze" in footer_of(pilot))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
+async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk: Desk, size: tuple[int, int]) -> None:
+    async with desk.app().run_test(size=size, notifications=True) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        pilot.app.notify("Survey this folder " * 6, title="run finished", timeout=1_000)
+        await until(pilot, lambda: "run finished" in text_of(pilot))
+
+        def is_covered(rows: int) -> bool:
+            return "▌" in "".join(text_of(pilot).splitlines()[-rows:])
+
+        await until(pilot, lambda: not is_covered(2) and is_covered(4))  # neither the line that tells nor the keys
+        await pilot.press("slash")
+        await until(pilot, lambda: not is_covered(size[1] - pilot.app.screen.query_one(Prompt).region.y) and is_covered(8))
+        await pilot.press("escape")
+        await until(pilot, lambda: not is_covered(2) and is_covered(4))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
+async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tuple[int, int]) -> None:
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        why = "Version 3 of the context does not fit any more: it would take 5151 tokens, 1512 more than the 3639 allowed."
+        pilot.app.screen.say(f"✗ undo planner: refused — {why}", "failed")  # type: ignore[attr-defined]
+        await until(pilot, lambda: "the 3639 allowed." in " ".join(text_of(pilot).split()))
+        assert "Help" in footer_of(pilot)
+        pilot.app.screen.say("✓ done", "done")  # type: ignore[attr-defined]
+        await until(pilot, lambda: text_of(pilot).splitlines()[-2].strip() == "✓ done" and "╰" in text_of(pilot).splitlines()[-3])
+
+
+async def test_a_question_that_waits_names_its_key_however_long_it_is(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[1]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        desk.session.set_agent("explorer1", status="waiting", status_reason="bash")
+        desk.session.approval("explorer1", question="rm -rf build && " * 12)
+        desk.feed.wake()
+        await until(pilot, lambda: "a answers" in text_of(pilot))
+
+
+async def test_what_is_asked_is_named_once(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[1]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        desk.session.set_agent("explorer1", status="waiting", status_reason="may it run list_folder?")
+        desk.session.approval("explorer1", question='list_folder {"path": "."}', tool="list_folder")
+        desk.session.event("approval.asked", "explorer1", tool="list_folder", question='list_folder {"path": "."}')
+        desk.feed.wake()
+        await until(pilot, lambda: 'explorer-1 asks: list_folder {"path": "."}   a answers' in text_of(pilot))
+        assert "│▌? ├╴Explore core                      surveyor  list_folder?" in text_of(pilot)
+        await pilot.press("2", "a")
+        await until(pilot, lambda: "explorer-1 asks: may it run list_folder?" in text_of(pilot))
+        assert "a answers" not in text_of(pilot)  # it would be typed into nothing
+        assert "asked list_folder: {" in text_of(pilot)
+        assert '\n   {"path": "."}' in text_of(pilot)

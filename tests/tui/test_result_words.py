@@ -1,0 +1,53 @@
+"""Results of tools, as the feed of events tells them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+
+from watchkeeper_tui.result_words import result_words
+
+LISTING = {
+    "path": "cli", "next": None, "totals": {"files": 28, "folders": 2, "links": 0, "bytes": 193_836, "lines": 3_060},
+    "entries": [{"path": "cli/__init__.py", "kind": "file", "bytes": 24}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (LISTING, "cli, 28 files, 2 folders, 193,836 bytes, 3,060 lines"),
+        ({"ref": "artifact://sha256/13", "name": "figures/1", "bytes": 667}, "figures/1, 667 bytes"),
+        ({"plan": "3i3brz8k", "revision": 1, "tasks": {"a": "wq8", "b": "v8n"}}, "plan 3i3brz8k, revision 1, 2 tasks"),
+        ([{"number": 7975, "title": "Dagger"}, {"number": 7976}], "Dagger, number 7975, …"),
+        ({"files": 1, "address": 2, "share": 0.25, "ok": True, "off": False}, "1 file, address 2, share 0.25, ok"),
+    ],
+)
+def test_a_result_in_json_is_told_by_what_it_names_and_counts(result: Any, words: str) -> None:
+    assert result_words(json.dumps(result)) == words
+
+
+@pytest.mark.parametrize("length", range(1, len(json.dumps(LISTING))))
+def test_a_result_that_was_cut_is_told_as_far_as_it_goes(length: int) -> None:
+    cut = json.dumps(LISTING)[:length]
+    said = result_words(cut)
+    assert said == cut or "cli, 28 files, 2 folders, 193,836 bytes, 3,060 lines".startswith(said)
+    if length > 20:
+        assert said.startswith("cli")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30 files", "{", "[", "{}", "[]", "[plnd] done", "{not json}", "[" * 400, "[" * 3_000, '{"a": ' * 80]
+)
+def test_every_other_result_is_told_as_it_is(text: str) -> None:
+    assert result_words(text) == text
+
+
+async def test_the_feed_has_no_raw_results(desk: Desk) -> None:
+    desk.session.event("tool.done", "explorer1", tool="list_folder", preview=json.dumps(LISTING)[:200])
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await until(pilot, lambda: "list_folder → cli, 28 files, 2 folders" in text_of(pilot))
+        assert '{"path"' not in text_of(pilot)
