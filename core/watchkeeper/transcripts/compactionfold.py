@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from watchkeeper.store import transcripts as rows
+from watchkeeper.store.compaction_triggers import tell_trigger
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.estimates import text_tokens
@@ -23,10 +24,22 @@ if TYPE_CHECKING:
 def compact(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
     """Something left an agent's context."""
     agent.touch(at)
-    if record.elided is not None:
+    if record.told_later:
+        _tell_trigger(session, cursor, agent, record.trigger)
+    elif record.elided is not None:
         _elide(session, cursor, agent, record, at)
     else:
         _drop(session, cursor, agent, record, at)
+
+
+def _tell_trigger(session: SessionFold, cursor: Any, agent: AgentFold, trigger: str) -> None:
+    """What began the last compaction, whether it is stored or about to be."""
+    pending = session.into["compactions"]
+    for place in range(len(pending) - 1, -1, -1):
+        if pending[place][2] == agent.id:
+            pending[place] = (*pending[place][:3], trigger, *pending[place][4:])
+            return
+    tell_trigger(cursor, agent.id, trigger)
 
 
 def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:

@@ -211,6 +211,8 @@ class Compaction(NamedTuple):
     instructions: str | None = None
     seconds: float | None = None
     model: str | None = None
+    told_later: bool = False
+    """No other one: only now the log tells what began the agent's last one."""
 
 
 class Summary(NamedTuple):

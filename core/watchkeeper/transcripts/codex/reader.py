@@ -61,6 +61,8 @@ class CodexReader:
         self._usage = UsageBook()
         self._last: list[Any] | None = None
         """The last model call: key, model, its tokens, its time."""
+        self._turn: str | None = None
+        """`begun`, while nothing was said in a turn; `compacted`, if nothing but that was done."""
         self._replay = Replay(None, None)
         self._spawns = SpawnBook(MAIN, self._key_of)
         self._speech = Speech(named, MAIN, self._spawns, {})
@@ -77,6 +79,7 @@ class CodexReader:
         reader._began = state.get("began")
         reader._usage = UsageBook(state.get("usage"))
         reader._last = list(state["last"]) if state.get("last") else None
+        reader._turn = state.get("alone")
         reader._replay = Replay.restore(state.get("replay"))
         reader._spawns = SpawnBook(reader._owner, reader._key_of, state.get("spawns"))
         reader._speech = Speech(reader._thread, reader._owner, reader._spawns, state)
@@ -93,6 +96,7 @@ class CodexReader:
             "began": self._began,
             "usage": self._usage.save(),
             "last": self._last,
+            "alone": self._turn,
             "replay": self._replay.save(),
             "spawns": self._spawns.calls,
         } | self._speech.save()
@@ -114,6 +118,7 @@ class CodexReader:
         if kind == "session_meta":
             self._meta(payload, bool(opening), found)
         elif kind == "response_item":
+            self._turn = None
             self._speech.item(payload, at, self._speech.uid(data, at), found)
         elif kind == "event_msg":
             self._event(payload, at, data, found)
@@ -217,7 +222,8 @@ class CodexReader:
 
     def _compacted(self, payload: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
         record = payload.get("latest_token_usage_record")
-        latest = self._usage.record(record, again=True) if isinstance(record, dict) else None
+        record = record if isinstance(record, dict) else {}
+        latest = self._usage.record(record, again=True)
         if latest is not None and record.get("thread_id") == self._thread:
             self._count(latest, at, found)
         before = self._last[4] if self._last is not None else None
@@ -228,6 +234,7 @@ class CodexReader:
         found.append(Compaction(self._owner, uid, "auto", at, before))
         found.append(Summary(self._owner, uid and f"{uid}:summary", items.stands_in(payload), at))
         self._speech.reply_ended()
+        self._turn = "compacted" if self._turn else None
         if self._last is not None:
             # What the context held before is of no use for the next compaction, and no end of a turn is that call's end.
             self._last[0], self._last[4] = "", None
@@ -248,6 +255,7 @@ class CodexReader:
         elif kind in _TURN_ENDS:
             self._turn_ended(payload, at, data, found)
         elif kind in _TURN_STARTS:
+            self._turn = "begun"
             window = count_of(payload.get("model_context_window"))
             found.append(Agent(self._owner, context_limit=window or None, status="working" if self._spawned else None, at=at))
         elif kind == "thread_rolled_back" and (
@@ -296,8 +304,12 @@ class CodexReader:
         error = payload.get("error")
         if isinstance(error, dict) and text_of(error.get("message")):
             found.append(Failure(self._owner, "error", words_of(error), at, self._speech.event_uid(data, at)))
+        elif self._turn == "compacted":
+            # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn, came by itself.
+            found.append(Compaction(self._owner, self._speech.event_uid(data, at), "manual", at, told_later=True))
         elif self._last is not None and self._last[0]:
             found.append(self._model_call("end_turn"))
+        self._turn = None
         if self._spawned:
             found.append(Agent(self._owner, at=at, status="failed" if error else "done"))
         if not found:

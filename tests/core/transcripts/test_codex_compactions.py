@@ -1,0 +1,58 @@
+"""What began a compaction of Codex's: a person who asked for it has a turn with nothing else in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.core.transcripts.codex_rollout import Rollout
+from tests.core.transcripts.conftest import Store
+
+TRIGGERS = "SELECT trigger FROM compactions ORDER BY id"
+
+
+def _compacts(log: Rollout) -> Rollout:
+    log.add("compacted", {"message": "All of it.", "replacement_history": []})
+    return log.event("token_count", info={"last_token_usage": {"total_tokens": 9}}).event("context_compacted")
+
+
+def _turn(log: Rollout, text: str) -> Rollout:
+    return log.event("task_started", turn_id=text).user(text).says("a").tokens(100, 0, 5).event("task_complete", turn_id=text)
+
+
+def _manual() -> Rollout:
+    log = _turn(Rollout(), "one").event("task_started", turn_id="two")
+    return _turn(_compacts(log).event("task_complete", turn_id="two"), "three")
+
+
+def _before_a_turn() -> Rollout:
+    log = _compacts(_turn(Rollout(), "one").event("task_started", turn_id="two"))
+    return log.user("two").says("b").tokens(50, 0, 5).event("task_complete", turn_id="two")
+
+
+def _within_a_turn() -> Rollout:
+    log = _compacts(Rollout().event("task_started", turn_id="one").user("one").call("c1").output("c1").tokens(99, 0, 5))
+    return log.says("b").event("task_complete", turn_id="one")
+
+
+@pytest.mark.parametrize(("log", "trigger"), [(_manual, "manual"), (_before_a_turn, "auto"), (_within_a_turn, "auto")])
+def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(store: Store, logs: Path, log, trigger: str) -> None:  # type: ignore[no-untyped-def]
+    path = log().write(logs)
+    store.run(path)
+    assert store.all(TRIGGERS) == [(trigger,)]
+    assert store.one("SELECT count(*) FROM views") == 2
+    before = store.counts()
+    path.write_bytes(path.read_bytes().replace(b'"source": "cli"', b'"source": "vsc"'))
+    store.run(path)
+    assert (store.all(TRIGGERS), store.counts()) == ([(trigger,)], before)
+
+
+@pytest.mark.parametrize("cut", range(6, 14))
+def test_an_import_at_any_moment_tells_it_in_the_end(store: Store, logs: Path, cut: int) -> None:
+    log = _manual()
+    path, lines = log.write(logs), log.bytes.splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:cut]))
+    store.run(path)
+    path.write_bytes(log.bytes)
+    store.run(path)
+    assert store.all(TRIGGERS) == [("manual",)]
