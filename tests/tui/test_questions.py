@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_mouse import click
+from textual import events
 from textual.pilot import Pilot
 
 from watchkeeper_tui.widgets.prompt import Prompt
@@ -106,3 +109,39 @@ async def test_what_is_asked_is_named_once(desk: Desk) -> None:
         assert "a answers" not in text_of(pilot)  # it would be typed into nothing
         assert "asked list_folder: {" in text_of(pilot)
         assert '\n   {"path": "."}' in text_of(pilot)
+
+
+PASTED = "first line\r\nsecond \x1b[31mline\r"
+
+
+@pytest.mark.parametrize(
+    ("keys", "submit", "wanted"),
+    [
+        (["m"], ["enter"], ("steer", {"text": "first line\nsecond line"})),
+        (["C", "i"], ["enter", "y"], ("compact", {"instructions": "first line\nsecond line"})),
+        (["colon", "ctrl+u", *"/steer "], ["enter"], ("steer", {"text": "first line second line"})),
+    ],
+)
+async def test_what_is_pasted_loses_no_line(
+    desk: Desk, keys: list[str], submit: list[str], wanted: tuple[str, dict[str, str]]
+) -> None:
+    async with desk.app().run_test(size=SIZES[1]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press(*keys)
+        pilot.app.post_message(events.Paste(PASTED))
+        await until(pilot, lambda: "second line" in text_of(pilot))
+        await pilot.press(*submit)
+        await until(pilot, lambda: bool(desk.session.commands()))
+        kind, _, _, payload = desk.session.commands()[0]
+        assert (kind, json.loads(payload)) == wanted
+
+
+@pytest.mark.parametrize("screen", ["live", "sessions"])
+async def test_a_search_takes_all_that_is_pasted_and_no_key_is_pressed_by_it(desk: Desk, screen: str) -> None:
+    async with desk.app(screen=screen).run_test(size=SIZES[0]) as pilot:
+        await until(pilot, lambda: "Help" in footer_of(pilot))
+        pilot.app.post_message(events.Paste("Xy"))  # nobody asked
+        await pilot.press("slash", *"the ")
+        pilot.app.post_message(events.Paste("Explore\ncore"))
+        await until(pilot, lambda: "the Explore core" in text_of(pilot))
+    assert desk.control.submitted == 0

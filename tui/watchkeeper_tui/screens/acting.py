@@ -65,7 +65,9 @@ class Acting(_Base):
         elif action.asks and not text and not action.text_optional:
             who = f" {target.names}" if name == "steer" else ""
             question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong")]]
-            self.prompt.ask_line(question, lambda typed: self._typed(action, target, typed), kind=name)
+            self.prompt.ask_line(
+                question, lambda typed: self._typed(action, target, typed), kind=name, keeps_lines=name == "steer"
+            )
         else:
             self._preview(action, target, text)
 
@@ -91,7 +93,7 @@ class Acting(_Base):
 
     def _instructions(self, action: Action, target: Target) -> None:
         question: list[list[Piece]] = [[(f"Compact {target.names}: what should be kept, or let go?", "strong")]]
-        self.prompt.ask_line(question, lambda text: self._preview(action, target, text), kind="compact")
+        self.prompt.ask_line(question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True)
 
     def _answer(self, target: Target) -> None:
         lines: list[list[Piece]] = [
@@ -108,6 +110,7 @@ class Acting(_Base):
                     [[("Why not?", "strong"), ("   the agent reads it", "muted")]],
                     lambda text: self.perform(BY_ID["deny"], target, text),
                     kind="deny",
+                    keeps_lines=True,
                 ),
             },
         )

@@ -13,6 +13,7 @@ from textual.message import Message
 from textual.widget import Widget
 from textual.widgets import Input
 
+from watchkeeper_tui.sanitize import sanitize_lines
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine
 
@@ -66,8 +67,26 @@ def _pressing(key: str) -> str:
     return f"press('{key}')"
 
 
+LINE_BREAK = "↵"
+"""How a line break is shown that is kept."""
+
+
 class _Line(Input):
-    """The line to type into. Esc gives up; up brings back what was typed before."""
+    """The line to type into. Esc gives up; up brings back what was typed before; what is pasted loses no line."""
+
+    keeps_lines = False
+
+    @property
+    def typed(self) -> str:
+        """What was typed and pasted."""
+        return self.value.replace(LINE_BREAK, "\n") if self.keeps_lines else self.value
+
+    def on_paste(self, event: events.Paste) -> None:
+        """All of it, and nothing that acts: the toolkit would take the first line alone."""
+        event.prevent_default()
+        event.stop()
+        lines = sanitize_lines(event.text.strip("\r\n"))
+        self.replace((LINE_BREAK if self.keeps_lines else " ").join(lines), *self.selection)
 
 
 class Prompt(Vertical, can_focus=True):
@@ -126,8 +145,12 @@ class Prompt(Vertical, can_focus=True):
         changed: Callable[[str], None] | None = None,
         gave_up: Callable[[], None] | None = None,
         enter: str = "Go on",
+        keeps_lines: bool = False,
     ) -> None:
-        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`: what Enter does."""
+        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`: what Enter does.
+
+        `keeps_lines`: what is pasted in several lines is handed on in as many; else they become one.
+        """
         self._open(question)
         self._typed, self._changed, self._gave_up, self._keys = typed, changed, gave_up, {}
         self._kind, self._back = kind, 0
@@ -135,6 +158,7 @@ class Prompt(Vertical, can_focus=True):
         before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
         self._name_keys([KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Give up", _pressing("escape"))])
         line = self.query_one(_Line)
+        line.keeps_lines = keeps_lines
         with line.prevent(Input.Changed):
             line.value = value
         line.cursor_position = len(value)
@@ -254,12 +278,12 @@ class Prompt(Vertical, can_focus=True):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        typed, value = self._typed, event.value
+        typed, value, text = self._typed, event.value, self.query_one(_Line).typed
         if value.strip():
             self._history.setdefault(self._kind, []).append(value)
         self.close()
         if typed is not None:
-            typed(value)
+            typed(text)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
