@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.core.transcripts.conftest import Store
 
 from watchkeeper.store.driver import sqlite3
@@ -25,11 +26,12 @@ MODEL = {"id": "claude-opus-4-6", "providerID": "anthropic"}
 class Second:
     """A database that is written to row by row."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, sessions: str = "session_v2") -> None:
         self.path = folder / "opencode.db"
+        self._sessions = sessions
         self.connection = sqlite3.connect(self.path)
         self.connection.execute("PRAGMA journal_mode = WAL")
-        self.connection.executescript(SCHEMA)
+        self.connection.executescript(SCHEMA.replace("session_v2", sessions))
         self.now = BEGAN
         self._seq = 0
 
@@ -52,7 +54,7 @@ class Second:
             at,
             at,
         )
-        self.connection.execute(f"INSERT INTO session_v2 VALUES ({', '.join('?' * len(row))})", row)
+        self.connection.execute(f"INSERT INTO {self._sessions} VALUES ({', '.join('?' * len(row))})", row)
         self.connection.commit()
         return name
 
@@ -88,6 +90,46 @@ def tool(name: str, call: str, status: str = "completed", **about: Any) -> dict[
     if status == "completed":
         given["content"] = [text(about.pop("output", "fine"))]
     return {"type": "tool", "id": call, "name": name, "state": given | about, "time": {"created": BEGAN, "completed": BEGAN + 9}}
+
+
+@pytest.mark.parametrize("tables", ["alone", "beside empty ones", "beside its own"])
+def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(store: Store, logs: Path, tables: str) -> None:
+    book = Second(logs, "session")
+    session = book.session()
+    book.add(session, "user", text="Mend the cache")
+    tokens = {"input": 100, "output": 5, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+    content = [{"type": "text", "text": "Mended."}]
+    book.add(session, "assistant", agent="build", model=MODEL, content=content, finish="stop", cost=0.5, tokens=tokens)
+    if tables != "alone":
+        book.connection.executescript(
+            "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);"
+            "CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, time_updated INTEGER,"
+            " data TEXT);"
+        )
+    if tables == "beside its own":
+        at = book.tick()
+        for name, info, said in (
+            ("m1", {"role": "user"}, "Mend the cache"),
+            ("m2", {"role": "assistant", "modelID": "x", "providerID": "y", "tokens": tokens, "finish": "stop"}, "Mended."),
+        ):
+            data = json.dumps({**info, "time": {"created": at, "completed": at}})
+            book.connection.execute("INSERT INTO message VALUES (?, ?, ?, ?, ?)", (name, session, at, at, data))
+            part = json.dumps({"type": "text", "text": said})
+            book.connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", (f"p{name}", name, session, at, at, part))
+        book.connection.commit()
+    for _ in range(2):
+        report = store.run(book.path)
+        assert tuple(store.one("SELECT goal, title, model_calls, output_tokens FROM sessions")) == (
+            "Mend the cache",
+            "A title",
+            1,
+            5,
+        )
+        assert store.counts()["messages"] == 2
+        assert not [kind for kind, reason in report.raw if reason == "unknown record type"]
+    book.add(session, "user", text="And on")
+    store.run(book.path)
+    assert store.counts()["messages"] == (2 if tables == "beside its own" else 3)
 
 
 def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> None:

@@ -65,4 +65,4 @@ def check_sessions(columns: dict[str, set[str]], path: Path) -> None:
 
 
 def _has_sessions(columns: dict[str, set[str]]) -> bool:
-    return any(all(needed <= columns[table] for table, needed in wanted.items()) for wanted in (_NEEDED, second.NEEDED))
+    return any(all(needed <= columns[table] for table, needed in wanted.items()) for wanted in (_NEEDED, *second.NEEDED))

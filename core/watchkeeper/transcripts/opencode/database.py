@@ -19,7 +19,7 @@ from watchkeeper.transcripts.opencode import second
 from watchkeeper.transcripts.opencode.connecting import TABLES, check_sessions, columns_of, connect
 from watchkeeper.transcripts.opencode.conversation import Conversation, Group
 from watchkeeper.transcripts.opencode.partreading import Part, Stored
-from watchkeeper.transcripts.opencode.parts import NOT_FOR_US, digest
+from watchkeeper.transcripts.opencode.parts import digest
 from watchkeeper.transcripts.records import Raw, Record
 
 RECENT = 48
@@ -88,11 +88,8 @@ class _Reading:
             if "parent_id" in self._columns[table]:
                 rows = connection.execute(f"SELECT id, parent_id FROM {table}")  # noqa: S608
                 self._parents |= {str(row[0]): None if not row[1] else str(row[1]) for row in rows}
-        self._second: set[str] = set()
-        """Sessions that OpenCode 2 keeps. Rows of them as they were before may stand beside, and are not read."""
-        if all(needed <= self._columns[table] for table, needed in second.NEEDED.items()):
-            self._second = {str(row[0]) for row in connection.execute("SELECT DISTINCT session_id FROM session_message")}
-            self._second &= {str(row[0]) for row in connection.execute("SELECT id FROM session_v2")}
+        self._second = second.sessions_of(connection, self._columns)
+        """Sessions as OpenCode 2 keeps them, and the table of each one's own row."""
 
     # What is new.
 
@@ -248,10 +245,11 @@ class _Reading:
     def _rows_of_session(self, conversation: Conversation) -> Iterator[Group]:
         """As `_parts_of_session`, of a session that OpenCode 2 keeps."""
         session_id = conversation.id
-        if session_id in self._fresh("session_v2", "id = ?", session_id):
-            value = self._row("session_v2", session_id)
+        table = self._second[session_id]
+        if session_id in self._fresh(table, "id = ?", session_id):
+            value = self._row(table, session_id)
             yield _json(value), conversation.session(_session(value))
-        about = self._about("session_v2", session_id)
+        about = self._about(table, session_id)
         fresh = self._fresh("session_message", "session_id = ?", session_id)
         touched = {*fresh, *conversation.open}
         order = "seq" if "seq" in self._columns["session_message"] else "rowid"
@@ -271,8 +269,7 @@ class _Reading:
                 if found is not None:
                     yield from conversation.message(found, last=row_id == last)
                 else:
-                    known = NOT_FOR_US if kind in second.NOTES else "unknown record type"
-                    yield data, [Raw(f"session_message/{kind}"[:80], known)]
+                    yield data, [Raw(f"session_message/{kind}"[:80], second.reason_of(kind))]
             if kind == "assistant":
                 told = (parse(_bytes(row.get("data"))) or {}).get("model")
                 model = told if isinstance(told, dict) else model
@@ -296,8 +293,7 @@ class _Reading:
             for row_id in sorted(self._fresh("session_message", "session_id = ?", conversation.id)):
                 value = self._row("session_message", row_id)
                 kind = value.get("type", "?")
-                known = NOT_FOR_US if kind in second.NOTES else "unknown record type"
-                yield _json(value), [Raw(f"session_message/{kind}"[:80], known)]
+                yield _json(value), [Raw(f"session_message/{kind}"[:80], second.reason_of(str(kind)))]
 
     def _todos(self, conversation: Conversation) -> Iterator[Group]:
         """The to-do list."""

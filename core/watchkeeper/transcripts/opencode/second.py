@@ -9,17 +9,51 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.opencode.partreading import Part, Stored
+from watchkeeper.transcripts.opencode.parts import NOT_FOR_US
 
-NEEDED = {"session_v2": {"id"}, "session_message": {"id", "session_id", "type", "data"}}
+ROWS = {"id", "session_id", "type", "data"}
+"""Columns that `session_message` needs."""
+NEEDED = tuple({table: {"id"}, "session_message": ROWS} for table in ("session_v2", "session"))
+"""Tables that a database needs to hold such sessions: their own are named `session_v2`, or as before."""
 NOTES = frozenset({"agent-switched", "display", "idle", "invocation", "location-switched", "model-switched"})
 """Types of rows that are known, and of no use here."""
 _SAID_BY_PROGRAM = frozenset({"skill", "synthetic", "system"})
 _ASKED = "#asked"
 _STATUS = {"streaming": "pending"}
 
+_SPOKEN = ("assistant", "compaction", "shell", "skill", "synthetic", "system", "user")
+"""Types of rows that say something."""
+SAID_AGAIN = "said again by a message of its session"
+
 Value = dict[str, Any]
+
+
+def sessions_of(connection: Connection, columns: dict[str, set[str]]) -> dict[str, str]:
+    """Sessions whose messages are rows of `session_message`, and the table that each one's own row is in.
+
+    Rows of the tables from before may stand beside for the same session: with `session_v2` they are what it was before it was
+    carried over, without it they say the same as these, and go before.
+    """
+    found: dict[str, str] = {}
+    if not columns["session_message"] >= ROWS:
+        return found
+    of_message = "SELECT DISTINCT session_id FROM session_message WHERE type IN (?, ?, ?, ?, ?, ?, ?)"
+    spoken = {str(row[0]) for row in connection.execute(of_message, _SPOKEN)}
+    for table in ("session", "session_v2"):
+        if "id" in columns[table]:
+            found |= {str(row[0]): table for row in connection.execute(f"SELECT id FROM {table}") if str(row[0]) in spoken}  # noqa: S608
+    if "session_id" in columns["message"]:
+        twice = {str(row[0]) for row in connection.execute("SELECT DISTINCT session_id FROM message")}
+        found = {each: table for each, table in found.items() if table == "session_v2" or each not in twice}
+    return found
+
+
+def reason_of(kind: str) -> str:
+    """Why a row beside a session's messages is kept raw."""
+    return NOT_FOR_US if kind in NOTES else SAID_AGAIN if kind in _SPOKEN else "unknown record type"
 
 
 class Row(NamedTuple):
