@@ -166,6 +166,8 @@ async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
             shown.append(text_of(pilot))
         assert not any(" yet" in each for each in shown)
         assert any("what this agent did is not in the log" in each for each in shown)
+        assert any("what its context held is not in the log" in each for each in shown)
+        assert not any(" 0 of 32,000" in each or "none used" in each or "exact" in each for each in shown)
 
 
 async def test_short_names_leave_their_room_to_what_happened(desk: Desk) -> None:

@@ -12,6 +12,8 @@ from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 
+UNLOGGED_WORDS = "not in the log that was imported"
+
 
 @dataclass(frozen=True, slots=True)
 class PageContext:
@@ -31,15 +33,18 @@ class PageContext:
     threshold: float = DEFAULT_THRESHOLD
     """The share of a window at which compaction starts, where the host does not say."""
 
+    @property
+    def is_unlogged(self) -> bool:
+        """It is another program's agent, and what it did is not in the log that was imported."""
+        session = self.snapshot.session
+        imported = session is not None and imported_from(session.origin) is not None
+        return imported and self.agent.ended_at is not None and not self.agent.last_seq
+
     def nothing(self, noun: str) -> str:
         """That there is none: yet, of an agent that goes on; of one of another program, that the log does not tell."""
         if self.agent.ended_at is None:
             return f"no {noun} yet"
-        session = self.snapshot.session
-        program = imported_from(session.origin) if session is not None else None
-        if program is not None and not self.agent.last_seq:
-            return f"no {noun}: what this agent did is not in the log that was imported"
-        return f"no {noun}"
+        return f"no {noun}: what this agent did is {UNLOGGED_WORDS}" if self.is_unlogged else f"no {noun}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
 from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
-from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
+from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
@@ -118,6 +118,8 @@ def _context(view: PageContext) -> list[PageLine]:
     agent = view.agent
     composition = tuple((sanitize(kind), tokens) for kind, tokens in agent.composition)
     limit, used = agent.context_limit, context_used(agent)
+    if not used and view.is_unlogged:
+        return [PageLine("context.bar", ((f"what its context held is {UNLOGGED_WORDS}", "faint"),)), blank("context.end")]
     # Other programs log what the whole prompt took, and not the system prompt and the tools that are in it.
     unlogged = used - sum(tokens for kind, tokens in composition if kind not in ROOM)
     if unlogged > 0 and composition:

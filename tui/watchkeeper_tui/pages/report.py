@@ -11,7 +11,7 @@ from watchkeeper.store.dashboard import AgentFacts, CompactionFacts, TaskFacts
 from watchkeeper.store.dashboard_report import ReportFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition, lasted, task_condition
-from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading, paragraph
+from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, heading, paragraph
 from watchkeeper_tui.sanitize import clip, fit, sanitize
 from watchkeeper_tui.widgets.cells import Piece
 
@@ -131,7 +131,13 @@ def _artifacts(view: PageContext, report: ReportFacts) -> list[PageLine]:
 
 def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
     calls, errors = sum(each.calls for each in report.tools), sum(each.errors for each in report.tools)
-    note = f"{figures.plural(calls, 'call')}, {figures.plural(errors, 'error')} (exact)" if calls else "none used"
+    note = (
+        f"{figures.plural(calls, 'call')}, {figures.plural(errors, 'error')} (exact)"
+        if calls
+        else UNLOGGED_WORDS
+        if view.is_unlogged
+        else "none used"
+    )
     lines = [heading("tools", "Tools", note)]
     for number, each in enumerate(report.tools):
         pieces: list[Piece] = [
@@ -148,6 +154,8 @@ def _tools(view: PageContext, report: ReportFacts) -> list[PageLine]:
 
 def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
     agent = view.agent
+    if view.is_unlogged:
+        return [heading("bill", "Figures", UNLOGGED_WORDS)]
     mine = [each for each in view.snapshot.compactions if each.agent_id == agent.id]
     whole = lasted(agent, view.snapshot.state, view.now)
     split = f"  in {agent.input_tokens:,} · out {agent.output_tokens:,}"

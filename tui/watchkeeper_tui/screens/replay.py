@@ -165,7 +165,7 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         again, self._notice_until = self._recording is not None, 0.0
         self._recording, self._marks = news.recording, news.recording.marks
         self.playback.continued(news.recording.times)
-        kind = "" if news.recording.by_event else "; its events tell little, so a step is a message or a call, by its time"
+        kind = "" if news.recording.by_event else "a step is a message or a call: its events tell little; "
         self._moved()
         if news.recording.damaged:
             lost = figures.plural(news.recording.damaged, "event")
@@ -173,7 +173,7 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         elif again:
             self.say(f"read on: {len(self.playback.times):,} steps now", "done", seconds=4)
         else:
-            self.say(f"space plays, ← → steps, [ ] turns{kind}", "accent", seconds=8)
+            self.say(f"{kind}space plays, ← → steps, [ ] turns", "accent", seconds=8)
 
     def _draw_newest(self) -> None:
         frame, self._frame = self._frame, None

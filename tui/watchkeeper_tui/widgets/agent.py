@@ -120,6 +120,8 @@ class Figures(Widget):
             right += f"  compacts near {figures.tokens(compacts_at(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
+        if not used and agent.ended_at is not None:
+            first = [("ctx ", "muted"), ("-", "faint")]  # nobody told, or nothing ever was
         calls = list(reversed(self._detail.calls)) if self._detail is not None else []
         done = [call for call in calls if call.status == "done"]
         speeds = [call.output_tokens / call.latency_seconds if call.latency_seconds else 0.0 for call in done]
