@@ -254,3 +254,43 @@ def test_broken_rows_errors_and_interruptions_are_kept(store: Store, logs: Path)
     assert store.one("SELECT count(*) FROM compactions") == 0
     kinds = store.all("SELECT kind FROM events WHERE kind IN ('agent.interrupted', 'model.error') ORDER BY seq")
     assert [kind for (kind,) in kinds] == ["agent.interrupted", "model.error", "model.error"]
+
+
+def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_fields_of_their_own(store: Store, logs: Path) -> None:
+    book = Second(logs)
+    session = book.session()
+    child = book.session("ses_2", parent=session, title="Look (@explore subagent)")
+    book.add(session, "user", text="Mend the cache")
+    at = book.now
+    tool = {"type": "tool", "id": "evt_c_1", "callID": "call_1", "name": "subagent", "time": {"created": at, "completed": at}}
+    done = {"status": "completed", "input": {"description": "Look"}, "structured": {"sessionID": child}}
+    done["content"] = [{"type": "text", "text": "Found."}]
+    reply = book.add(session, "assistant", model=MODEL, content=[tool | {"state": done}], finish="tool-calls")
+    book.add(session, "user", text="On")
+    store.run(book.path)
+    assert store.all("SELECT tool_use_id, name, status FROM tool_calls") == [("call_1", "subagent", "done")]
+    assert store.one("SELECT count(*) FROM agents WHERE current_goal <> '' OR parent_agent_id IS NOT NULL") == 2
+    times = {"created": at, "completed": at, "pruned": book.tick()}
+    book.change(reply, content=[tool | {"state": done, "time": times}])
+    store.run(book.path)
+    assert store.all("SELECT trigger FROM compactions") == [("prune",)]
+
+
+def test_a_compaction_without_a_status_is_one_that_is_done(store: Store, logs: Path) -> None:
+    book = Second(logs)
+    session = book.session()
+    book.add(session, "user", text="Mend the cache")
+    book.add(session, "compaction", reason="manual", summary="All of it.", recent="The end of it.", completed=False)
+    store.run(book.path)
+    assert store.all("SELECT trigger, messages_removed FROM compactions") == [("manual", 1)]
+    assert store.one("SELECT text FROM observations") == "All of it.\nThe end of it."
+
+
+@pytest.mark.parametrize("sessions", ["session_v2", "session"])
+def test_a_session_in_which_nothing_was_said_yet_keeps_no_other_out(store: Store, logs: Path, sessions: str) -> None:
+    book = Second(logs, sessions)
+    book.session("ses_0", title="Empty")
+    book.add(book.session(), "user", text="Mend the cache")
+    book.add("ses_lost", "user", text="Whose?")
+    assert not store.run(book.path).left
+    assert sorted(store.all("SELECT goal FROM sessions")) == [("",), ("Mend the cache",), ("Whose?",)]

@@ -37,18 +37,23 @@ def sessions_of(connection: Connection, columns: dict[str, set[str]]) -> dict[st
     Rows of the tables from before may stand beside for the same session: with `session_v2` they are what it was before it was
     carried over, without it they say the same as these, and go before.
     """
-    found: dict[str, str] = {}
     if not columns["session_message"] >= ROWS:
-        return found
+        return {}
     of_message = "SELECT DISTINCT session_id FROM session_message WHERE type IN (?, ?, ?, ?, ?, ?, ?)"
     spoken = {str(row[0]) for row in connection.execute(of_message, _SPOKEN)}
-    for table in ("session", "session_v2"):
-        if "id" in columns[table]:
-            found |= {str(row[0]): table for row in connection.execute(f"SELECT id FROM {table}") if str(row[0]) in spoken}  # noqa: S608
-    if "session_id" in columns["message"]:
-        twice = {str(row[0]) for row in connection.execute("SELECT DISTINCT session_id FROM message")}
-        found = {each: table for each, table in found.items() if table == "session_v2" or each not in twice}
-    return found
+    own = _distinct(connection, columns, "session_v2", "id")
+    before = _distinct(connection, columns, "session", "id")
+    if not columns["message"]:
+        spoken |= before  # nothing else can have been said in them
+    twice = _distinct(connection, columns, "message", "session_id") if spoken - own else set()
+    found = dict.fromkeys(spoken - twice, "session" if columns["session"] else "session_v2")
+    return found | {each: "session_v2" for each in own if each in spoken or each not in before}
+
+
+def _distinct(connection: Connection, columns: dict[str, set[str]], table: str, column: str) -> set[str]:
+    if column not in columns[table]:
+        return set()
+    return {str(row[0]) for row in connection.execute(f"SELECT DISTINCT {column} FROM {table}")}  # noqa: S608
 
 
 def reason_of(kind: str) -> str:
@@ -132,7 +137,7 @@ def _error(error: Value) -> Value:
 def _compaction(row: Row, value: Value, times: Value, model: Value) -> Value:
     """As the reply that held the summary: done, failed, or still being written."""
     info = _reply(value) | _model(model) | {"summary": True, "parentID": f"{row.id}{_ASKED}"}
-    if value.get("status") == "completed":
+    if value.get("status", "completed") == "completed" and value.get("summary"):
         info["time"] = {"completed": times.get("created"), **times}
     return info
 
@@ -167,12 +172,15 @@ def _content(piece: Any, times: Value, *, ended: bool) -> Value:
     start = own.get("ran") or own.get("created") or times.get("created")
     end = own.get("completed") or (times.get("completed") or start if ended else None)
     span = {"start": start} | ({"end": end} if end is not None else {})
+    if own.get("pruned") is not None:
+        span["compacted"] = own["pruned"]
     kind = piece.get("type")
     if kind in ("text", "reasoning"):
-        state = piece.get("state")
-        return {"type": kind, "text": piece.get("text"), "time": span, "metadata": {"provider": state}}
+        native = piece.get("native") or piece.get("state")
+        return {"type": kind, "text": piece.get("text"), "time": span, "metadata": {"provider": native}}
     if kind == "tool":
-        return {"type": "tool", "callID": piece.get("id"), "tool": piece.get("name"), "state": _state(piece.get("state"), span)}
+        call_id = piece.get("callID") or piece.get("id")
+        return {"type": "tool", "callID": call_id, "tool": piece.get("name"), "state": _state(piece.get("state"), span)}
     return piece
 
 
@@ -180,6 +188,8 @@ def _state(value: Any, span: Value) -> Value:
     """What became of a call."""
     value = value if isinstance(value, dict) else {}
     state: Value = {**value, "status": _STATUS.get(str(value.get("status")), value.get("status")), "time": span}
+    if "metadata" not in value:
+        state["metadata"] = value.get("structured")
     content = _list(value.get("content"))
     texts = [each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)]
     state["output"] = "\n".join(texts)
@@ -188,7 +198,7 @@ def _state(value: Any, span: Value) -> Value:
     if isinstance(error, dict):
         told = _error(error)
         state["error"] = told["message"]
-        metadata = value.get("metadata")
+        metadata = state["metadata"]
         state["metadata"] = (metadata if isinstance(metadata, dict) else {}) | {
             "interrupted": told["name"] == "MessageAbortedError",
             "denied": "permission" in told["name"] or "reject" in told["name"],
