@@ -35,6 +35,22 @@ def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(store: Store, lo
     assert json.loads(said)[0]["text"] == prompt
 
 
+@pytest.mark.parametrize("named", ["## My request for Codex:", "## My request:"])
+def test_a_goal_is_what_was_asked_for_and_not_what_an_editor_put_before_it(store: Store, logs: Path, named: str) -> None:
+    before = "# Context from my IDE setup:\n\n## Active file: a.py\n\n## Open tabs:\n- a.py: src/a.py\n\n"
+    log = Rollout().user(f"{before}{named}\nMend the cache\n")
+    store.run(log.write(logs))
+    assert store.one("SELECT goal FROM sessions") == store.one("SELECT current_goal FROM agents") == "Mend the cache"
+    assert "Active file" in store.one("SELECT content FROM messages")
+
+
+def test_an_editors_news_without_a_request_is_the_goal_as_it_is(store: Store, logs: Path) -> None:
+    store.run(
+        Rollout().user("\n# Files mentioned by the user:\n\n## a.png: /tmp/a.png\n\n## My request for Codex:\n").write(logs)
+    )
+    assert store.one("SELECT goal FROM sessions").startswith("# Files mentioned by the user:")
+
+
 def test_cached_input_is_split_from_input_and_priced_as_such(store: Store, logs: Path) -> None:
     log = Rollout().user("go").says("a").tokens(1_000, 600, 50).user("on").says("b").tokens(1_500, 1_000, 20)
     store.run(log.write(logs))
