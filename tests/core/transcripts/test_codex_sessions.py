@@ -25,6 +25,28 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path)
     assert tuple(row) == expected
 
 
+@pytest.mark.parametrize(
+    ("output", "status"),
+    [
+        ("Script completed\nWall time 0.1 seconds\nOutput:\nfailed: none", "done"),
+        ("Script running with cell ID 7", "done"),
+        ("Script failed\nWall time 0.1 seconds\nOutput:\nTypeError", "error"),
+        ([{"type": "input_text", "text": "Script failed\nOutput:\n"}, {"type": "input_text", "text": "TypeError"}], "error"),
+        ("Script terminated", "cancelled"),
+        ("apply_patch verification failed: Failed to find expected lines in a.py", "error"),
+        ("write_stdin failed: Unified exec process failed", "error"),
+        ("exec_command failed for `/bin/zsh -lc ls`: CreateProcess", "error"),
+        ("A text that speaks of how apply_patch failed", "done"),
+    ],
+)
+def test_how_a_call_ended_is_told_by_the_words_with_which_codex_reports_it(
+    store: Store, logs: Path, output: Any, status: str
+) -> None:
+    log = Rollout().item("custom_tool_call", call_id="c1", name="exec", input="x", status="completed")
+    store.run(log.item("custom_tool_call_output", call_id="c1", output=output).write(logs))
+    assert store.all("SELECT status FROM tool_calls") == [(status,)]
+
+
 @pytest.mark.parametrize("prompt", ["<div> breaks the page", "<image>"])
 def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(store: Store, logs: Path, prompt: str) -> None:
     log = Rollout().user("<environment_context>\n<cwd>/tmp</cwd>\n</environment_context>\n").user("First").says("a")

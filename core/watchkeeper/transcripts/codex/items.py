@@ -15,6 +15,8 @@ Status = Literal["done", "error", "denied", "cancelled", "unknown"]
 
 _DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
 _EXIT_CODE = re.compile(r"(?:^|\n)(?:Exit code:|Process exited with code) (-?\d+)")
+_ERRORS = ("execution error", "err:", "failed to parse function arguments", "unsupported call", "Script failed")
+_FAILED = re.compile(r"(?:apply_patch|exec_command|shell|shell_command|unified_exec|write_stdin)(?: verification)? failed\b")
 _HEAD_CHARS = 2_000
 """Where an output says how its command ended, it says so at its beginning."""
 
@@ -136,11 +138,11 @@ def output_of(value: Any) -> tuple[Any, Status]:
 def _status(text: str) -> Status:
     """How a command ended, by the words with which Codex reports it."""
     head = text[:_HEAD_CHARS]
-    if head.startswith(("aborted by user", "aborted")):
+    if head.startswith(("aborted", "Script terminated")):
         return "cancelled"
     if head.startswith(("exec command rejected by user", "rejected by user", "patch rejected by user")):
         return "denied"
-    if head.startswith(("execution error", "err:", "failed to parse function arguments", "unsupported call")):
+    if head.startswith(_ERRORS) or _FAILED.match(head):
         return "error"
     if head.startswith("{") and '"metadata"' in text:
         try:
