@@ -11,6 +11,7 @@ from typing import Any
 
 from watchkeeper.cli.headless import EventPrinter, describe
 from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
+from watchkeeper.records.wording import plural
 
 LOOK_SECONDS = 0.2
 RIPE_SECONDS = 0.3
@@ -71,7 +72,7 @@ class LogPrinter(EventPrinter):
             opened.connection.close()
         about = clean(row["title"] or row["goal"] or "", 80)
         say(f"session {self._session_id}  {row['origin']}  {about}".rstrip())
-        size = f"{row['agents']} agent{'' if row['agents'] == 1 else 's'}, {row['model_calls']:,} model calls so far"
+        size = f"{plural(row['agents'], 'agent')}, {plural(row['model_calls'], 'model call')} so far"
         place = f" in {clean(row['workspace'], 100)}" if row["workspace"] else ""
         say(f"{size}{place}; {clean(what, 200)} is followed (Ctrl+C ends this, not the session)")
 
