@@ -195,6 +195,10 @@ class FakeSession:
         }  # fmt: skip
         insert(self.connection, "compactions", **row)
         self.connection.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
+        if row["status"] == "applied":
+            self.connection.execute(
+                "UPDATE agents SET view_version = max(view_version, ?) WHERE id = ?", (row["view_after"] or 0, agent_id)
+            )
 
     def approval(self, agent_id: str, question: str = "rm -rf build", approval_id: str = "appr1", tool: str = "bash") -> None:
         insert(

@@ -11,6 +11,7 @@ from textual import events
 from textual.pilot import Pilot
 
 from watchkeeper_tui.widgets.prompt import Prompt
+from watchkeeper_tui.widgets.status import StatusLine
 
 SIZES = [(120, 40), (80, 24)]
 LIST_KEYS = ("Replay", "Freeze", "Pause", "Compact")
@@ -145,3 +146,17 @@ async def test_a_search_takes_all_that_is_pasted_and_no_key_is_pressed_by_it(des
         pilot.app.post_message(events.Paste("Explore\ncore"))
         await until(pilot, lambda: "the Explore core" in text_of(pilot))
     assert desk.control.submitted == 0
+
+
+async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
+    async with desk.app().run_test(size=SIZES[1]) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        line = pilot.app.screen.query_one(StatusLine)
+        line.say(
+            [
+                ("compact explorer-4  ✓ 04:14:45 manual 2.8k → 1.3k -54% $0.00 stall 0ms", "text"),
+                ("   u", "key"),
+                (" undoes it", "muted"),
+            ]
+        )
+        await until(pilot, lambda: "undoes it" in text_of(pilot))

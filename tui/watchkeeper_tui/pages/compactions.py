@@ -68,6 +68,8 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
     if is_buffered(each):
         upto = f" up to #{each.high_water}" if each.high_water else ""
         return [*pieces, (f" buffered{upto}", role), ("  waits until its messages must go", "muted")]
+    if each.status == "undone":
+        pieces.append((f" {word}", role))  # before its figures, which hold no more and may be cut off
     if each.tokens_before is not None and each.tokens_after is not None:
         before, after = each.tokens_before, each.tokens_after
         pieces += [
@@ -81,7 +83,7 @@ def compaction_pieces(each: CompactionFacts, now: float, *, name: str = "") -> l
         # Among others, where the sum stands above, only one that held something up is worth the room.
         tells = each.stall_seconds is not None and (not name or each.stall_seconds >= 0.001)
         pieces.append((f" stall {stall(each)}" if tells else "", "muted"))
-    else:
+    elif each.status != "undone":
         pieces += [(f" {word}", role), (f": {sanitize(each.reason)}" if each.reason else "", "muted")]
     return pieces
 

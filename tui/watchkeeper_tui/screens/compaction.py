@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, cast
 
 from textual.app import ComposeResult
@@ -178,8 +179,11 @@ class CompactionScreen(Acting, WatchScreen):
             return
         target = self.target
         if self.sides is not None:
+            passes = target.snapshot.compactions
             detail = self.sides.detail
-            number = pass_number(detail.facts, target.snapshot.compactions)
+            if any(each.id == detail.facts.id and each.status == "undone" for each in passes):
+                detail = replace(detail, facts=replace(detail.facts, status="undone"))
+            number = pass_number(detail.facts, passes)
             self.query_one(PassFigures).show(header_pieces(detail, target.agent, now, number), short_pieces(detail))
         self.query_one(StatusLine).say(self.notice(now) or status_pieces(target.snapshot, target, self.sent, now))
         self.query_one(KeyLine).show(

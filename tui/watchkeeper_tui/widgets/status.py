@@ -23,7 +23,7 @@ NEEDED = " needs 80×24  "
 
 
 URGENT = frozenset({"failed", "paused", "dead", "waiting"})
-"""Roles of words that somebody acts on: they are told to their end, in up to three lines."""
+"""Roles of words that somebody acts on, as on those that name a key: they are told to their end, in up to three lines."""
 
 
 class StatusLine(Widget):
@@ -50,7 +50,8 @@ class StatusLine(Widget):
 
     def _stretch(self) -> None:
         """Take the lines that urgent words need."""
-        urgent = bool(self._pieces) and self._pieces[0][1] in URGENT
+        names_a_key = any(role == "key" for _, role in self._pieces)
+        urgent = names_a_key or (bool(self._pieces) and self._pieces[0][1] in URGENT)
         self.set_class(
             urgent and pieces_width(self._pieces) > self.content_size.width > 0 and self.screen.size.height >= 20, "-long"
         )

@@ -1,0 +1,68 @@
+"""A pass that was taken back is shown as one, until it is redone."""
+
+from __future__ import annotations
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
+from tests.tui.test_compaction_screen import compacted
+
+from watchkeeper.store.dashboard_fold import SessionFold, SessionReading
+
+
+def views(desk: Desk, *parents: int | None) -> None:
+    """Views of explorer-1 from the first on, each with the one it continues."""
+    desk.session.connection.execute("DELETE FROM views WHERE agent_id = 'explorer1'")
+    for version, parent in enumerate(parents, start=1):
+        insert(
+            desk.session.connection, "views", agent_id="explorer1", version=version, parent=parent, observations="[]",
+            verbatim_from=1, reason="x", created_at=desk.time,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parents", "current", "undone"),
+    [
+        ((None, 1, 2), 3, []),
+        ((None, 1, 2), 2, [3]),
+        ((None, 1, 2), 1, [2, 3]),
+        ((None, 1, 2, 2), 4, [3]),  # undone, and gone on from there
+        ((None, 1, 2, 2, 4), 5, [3]),  # and compacted again
+        ((None, 1, None), 3, []),  # nobody tells what it came from
+        ((), 3, []),
+    ],
+)
+def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(
+    desk: Desk, parents: tuple[int | None, ...], current: int, undone: list[int]
+) -> None:
+    desk.session.compaction("explorer1", view_before=2, view_after=3)
+    if len(parents) == 5:
+        desk.session.compaction("explorer1", view_before=4, view_after=5)
+    views(desk, *parents)
+    desk.session.set_agent("explorer1", view_version=current)
+    fold = SessionFold(desk.session.id)
+
+    def read() -> SessionReading:
+        reading = fold.read(desk.session.connection, desk.time)
+        assert reading is not None
+        return reading
+
+    first = read()
+    assert sorted(each.view_after or 0 for each in first.compactions if each.status == "undone") == undone
+    assert read().compactions is first.compactions
+
+
+async def test_the_panes_tell_what_was_undone_and_what_was_redone(desk: Desk) -> None:
+    compacted(desk.session)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "tok let go" in text_of(pilot))
+        desk.session.set_agent("explorer1", view_version=1)
+        desk.feed.wake()
+        await until(pilot, lambda: "undone" in text_of(pilot) and "tok let go" not in text_of(pilot))
+        await pilot.press("4", "enter")
+        await until(pilot, lambda: "‹ undone" in text_of(pilot) and "view 1 is current" in text_of(pilot))
+        desk.session.set_agent("explorer1", view_version=2)
+        desk.feed.wake()
+        await until(pilot, lambda: "✓ applied" in text_of(pilot))
+        await pilot.press("escape")
+        await until(pilot, lambda: "tok let go" in text_of(pilot) and "undone" not in text_of(pilot))
