@@ -169,14 +169,14 @@ class ForkScreen(WatchScreen):
             if all(word in text for word in words):
                 rows.append(StepRow(step))
         self.view.set_rows(tuple(rows))
-        pieces: list[Piece] = [("Fork ", "strong"), (clip(self._called, 60), "text"), ("   from which step?", "muted")]
+        pieces: list[Piece] = [("Fork from which step?", "strong"), (f"   {clip(self._called, 60)}", "text")]
         if self._words:
             pieces += [("  /", "accent"), (sanitize(self._words), "match")]
         set_title(self.view, pieces, self.watch_app.palette)
         self._describe()
 
     def _describe(self) -> None:
-        said = "the fork begins right after the step; what had not ended is paused in it, and the workspace is the same folder"
+        said = "the fork begins after the step, what had not ended paused, in the same folder"
         self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or [(said, "muted")])
 
     def show(self, snapshot: Snapshot, now: float) -> None:

@@ -53,7 +53,7 @@ def _step(row: Any) -> Step:
 def _text(kind: str, data: dict[str, Any]) -> str:
     if kind == "model.replied":
         tools, said = data.get("tools"), str(data.get("preview") or "")
-        return ", ".join(map(str, tools)) + (f"  {said}" if said else "") if isinstance(tools, list) and tools else said
+        return ", ".join(map(str, tools)) + (f" · {said}" if said else "") if isinstance(tools, list) and tools else said
     if kind == "inbox.delivered":
         items = data.get("items")
         return ", ".join(str(item).replace("_", " ") for item in items) if isinstance(items, list) else ""
