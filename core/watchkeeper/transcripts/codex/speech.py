@@ -12,6 +12,7 @@ from typing import Any
 from watchkeeper.transcripts.codex import items
 from watchkeeper.transcripts.codex.agents import SpawnBook, plan_items
 from watchkeeper.transcripts.codex.events import OutcomeBook
+from watchkeeper.transcripts.codex.scripts import SCRIPTING_TOOLS, plans_in
 from watchkeeper.transcripts.codex.types import ITEMS, NOT_FOR_US, SAID_AGAIN
 from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.records import Message, Plan, Raw, Record, Rewind, ToolCall, ToolResult
@@ -173,9 +174,15 @@ class Speech:
         found.append(ToolCall(self._owner, call_id, name, at))
         self._spawns.called(name, call_id, arguments)
         if name.rpartition(".")[2] == "update_plan":
-            steps = plan_items(arguments)
-            if steps is not None:
-                found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
+            self._planned(arguments, at, found)
+        elif name in SCRIPTING_TOOLS and isinstance(script := arguments.get("input"), str):
+            for planned in plans_in(script):
+                self._planned(planned, at, found)
+
+    def _planned(self, arguments: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        steps = plan_items(arguments)
+        if steps is not None:
+            found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
 
     def _output(self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]) -> None:
         call_id = text_of(item.get("call_id")) or text_of(item.get("id"))

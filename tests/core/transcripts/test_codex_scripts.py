@@ -1,0 +1,42 @@
+"""Codex's code mode: a plan that a script writes out is a version of the plan."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.core.transcripts.codex_rollout import Rollout
+from tests.core.transcripts.conftest import Store
+
+from watchkeeper.transcripts.codex.scripts import plans_in
+
+SCRIPT = """const p = await tools.update_plan({plan:[
+  {step:"Look \\"here\\"",status:"in_progress"},
+  { "status": "pending", 'step': 'It\\'s {mended}, or not', },
+]});
+text(p);
+"""
+
+
+def test_a_plan_in_a_script_is_a_version_of_the_plan(store: Store, logs: Path) -> None:
+    log = Rollout().user("Mend the cache").item("custom_tool_call", call_id="c1", name="exec", input=SCRIPT)
+    done = SCRIPT.replace("in_progress", "completed")
+    log.item("custom_tool_call_output", call_id="c1", output="Script completed").says("a")
+    log.item("custom_tool_call", call_id="c2", name="exec", input=f"{SCRIPT}{done}")
+    store.run(log.write(logs))
+    tasks = store.all("SELECT title, status FROM tasks ORDER BY position")
+    assert tasks == [('Look "here"', "done"), ("It's {mended}, or not", "pending")]
+    assert store.one("SELECT revision FROM plans") == 2
+    assert store.counts()["tool_calls"] == 2
+
+
+def test_what_only_speaks_of_a_plan_is_none() -> None:
+    assert plans_in("tools.update_plan({plan: steps})") == []
+    assert plans_in('text("update_plan"); f({step: "a", status: "pending"})') == []
+
+
+def test_a_script_that_never_ends_a_text_is_read_at_once() -> None:
+    began = time.process_time()
+    for hostile in ('{step:"', "{step:'a',", "{step:`", "update_plan({", '{status:"a","step":"'):
+        plans_in("update_plan({plan:[" + hostile * 20_000)
+    assert time.process_time() - began < 2.0
