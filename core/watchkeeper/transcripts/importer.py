@@ -43,8 +43,8 @@ BREATH_SECONDS = 0.003
 millisecond. Reading the next batch mostly takes longer."""
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
-CHECKPOINT = "PRAGMA wal_autocheckpoint = 4000"
-"""Pages, as many as the log may keep: a batch has a thousand, and many of them again and again."""
+CHECKPOINT = "PRAGMA wal_autocheckpoint = 2000"
+"""Pages, as many as the log may keep: a batch has five hundred, and many of them again and again."""
 
 
 @dataclass(frozen=True, slots=True)

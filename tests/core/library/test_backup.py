@@ -100,8 +100,8 @@ def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(connection: Any
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
     data = bytearray(path.read_bytes())
-    for page in range(60, len(data) // 4096):
-        data[page * 4096 : page * 4096 + 200] = b"\xff" * 200
+    for place in range(30 * database.PAGE_BYTES, len(data), database.PAGE_BYTES):
+        data[place : place + 200] = b"\xff" * 200
     path.write_bytes(bytes(data))
     with pytest.raises(StoreUnusable, match="damaged"):
         backup(path, tmp_path / "copy.db")

@@ -47,6 +47,18 @@ def test_an_empty_file_becomes_a_database(path: Path) -> None:
     database.open_readonly(path).close()
 
 
+def test_a_file_with_smaller_pages_keeps_them(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    for size in (4_096, 8_192):
+        monkeypatch.setattr(database, "PAGE_BYTES", size)
+        connection = database.open_writable(path)
+        connection.execute("INSERT INTO rate_limits VALUES ('p', ?, 0, '')", (f"m{size}",))
+        sizes.append(connection.execute("PRAGMA page_size").fetchone()[0])
+        connection.execute("VACUUM")
+        connection.close()
+    assert sizes == [4_096, 4_096]
+
+
 def test_four_processes_may_open_one_empty_file_at_once(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from watchkeeper.store import database; sys.stdin.readline();"
