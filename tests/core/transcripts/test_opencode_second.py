@@ -262,8 +262,14 @@ def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_field
     child = book.session("ses_2", parent=session, title="Look (@explore subagent)")
     book.add(session, "user", text="Mend the cache")
     at = book.now
-    tool = {"type": "tool", "id": "evt_c_1", "callID": "call_1", "name": "subagent", "time": {"created": at, "completed": at}}
-    done = {"status": "completed", "input": {"description": "Look"}, "structured": {"sessionID": child}}
+    tool: dict[str, Any] = {
+        "type": "tool",
+        "id": "evt_c_1",
+        "callID": "call_1",
+        "name": "subagent",
+        "time": {"created": at, "completed": at},
+    }
+    done: dict[str, Any] = {"status": "completed", "input": {"description": "Look"}, "structured": {"sessionID": child}}
     done["content"] = [{"type": "text", "text": "Found."}]
     reply = book.add(session, "assistant", model=MODEL, content=[tool | {"state": done}], finish="tool-calls")
     book.add(session, "user", text="On")
