@@ -322,6 +322,6 @@ def large_session(connection: Connection, agents: int = 40, now: float = NOW, *,
             created_at=now,
         )
         insert(
-            connection, "views", agent_id=agent_id, version=1, observations="[1]", verbatim_from=3, reason=text, created_at=now
+            connection, "views", agent_id=agent_id, version=2, observations="[1]", verbatim_from=3, reason=text, created_at=now
         )
     return session

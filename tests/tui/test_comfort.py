@@ -272,3 +272,10 @@ async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: De
         await until(pilot, lambda: "at this pace" in text_of(pilot))
         desk.host_pid = None
         await until(pilot, lambda: "DEAD" in text_of(pilot) and "at this pace" not in text_of(pilot))
+
+
+async def test_the_divider_says_why_it_does_not_move(desk: Desk) -> None:
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("less_than_sign")
+        await until(pilot, lambda: "where all four panes are shown" in text_of(pilot))

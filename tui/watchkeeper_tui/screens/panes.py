@@ -68,6 +68,9 @@ class Panes(_Base):
 
     def action_divide(self, step: int) -> None:
         """Move the divider between the left panes and the right ones."""
+        if any(self.query_one(f"#{pane}").has_class("-away") for pane in PANES):
+            self.say("the divider moves where all four panes are shown: from 100 columns on, not zoomed", "muted")
+            return
         now = self.watch_app.layout_kept.split or 50
         self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], now + step)))
         self._arrange()
