@@ -68,10 +68,10 @@ def header_pieces(
     if cost != "-":
         first.append((f"{cost}  ", "money"))
     first.append((f"{sanitize(facts.trigger)}  ", "muted"))
-    if facts.stall_seconds is not None or detail.seconds:
-        first.append((f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop", "muted"))
     by = "no model was asked" if facts.model == "digest" else sanitize(facts.model or "")
     second: list[Piece] = [(f" {by}  " if by else " ", "text")]
+    if facts.stall_seconds is not None or detail.seconds:
+        second.append((f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop  ", "muted"))
     if facts.cache_tokens_invalidated:
         second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
