@@ -99,7 +99,7 @@ async def test_undo_is_for_the_pass_whose_view_is_current(desk: Desk) -> None:
         await until(pilot, lambda: "Undo: view 1 is current" in text_of(pilot))
         desk.session.set_agent("explorer1", view_version=2)
         desk.feed.wake()
-        await until(pilot, lambda: "its view is the current one" in text_of(pilot))
+        await until(pilot, lambda: "its view is current" in text_of(pilot))
         await pilot.press("u")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         assert desk.session.commands()[0][:2] == ("undo", "explorer1")

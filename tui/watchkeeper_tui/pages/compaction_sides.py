@@ -68,7 +68,7 @@ def header_pieces(
     if cost != "-":
         first.append((f"{cost}  ", "money"))
     first.append((f"{sanitize(facts.trigger)}  ", "muted"))
-    by = "no model was asked" if facts.model == "digest" else sanitize(facts.model or "")
+    by = "no model was asked" if facts.model == "digest" else sanitize(figures.model_name(facts.model or ""))
     second: list[Piece] = [(f" {by}  " if by else " ", "text")]
     if facts.stall_seconds is not None or detail.seconds:
         second.append((f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop  ", "muted"))
@@ -77,7 +77,7 @@ def header_pieces(
     if agent is not None and facts.view_after is not None:
         current = agent.view_version == facts.view_after
         second.append(
-            ("its view is the current one  ", "accent") if current else (f"view {agent.view_version} is current  ", "muted")
+            ("its view is current  ", "accent") if current else (f"view {agent.view_version} is current  ", "muted")
         )
     if facts.instructions:
         second.append((f"told: {clip(sanitize(facts.instructions), 160)}  ", "user"))
