@@ -76,16 +76,18 @@ def test_a_damaged_log_loses_no_line_and_stops_nothing(seed: int) -> None:
         try:
             path = Path(folder) / f"{Log().session}.jsonl"
             data = _damage(rng, LINES)
-            grown = b""
+            grown, ended = b"", 0
             while len(grown) < len(data):
                 grown = data[: len(grown) + rng.randrange(1, len(data) + 1)]
                 path.write_bytes(grown)
                 report = store.run(path)
                 assert not report.left
+                # A record that is whole is read before its line ends; what then comes in the same line is one more.
+                ended += grown.endswith(b"}") and data[len(grown) : len(grown) + 1] not in (b"", b"\n")
             whole = data.count(b"\n") + bool(data.rpartition(b"\n")[2])
             row = store.one("SELECT sum(lines), sum(lines_raw), sum(lines_skipped) FROM transcript_files")
             lines = (row[0] or 0) + report.waiting
-            assert lines == whole or (report.unknown and not row[0])
+            assert whole <= lines <= whole + ended or (report.unknown and not row[0])
             assert store.one("SELECT count(*) FROM raw_records") == (row[1] or 0)
             # Read again after a rewriting of its first line: nothing doubles, and everything is counted.
             messages = store.counts()["messages"]
