@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
+from watchkeeper.store.dashboard import EventFacts
+from watchkeeper_tui.pages.compaction_sides import _block
 from watchkeeper_tui.result_words import result_words
+from watchkeeper_tui.sanitize import sanitize
+from watchkeeper_tui.snapshot import TranscriptBlock
+from watchkeeper_tui.wording import event_words
 
 LISTING = {
     "path": "cli", "next": None, "totals": {"files": 28, "folders": 2, "links": 0, "bytes": 193_836, "lines": 3_060},
@@ -51,3 +56,19 @@ async def test_the_feed_has_no_raw_results(desk: Desk) -> None:
     async with desk.app().run_test(size=(160, 40)) as pilot:
         await until(pilot, lambda: "list_folder → cli, 28 files, 2 folders" in text_of(pilot))
         assert '{"path"' not in text_of(pilot)
+
+
+def test_characters_that_a_result_spells_out_act_on_no_terminal() -> None:
+    result = json.dumps({"name": "\x1b]0;pwned\x07 \ud800 \u202e", "files": 2})
+    told = [
+        event_words(EventFacts(1, 0.0, "tool.done", None, None, json.dumps({"tool": "x", "preview": result}))).text,
+        "".join(
+            text
+            for text, _ in _block(TranscriptBlock("1.0", 1, "tool_result", "x", (result,), 0, 0.0), 80, frozenset(), lost=False)[
+                0
+            ].pieces
+        ),
+    ]
+    for text in told:
+        assert text == sanitize(text)
+        assert "2 files" in text

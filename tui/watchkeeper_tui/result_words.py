@@ -17,7 +17,10 @@ _MOST_CHARS = 500
 
 
 def result_words(text: str) -> str:
-    """One line for a result, or for its beginning; what is not JSON, or holds nothing that can be told, as it is."""
+    """One line for a result, or for its beginning; what is not JSON, or holds nothing that can be told, as it is.
+
+    To be sanitised, even if the text was: JSON spells characters out.
+    """
     if text[:1] not in _OPENING or len(text) > _MOST_CHARS:
         return text
     value = _parsed(text)

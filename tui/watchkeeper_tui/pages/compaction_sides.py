@@ -12,6 +12,7 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.identifiers import not_carried_over
 from watchkeeper_tui.pages.compactions import STATES, pass_cost, stall
 from watchkeeper_tui.pages.context import PageLine, blank, damage, paragraph
+from watchkeeper_tui.result_words import result_words
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import TranscriptBlock
 from watchkeeper_tui.transcript import fold_message
@@ -76,9 +77,7 @@ def header_pieces(
         second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
         current = agent.view_version == facts.view_after
-        second.append(
-            ("its view is current  ", "accent") if current else (f"view {agent.view_version} is current  ", "muted")
-        )
+        second.append(("its view is current  ", "accent") if current else (f"view {agent.view_version} is current  ", "muted"))
     if facts.instructions:
         second.append((f"told: {clip(sanitize(facts.instructions), 160)}  ", "user"))
     if facts.reason:
@@ -198,6 +197,8 @@ def _cited(citations: Sequence[int]) -> str:
 
 def _block(block: TranscriptBlock, width: int, expanded: frozenset[str], *, lost: bool) -> list[PageLine]:
     first = next((line for line in block.lines if line.strip()), "")
+    if block.kind == "tool_result":
+        first = sanitize(result_words(" ".join(block.lines[:20])[:400])) if first[:1] in ("{", "[") else first
     pieces: tuple[Piece, ...] = (
         ("! " if lost else "- ", "failed"),
         (f"#{block.seq} ", "muted"),
