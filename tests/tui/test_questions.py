@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
@@ -160,3 +161,8 @@ async def test_a_key_that_is_named_is_not_cut_off(desk: Desk) -> None:
             ]
         )
         await until(pilot, lambda: "undoes it" in text_of(pilot))
+
+
+async def test_the_first_hint_is_told_to_its_end_on_a_small_screen(desk: Desk, tmp_path: Path) -> None:
+    async with desk.app(layout_path=tmp_path / "layout.json").run_test(size=SIZES[1]) as pilot:
+        await until(pilot, lambda: "new here?" in text_of(pilot) and "? tells all keys" in text_of(pilot))

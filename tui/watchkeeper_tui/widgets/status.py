@@ -22,8 +22,8 @@ CRAMPED = (40, 10)
 NEEDED = " needs 80×24  "
 
 
-URGENT = frozenset({"failed", "paused", "dead", "waiting"})
-"""Roles of words that somebody acts on, as on those that name a key: they are told to their end, in up to three lines."""
+URGENT = frozenset({"failed", "paused", "dead", "waiting", "accent"})
+"""Roles of words that somebody acts on, as on hints and those that name a key: they are told to their end, in up to three lines."""
 
 
 class StatusLine(Widget):
