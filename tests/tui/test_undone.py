@@ -7,7 +7,9 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.dashboard_fold import SessionFold, SessionReading
+from watchkeeper.store.dashboard import CompactionFacts
+from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.dashboard_undone import Undone
 
 
 def views(desk: Desk, *parents: int | None) -> None:
@@ -40,16 +42,16 @@ def test_a_pass_is_undone_where_the_current_view_did_not_come_from_its_own(
         desk.session.compaction("explorer1", view_before=4, view_after=5)
     views(desk, *parents)
     desk.session.set_agent("explorer1", view_version=current)
-    fold = SessionFold(desk.session.id)
+    fold, marks = SessionFold(desk.session.id), Undone()
 
-    def read() -> SessionReading:
+    def read() -> tuple[CompactionFacts, ...]:
         reading = fold.read(desk.session.connection, desk.time)
         assert reading is not None
-        return reading
+        return marks.mark(desk.session.connection, reading.agents, reading.compactions)
 
     first = read()
-    assert sorted(each.view_after or 0 for each in first.compactions if each.status == "undone") == undone
-    assert read().compactions is first.compactions
+    assert sorted(each.view_after or 0 for each in first if each.status == "undone") == undone
+    assert read() is first
 
 
 async def test_the_panes_tell_what_was_undone_and_what_was_redone(desk: Desk) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_fold import EVENTS_KEPT, SessionFold
+from watchkeeper.store.dashboard_undone import Undone
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
 from watchkeeper.store.open_files import Identity, identities, taken_away
@@ -96,6 +97,7 @@ class Reader(threading.Thread):
         self._files: dict[str, Identity] = {}
         self._snapshot = Snapshot()
         self._fold: SessionFold | None = None
+        self._undone = Undone()
         self._events: deque[EventLine] = deque(maxlen=EVENTS_KEPT)
         self._lines: tuple[EventLine, ...] = ()
         self._working = False
@@ -209,7 +211,7 @@ class Reader(threading.Thread):
         """What is to be shown now, or None where that is what is shown already."""
         now, shown = self._now(), self._snapshot
         if self._fold is None or self._fold.session_id != session_id:
-            self._fold, self._detail = SessionFold(session_id), None
+            self._fold, self._detail, self._undone = SessionFold(session_id), None, Undone()
             self._events.clear()
             self._lines = ()
         reading = self._fold.read(connection, now)
@@ -236,7 +238,7 @@ class Reader(threading.Thread):
             tasks=reading.tasks,
             agents=reading.agents,
             events=self._lines,
-            compactions=reading.compactions,
+            compactions=self._undone.mark(connection, reading.agents, reading.compactions),
             approvals=reading.approvals,
             commands=reading.commands,
             budgets=reading.budgets,

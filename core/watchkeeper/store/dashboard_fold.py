@@ -23,7 +23,6 @@ from watchkeeper.store.dashboard import (
     compaction_facts,
     composition_of,
 )
-from watchkeeper.store.dashboard_undone import Undone
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.folding import Folded, Raw, lines
 
@@ -142,7 +141,6 @@ class SessionFold:
         self._compactions = Folded(
             _COMPACTIONS, lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else "")
         )
-        self._undone = Undone()
         self._approvals = Folded(_APPROVALS, lambda raw: ApprovalFacts(*raw))
         self._commands = Folded(_COMMANDS, lambda raw: CommandFacts(*raw))
         self._budgets = Folded(_BUDGETS, lambda raw: BudgetFacts(*raw[1:]))
@@ -159,12 +157,11 @@ class SessionFold:
             self._session, self._facts = row, SessionFacts(**values, cost_estimated=bool(row[-1]))
         facts, only = self._facts, (self.session_id,)
         events, anew = self._tail(connection, facts.event_seq)
-        agents = self._agents.read(connection, only)
         return SessionReading(
             session=facts,
             tasks=self._tasks.read(connection, only),
-            agents=agents,
-            compactions=self._undone.mark(connection, agents, self._compactions.read(connection, only)),
+            agents=self._agents.read(connection, only),
+            compactions=self._compactions.read(connection, only),
             approvals=self._approvals.read(connection, only),
             commands=self._commands.read(connection, only),
             budgets=self._budgets.read(connection, only),
