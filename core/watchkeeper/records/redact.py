@@ -40,10 +40,10 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
     ("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{16,}"),
     ("openai-key", "sk-", r"\bsk-(?:proj|svcacct|admin)-[A-Za-z0-9_-]{40,}"),
     ("api-key", "sk-", r"\bsk-[A-Za-z0-9_-]{20,}"),
-    ("github-token", "gh", r"\bgh[pousr]_[A-Za-z0-9]{30,}"),
+    *(("github-token", f"gh{kind}_", rf"\bgh{kind}_[A-Za-z0-9]{{30,}}") for kind in "pousr"),
     ("github-token", "github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{30,}"),
     ("gitlab-token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,}"),
-    ("aws-key", "A", r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+    *(("aws-key", name, rf"\b{name}[A-Z0-9]{{16}}\b") for name in ("AKIA", "ASIA")),
     ("slack-token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
     ("slack-token", "xapp-", r"\bxapp-[A-Za-z0-9-]{20,}"),
     ("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_-]{20,}"),
@@ -80,22 +80,37 @@ SHAPES: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 """A group `kept` stays as it is."""
 
-_TELLING_BYTES = (
-    *(name.encode() for name in _AWS_NAMES), b"hooks.slack.com", b"ya29.", b"GOCSPX-",
-    b"PRIVATE KEY", b"sk-", b"ghp_", b"gho_", b"ghu_", b"ghs_", b"ghr_", b"github_pat_", b"glpat-", b"AKIA", b"ASIA", b"xox",
-    b"xapp-", b"AIza", b"k_live_", b"npm_", b"pypi-", b"hf_", b"eyJ", b"gsk_", b"xai-", b"pplx-", b"SG.", b"dop_v1_", b"shpat_",
-    b"hvs.", b"AGE-SECRET-KEY-1", b"AccountKey=", b"Bearer ", b"bearer ",
-    b"k_test_", b"whsec_", b"r8_", b"tvly-", b"nvapi-", b"dckr_", b"ATATT3", b"glsa_", b"lin_api_", b"ntn_",
+_WORD, _LETTERS = "[A-Za-z0-9_-]", "[A-Za-z0-9]"
+TELLING: tuple[tuple[str, str], ...] = (
+    *((name, "") for name in (*_AWS_NAMES, "hooks.slack.com", "PRIVATE KEY", "AccountKey")),
+    *((f"gh{kind}_", f"{_LETTERS}{{30}}") for kind in "pousr"),
+    *((name, "[A-Z0-9]{16}") for name in ("AKIA", "ASIA")),
+    ("ya29.", f"{_WORD}{{20}}"), ("GOCSPX-", f"{_WORD}{{20}}"), ("sk-", f"{_WORD}{{16}}"), ("github_pat_", "[A-Za-z0-9_]{30}"),
+    ("glpat-", f"{_WORD}{{20}}"), ("xox", "[abeoprs]-[A-Za-z0-9-]{10}"), ("xapp-", "[A-Za-z0-9-]{20}"),
+    ("AIza", f"{_WORD}{{35}}"), ("k_live_", f"{_LETTERS}{{16}}"), ("k_test_", f"{_LETTERS}{{16}}"), ("npm_", f"{_LETTERS}{{36}}"),
+    ("pypi-", f"{_WORD}{{50}}"), ("hf_", f"{_LETTERS}{{30}}"), ("eyJ", rf"{_WORD}{{10,}}\.eyJ{_WORD}{{10,}}\."),
+    ("gsk_", f"{_LETTERS}{{40}}"), ("xai-", f"{_LETTERS}{{60}}"), ("pplx-", f"{_LETTERS}{{40}}"),
+    ("SG.", rf"{_WORD}{{16,}}\.{_WORD}{{30}}"), ("dop_v1_", "[a-f0-9]{64}"), ("shpat_", "[a-fA-F0-9]{32}"),
+    ("hvs.", f"{_WORD}{{24}}"), ("AGE-SECRET-KEY-1", "[A-Z0-9]{50}"), ("earer ", r"[A-Za-z0-9_.~+/\\-]{20}"),
+    ("whsec_", r"[A-Za-z0-9+/\\]{24}"), ("r8_", f"{_LETTERS}{{30}}"), ("tvly-", f"{_WORD}{{20}}"), ("nvapi-", f"{_WORD}{{40}}"),
+    ("dckr_", f"[po]at_{_WORD}{{20}}"), ("ATATT3", "[A-Za-z0-9_=-]{40}"), ("glsa_", f"{_LETTERS}{{30}}"),
+    ("lin_api_", f"{_LETTERS}{{30}}"), ("ntn_", f"{_LETTERS}{{40}}"),
 )  # fmt: skip
-"""Of what has one of `SHAPES`, one of these is a part, or `SUSPICIOUS`."""
+"""Of what has one of `SHAPES`, one of these is a part, or `SUSPICIOUS`, also in a line of JSON, which may have a backslash
+before a slash: a text, and the expression that goes on behind it. `sk-` alone is in every `task-list`."""
+_TELLING_SHAPES = tuple((text.encode(), re.compile(re.escape(text).encode() + more.encode())) for text, more in TELLING)
 
 _OPEN_URL = re.compile(rf"://{_PART}{{0,200}}:{_PART}{{0,200}}@?\Z")
-SUSPICIOUS = rf":\\?/\\?/{_PART}{{0,200}}:{_PART}{{6,200}}@|\\u00[2-7]"
-"""A URL with a password; a letter that a line of JSON writes as its number, so that nothing can be told by looking."""
+_LOGGED_PART = rf"(?:{_PART}|\\u00[0-9a-fA-F]{{2}})"
+SUSPICIOUS = (
+    rf":\\?/\\?/{_LOGGED_PART}{{0,200}}:{_LOGGED_PART}{{6,200}}@|\\u00(?:2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
+)
+"""A URL with a password; a letter that a line of JSON writes as its number, so that nothing can be told by looking. Many writers
+do so with ``"&'+<=>` ``, which are in nothing else that is looked for."""
 _SUSPICIOUS = re.compile(SUSPICIOUS.encode())
 
-_RUN = re.compile(r'[^"\\/\x00-\x1f\x7f]+')
-_ASCII_RUN = re.compile(r"[ !#-.0-\[\]-~]+")
+_RUN = re.compile(r"""[^"\\/&'+<=>`\x00-\x1f\x7f]+""")
+_ASCII_RUN = re.compile(r"[ !#-%(-*,-.0-;?-\[\]-_a-~]+")
 """What no writer of JSON writes otherwise than as it is, or else by the numbers that `SUSPICIOUS` finds."""
 _TELLING_RUN = 5
 
@@ -128,7 +143,7 @@ class Redactor:
         longest_first = sorted(self._values, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
         hints = {hint for form in self._values for hint in _tellings(form)}
-        self._hints = [*(hint.encode("utf-8", "replace") for hint in sorted(hints)), *_TELLING_BYTES]
+        self._hints = [hint.encode("utf-8", "replace") for hint in sorted(hints)]
         self._shapes = [(name, hint, re.compile(shape, re.DOTALL)) for name, hint, shape in SHAPES]
 
     def text(self, text: str) -> str:
@@ -182,12 +197,16 @@ class Redactor:
 
     @property
     def hints(self) -> tuple[bytes, ...]:
-        """Bytes one of which is in whatever holds a secret, if `SUSPICIOUS` is not."""
+        """Bytes one of which is in whatever holds a value that is known to be secret, if `SUSPICIOUS` is not."""
         return tuple(self._hints)
 
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes may hold a secret: quick, and wrong only in saying yes."""
-        return any(hint in data for hint in self._hints) or _SUSPICIOUS.search(data) is not None
+        return (
+            any(hint in data for hint in self._hints)
+            or any(text in data and shape.search(data) is not None for text, shape in _TELLING_SHAPES)
+            or _SUSPICIOUS.search(data) is not None
+        )
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""

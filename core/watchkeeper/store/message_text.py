@@ -7,8 +7,11 @@ The index, the messages that it does not hold yet, the check of a phrase and the
 from __future__ import annotations
 
 import re
+import sys
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from unicodedata import category
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import plain
@@ -24,7 +27,12 @@ _CJK = re.compile(
     "[\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003134f]+"
 )
+_CJK_RUNS = re.compile(f"({_CJK.pattern})")
 _ASCII = bytes(range(128))
+_ASCII_BLANKED = bytes(byte if byte > 127 else 32 for byte in range(256))
+_OTHERS_BLANKED = bytes(byte if byte < 128 else 32 for byte in range(256))
+_FOUR_BYTES = next(code for code in "IL" if array(code).itemsize == 4)
+_UTF_32 = f"utf-32-{sys.byteorder[0]}e"
 _BLOB_CHARACTERS = 1_024
 _BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
 """Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
@@ -67,7 +75,7 @@ def tokenizable_words(content: Any) -> str | bytearray:
         data = text.encode()
     except UnicodeEncodeError:
         return tokenizable(plain(text))
-    return _CJK.sub(_pairs, text) if _holds_cjk(data) else bytearray(data)
+    return _with_pairs(text, data) if _holds_cjk(data) else bytearray(data)
 
 
 def tokenizable(text: str) -> str:
@@ -83,6 +91,27 @@ def cjk(text: str) -> bool:
 def _holds_cjk(data: bytes) -> bool:
     # A dash or a tick in a page of English sends the expression through all of it; what is not ASCII is mostly little.
     return _CJK.search(data.translate(None, _ASCII).decode()) is not None
+
+
+def _with_pairs(text: str, data: bytes) -> bytearray:
+    """The words of `tokenizable`, in any order and some of them twice: enough for an index that keeps no places.
+
+    Of a page of code with a few words of Chinese, the expression looks through what is not ASCII alone.
+    """
+    parts = _CJK_RUNS.split(b" ".join(data.translate(_ASCII_BLANKED).split()).decode())
+    runs, between = " ".join(parts[1::2]), set().union(*parts[::2])
+    if any(category(character)[0] in "LNMC" for character in between):
+        # Letters that may be part of a word in ASCII, which is not to be cut in two.
+        parts = _CJK_RUNS.split(text)
+        runs, words = " ".join(parts[1::2]), "\n".join(parts[::2]).encode()
+    else:
+        words = data.translate(_OTHERS_BLANKED)
+    letters = array(_FOUR_BYTES, runs.encode(_UTF_32))
+    # Each with the next, and a space: (a b _) (b c _) …; the last of a run with the space behind it.
+    triples = array(_FOUR_BYTES, (32,)) * (3 * len(letters))
+    triples[::3] = letters
+    triples[1:-2:3] = letters[1:]
+    return bytearray(words) + b"\n" + triples.tobytes().decode(_UTF_32).encode()
 
 
 def _pairs(match: re.Match[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
 from watchkeeper.records.model import Cost
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.transcript_rows import Rows
 from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.identity import record_digest, stable_id
+from watchkeeper.transcripts.identity import record_digest
 from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Rewind, Summary
 
 Pricing = Callable[[ModelCall], Cost]
@@ -132,4 +133,4 @@ class Batch:
 
 def line_id(session: str, data: bytes) -> str:
     """What a record without an id is recognised by: all that its line says, in its session."""
-    return f"{session}\0{stable_id(data.decode('utf-8', 'replace'), length=12)}"
+    return f"{session}\0{blake2b(data, digest_size=8).hexdigest()}"

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from pydantic_core import SchemaValidator, core_schema
 
-from watchkeeper.records.redact import SUSPICIOUS, Redactor
+from watchkeeper.records.redact import SUSPICIOUS, TELLING, Redactor
 
 _SPECIAL = frozenset("\\.+*?()|[]{}^$#&-~/")
 _COMPARED = 4
@@ -25,11 +25,12 @@ _AT_ONCE = 40
 def suspicion(redactor: Redactor) -> Callable[[bytes], bool]:
     """A function that says whether bytes may hold one of the redactor's secrets; wrong only in saying yes."""
     # In this order, those that begin alike are looked for together: measured, up to twice as fast.
-    hints = sorted(hint.decode("utf-8", "replace") for hint in redactor.hints)
+    hints = [hint.decode("utf-8", "replace") for hint in redactor.hints]
     if any(not hint or "\ufffd" in hint or not hint.isprintable() for hint in hints):
         return redactor.suspects
-    long = [_literal(hint) for hint in hints if len(hint.encode()) >= _COMPARED]
-    short = [_literal(hint) for hint in hints if len(hint.encode()) < _COMPARED]
+    tellings = sorted([*((hint, "") for hint in hints), *TELLING])
+    long = [_literal(text) + more for text, more in tellings if len(text.encode()) >= _COMPARED]
+    short = [_literal(text) + more for text, more in tellings if len(text.encode()) < _COMPARED]
     parts = [long[first : first + _AT_ONCE] for first in range(0, len(long), _AT_ONCE)]
     finders = [_finder(part) for part in [[*short, SUSPICIOUS], *parts]]
 
