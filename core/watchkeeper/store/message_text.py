@@ -11,7 +11,6 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-from unicodedata import category
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import plain
@@ -27,6 +26,13 @@ _CJK = re.compile(
     "[\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
     "\U00020000-\U0003134f]+"
 )
+_MARKS = (
+    "\x80-\xa9\xab-\xb1\xb4\xb6-\xb8\xbb\xbf\xd7\xf7\u2000-\u2064\u206a-\u206f\u2190-\u23f3\u2500-\u26ff\u2701-\u2775\u2794-\u2b4c"
+    "\u3000-\u3004\u3008-\u3020\u3030\ufe0f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+    "\U0001f300-\U0001f320\U0001f400-\U0001f43e\U0001f442-\U0001f4f7\U0001f500-\U0001f53d\U0001f5fb-\U0001f640\U0001f680-\U0001f6c5"
+)
+"""Of what is no ASCII, a good part of what `TOKENIZE` takes for no letter: quotation marks, dashes, arrows, boxes, older emoji."""
+_CJK_AND_MARKS = re.compile(f"[ {_MARKS}{_CJK.pattern[1:-2]}]*")
 _CJK_RUNS = re.compile(f"({_CJK.pattern})")
 _ASCII = bytes(range(128))
 _ASCII_BLANKED = bytes(byte if byte > 127 else 32 for byte in range(256))
@@ -98,14 +104,13 @@ def _with_pairs(text: str, data: bytes) -> bytearray:
 
     Of a page of code with a few words of Chinese, the expression looks through what is not ASCII alone.
     """
-    parts = _CJK_RUNS.split(b" ".join(data.translate(_ASCII_BLANKED).split()).decode())
-    runs, between = " ".join(parts[1::2]), set().union(*parts[::2])
-    if any(category(character)[0] in "LNMC" for character in between):
-        # Letters that may be part of a word in ASCII, which is not to be cut in two.
+    runs = b" ".join(data.translate(_ASCII_BLANKED).split()).decode()
+    if _CJK_AND_MARKS.fullmatch(runs):
+        words = data.translate(_OTHERS_BLANKED)
+    else:
+        # Other letters, which may be part of a word in ASCII: it is not to be cut in two.
         parts = _CJK_RUNS.split(text)
         runs, words = " ".join(parts[1::2]), "\n".join(parts[::2]).encode()
-    else:
-        words = data.translate(_OTHERS_BLANKED)
     letters = array(_FOUR_BYTES, runs.encode(_UTF_32))
     # Each with the next, and a space: (a b _) (b c _) …; the last of a run with the space behind it.
     triples = array(_FOUR_BYTES, (32,)) * (3 * len(letters))
