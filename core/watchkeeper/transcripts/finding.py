@@ -39,9 +39,10 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
     """
     files: set[tuple[int, int]] = set()
     folders: set[tuple[int, int]] = set()
-    waiting = [(place, True) for place in reversed(places)]
+    # A place, whether somebody named it, and its real path, where it was told by the folder's.
+    waiting: list[tuple[Path, bool, str]] = [(place, True, "") for place in reversed(places)]
     while waiting:
-        path, named = waiting.pop()
+        path, named, real = waiting.pop()
         path = packed_name(path) if named else path
         try:
             found = path.stat()
@@ -54,11 +55,13 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
                 continue  # a link led back here
             folders.add(identity)
             try:
-                names = sorted(os.listdir(path))
+                with os.scandir(path) as entries:
+                    inside = sorted(((entry.name, entry.is_symlink()) for entry in entries), reverse=True)
             except OSError as error:
                 trouble(str(path), _reason(error, path))
                 continue
-            waiting.extend((path / name, False) for name in reversed(names))
+            real = real or os.path.realpath(path)
+            waiting.extend((path / name, False, "" if link else os.path.join(real, name)) for name, link in inside)
         elif _is_file(found):
             log = unpacked_name(path)
             if identity in files or not (named or may_be_log(log)):
@@ -66,7 +69,7 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
             if log != path and log.exists():
                 continue  # it is unpacked beside it, and goes on there
             files.add(identity)
-            yield Found(unpacked_name(Path(os.path.realpath(path))), found.st_size, found.st_mtime)
+            yield Found(unpacked_name(Path(real or os.path.realpath(path))), found.st_size, found.st_mtime)
         elif named:
             trouble(str(path), "neither a file nor a folder")
 

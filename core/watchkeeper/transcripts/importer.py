@@ -163,7 +163,7 @@ class Importer:
         self._totals = (len(fresh), sum(max(0, each.size - done) for each, done in fresh))
         pending = _Pending()
         for each, _ in fresh:
-            for chunk in self._chunks(each):
+            for chunk in self._chunks(each, is_new=finding.stored_path(each.path) not in marks):
                 pending.chunks.append(chunk)
                 pending.size += chunk.bytes
                 if pending.size >= BATCH_BYTES or len(pending.chunks) >= BATCH_FILES:
@@ -302,10 +302,10 @@ class Importer:
 
     # Reading.
 
-    def _chunks(self, found: finding.Found) -> Iterator[Chunk]:
-        """One file in pieces of at most `BATCH_BYTES`."""
+    def _chunks(self, found: finding.Found, *, is_new: bool = False) -> Iterator[Chunk]:
+        """One file in pieces of at most `BATCH_BYTES`; one that is new was not read when this run began."""
         try:
-            yield from self._read(found)
+            yield from self._read(found, is_new)
         except OSError as error:
             self.report.left[str(found.path)] = (error.strerror or str(error)).lower()
         except WatchkeeperError:
@@ -318,9 +318,9 @@ class Importer:
             self._moved = MovedLogs(self._writer, self._connection())
         return self._moved
 
-    def _read(self, found: finding.Found) -> Iterator[Chunk]:
+    def _read(self, found: finding.Found, is_new: bool) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)
-        row = rows.load_file(self._connection(), path) or self._moved_logs().adopt(found.path)
+        row = (None if is_new else rows.load_file(self._connection(), path)) or self._moved_logs().adopt(found.path)
         log = open_log(found, row, self._only, self._redactor)
         if log is not None and log.of_one_session and row is not None and rows.is_deleted(self._connection(), row.session_id):
             self.report.deleted += 1  # read no further, so that nothing is missing once it is restored

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.core.transcripts.conftest import Log, Store, work
@@ -267,14 +268,14 @@ def test_folders_with_links_in_circles_and_closed_doors_are_read_as_far_as_they_
     (logs / "notes.txt").write_text("not a log")
     shut = logs / "shut"
     shut.mkdir()
-    listdir = os.listdir
+    scandir = os.scandir
 
-    def refuse(path: Path) -> list[str]:
+    def refuse(path: Path) -> Any:
         if Path(path) == shut:
             raise PermissionError(13, "Permission denied")
-        return listdir(path)
+        return scandir(path)
 
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     report = store.run(logs)
     assert report.files == 1
     assert report.left == {str(shut): "permission denied", str(logs / "nowhere.jsonl"): "a link to nothing"}
