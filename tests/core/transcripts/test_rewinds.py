@@ -140,3 +140,17 @@ def test_going_back_to_before_a_compaction_undoes_it(store: Store, logs: Path) -
     store.run(log.write(logs))
     assert tuple(store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")) == ("[]", 1)
     assert _taken_back(store) == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_chain_that_begins_anew_after_a_compaction_takes_nothing_back(store: Store, logs: Path) -> None:
+    log = _claude()
+    log.boundary()
+    log.summary("All of it.")
+    log.user("And on", parent=None)
+    log.reply(text("Yes."), id="m5")
+    store.run(log.write(logs))
+    assert store.one("SELECT count(*) FROM events WHERE kind = 'context.rewound'") == 1
+    assert store.one("SELECT verbatim_from FROM views ORDER BY version DESC LIMIT 1") == 8
+    log.user("No, on like this", parent=None)
+    store.run(log.write(logs))
+    assert _taken_back(store) == [8, 9]

@@ -25,6 +25,10 @@ class BranchBook:
     def save(self) -> dict[str, Any]:
         return {"messages": self._messages, "prompts": self._prompts}
 
+    def compacted(self) -> None:
+        """A compaction ends what can be taken back by beginning a chain anew: in some logs each chain begins so behind it."""
+        self._prompts.pop("", None)
+
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
         """Count the message that a line became, and put before it that it takes others back, if it does."""
         for message in found:  # mostly the first; behind a session's or an agent's beginning, or none at all

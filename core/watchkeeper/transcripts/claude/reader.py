@@ -230,6 +230,8 @@ class ClaudeReader:
         agent = self._agents.of(record, at, found)
         if subtype == "compact_boundary":
             self._compacted = agent
+            if agent == self._owner:
+                self._branches.compacted()
             found.append(_compaction(agent, uid, record, at))
         elif subtype == "microcompact_boundary":
             found.append(_microcompaction(agent, uid, record, at))
