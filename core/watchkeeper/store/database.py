@@ -23,7 +23,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 LOCK_TIMEOUT_SECONDS = 30.0
 PAGE_BYTES = 8_192
 """Of a new file; one that is there keeps what it has. Most of it is messages of some kilobytes: measured against SQLite's own
-4,096, the file of ten thousand steps is a tenth smaller, and an import writes half as many pages, in a tenth less time."""
+4,096, the file of three thousand steps is a tenth smaller and an import takes 5 to 8 % less time; a step by itself takes
+0.1 ms more."""
 ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
 """How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it sooner: that is
 what a person's command waits for, and a host that holds one."""
