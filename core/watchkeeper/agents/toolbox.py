@@ -9,6 +9,7 @@ from typing import Any
 
 from watchkeeper.agents.control import AgentControl, AgentStopped
 from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, StoreTool, ToolContext, ToolResult
 from watchkeeper.records.memory import Block
 from watchkeeper.records.model import ToolSpec
@@ -105,6 +106,9 @@ class Toolbox:
         invalid = _problem(tool.spec.input_schema, call.arguments)
         if invalid:
             refused = ToolResult(f"the input cannot be used: {invalid}. Correct it and call again", is_error=True)
+            return await self._end(call, refused, ToolCallStatus.ERROR, began)
+        if marked := mark_fault(call.name, call.arguments):  # before a person is asked for a call that cannot succeed
+            refused = ToolResult(f"{call.name}: {marked}", is_error=True)
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
         permission = environment.permission(self._agent.role, call.name)
         if permission is Permission.ASK:

@@ -18,6 +18,10 @@ LEAST_CHARACTERS = 8
 _LEAST_ENCODED = 12
 """Bytes."""
 
+MARK = re.compile(r"\[redacted:[A-Za-z0-9_.@/-]{1,100}\]")
+"""What a `Redactor` writes in a secret's place."""
+_NOT_IN_MARKS = re.compile(r"[^A-Za-z0-9_.@/-]")
+
 _TELLING = 4
 """Characters of a known value that make the end of a text look like its beginning."""
 _LAST_WORD = re.compile(r"[A-Za-z0-9_.+/=~-]{8,}")
@@ -137,6 +141,7 @@ class Redactor:
             if SECRET_NAMES.search(name) and not PUBLIC_NAMES.search(name) and _is_secret(value.strip())
         }
         names |= {value.strip(): name for name, value in (secrets or {}).items() if _is_secret(value.strip())}
+        names = {value: _NOT_IN_MARKS.sub("_", name)[:100] for value, name in names.items()}
         labels = " ".join(f"[redacted:{name}]" for name in (*names.values(), *(shape[0] for shape in SHAPES)))
         # What occurs in a label itself would be replaced again and again.
         self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}

@@ -83,3 +83,18 @@ async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_n
     assert (await bench.run()).exit_code == 0
     assert len(bench.state["approvals"]) == 1
     assert (bench.workspace / "note.txt").read_text() == "hello"
+
+
+async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mark_in_a_file(bench: Bench) -> None:
+    """The reply is stored without its secret, so the call would write the mark."""
+
+    def leaks(name: str, request: ModelRequest) -> Any:
+        if turns(request) == 0:
+            return [call("write", {"file_path": "note.txt", "content": "ghp_" + "q7W2" * 9})]
+        return [said(flat(request.messages[-1:]))]
+
+    bench.start(PlannedRun([task("a", role="coder")], leaks), approval_timeout_seconds=None)
+    await bench.run()
+    assert "[redacted:github-token], which stands for a secret" in bench.tasks()["a"]["result"]
+    assert not bench.state["approvals"]
+    assert not (bench.workspace / "note.txt").exists()

@@ -149,3 +149,35 @@ assert not heavy, heavy
     environ = dict(os.environ) | {"PYTHONPATH": str(root)}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+MARK = "[redacted:database-password]"
+
+
+async def test_no_redaction_mark_is_written_into_a_file(run: Run, workspace: Path) -> None:
+    (workspace / ".env").write_text("DATABASE_PASSWORD=secret\nMODE=a\n")
+    refused = await run("write", file_path=".env", content=f"DATABASE_PASSWORD={MARK}\nMODE=b\n")
+    assert refused.is_error
+    assert MARK in str(refused.content)
+    assert "environment variable" in str(refused.content)
+    refused = await run("edit", file_path=".env", old_string="MODE=a", new_string=f"MODE=a\nTOKEN={MARK}")
+    assert refused.is_error
+    assert MARK in str(refused.content)
+    assert (await run("write", file_path=f"{MARK}.txt", content="x")).is_error
+    assert (workspace / ".env").read_text() == "DATABASE_PASSWORD=secret\nMODE=a\n"
+    assert {path.name for path in workspace.iterdir()} == {".env", "hello.py"}
+
+
+async def test_an_edit_that_looks_for_a_redaction_mark_is_told_why_it_cannot_match(run: Run, workspace: Path) -> None:
+    (workspace / ".env").write_text("DATABASE_PASSWORD=secret\nMODE=a\n")
+    refused = await run("edit", file_path=".env", old_string=f"DATABASE_PASSWORD={MARK}\nMODE=a", new_string="MODE=b")
+    assert refused.is_error
+    assert "old_string cannot match" in str(refused.content)
+    assert not (await run("edit", file_path=".env", old_string="MODE=a", new_string="MODE=b")).is_error
+    assert (workspace / ".env").read_text() == "DATABASE_PASSWORD=secret\nMODE=b\n"
+
+
+async def test_text_about_redaction_that_holds_no_mark_is_written(run: Run, workspace: Path) -> None:
+    text = 'f"[redacted:{name}]" and [redacted] and "[redacted:"'
+    assert not (await run("write", file_path="about.py", content=text)).is_error
+    assert (workspace / "about.py").read_text() == text

@@ -10,6 +10,7 @@ from watchkeeper.agents.tools.folder import LIST_FOLDER
 from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.records.model import ToolSpec
+from watchkeeper.records.redact import MARK
 
 
 def _spec(name: str, description: str, properties: dict[str, Any], required: list[str]) -> ToolSpec:
@@ -78,6 +79,33 @@ BASH = _spec(
 )
 
 
+def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
+    """One line saying why `write` or `edit` must not run with a redaction mark in its input, or None.
+
+    A mark hides a secret from the model. Written to a file, it would replace the secret; looked for, it never matches.
+    """
+    if tool not in (WRITE.name, EDIT.name):
+        return None
+    for name in ("file_path", "old_string", "content", "new_string"):
+        value = arguments.get(name)
+        mark = MARK.search(value) if isinstance(value, str) else None
+        if mark is None:
+            continue
+        if name == "old_string":
+            return (
+                f"old_string holds the redaction mark {mark[0]}. The file holds another text there, so old_string cannot match."
+                " Choose an old_string beside the mark"
+            )
+        if name == "file_path":
+            return f"file_path holds the redaction mark {mark[0]}. Choose a name without it"
+        return (
+            f"{name} holds the redaction mark {mark[0]}, which stands for a secret. Nothing was written."
+            " Keep a secret that the file has by editing only the text beside it; a new one belongs in an environment"
+            " variable or, as a placeholder such as <password>, in the file"
+        )
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class FileTool:
     """A tool that runs in any worker."""
@@ -88,7 +116,7 @@ class FileTool:
     pool: WorkerPool
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if fault := validate_arguments(self.spec.input_schema, arguments):
+        if fault := validate_arguments(self.spec.input_schema, arguments) or mark_fault(self.spec.name, arguments):
             return ToolResult(f"{self.spec.name}: {fault}", is_error=True)
         return await self.pool.run_file_tool(self.spec.name, arguments, context)
 
