@@ -118,7 +118,9 @@ class Yardsticks:
         self.wakes.append(time.perf_counter() - began)
         began = time.perf_counter()
         self._own.execute("BEGIN IMMEDIATE")
-        self._own.execute("INSERT OR REPLACE INTO rate_limits VALUES ('benchmark', 'm', ?, '')", (began,))
+        self._own.execute(
+            "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm', ?, '')", (began,)
+        )
         self._own.execute("COMMIT")
         self.commits.append(time.perf_counter() - began)
 
@@ -159,7 +161,9 @@ def seen(path: Path, commits: int) -> list[float]:
     found = []
     for number in range(commits):
         database.begin_immediate(connection)
-        connection.execute("INSERT OR REPLACE INTO rate_limits VALUES ('benchmark', 'm', ?, '')", (number,))
+        connection.execute(
+            "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm', ?, '')", (number,)
+        )
         connection.execute("COMMIT")
         committed = time.perf_counter()
         while True:

@@ -87,7 +87,7 @@ def raw(connection: Any, first: int, steps: int) -> float:
             " output_tokens = output_tokens + 100, model_calls = model_calls + 1 WHERE id = 's' AND lease_epoch = 0",
             (1.0,),
         )
-        run("INSERT INTO messages VALUES (NULL, 'a', ?, 'assistant', ?, 400, ?, 1.0)", (turn, content, 400 * turn))
+        run("INSERT INTO messages VALUES (NULL, 'a', ?, 'assistant', ?, 400, ?, 1.0, NULL)", (turn, content, 400 * turn))
         run(
             "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, output_tokens, cost_usd,"
             " price_status, started_at, latency_seconds) VALUES ('s', 'a', ?, 'turn', 'm', 'done', 1000, 100, 0.001, 'exact', 1.0, 1.0)",

@@ -34,7 +34,7 @@ from watchkeeper.store import database
 connection = database.open_writable(Path(sys.argv[1]))
 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 for number in range({COMMITS}):
-    connection.execute("INSERT INTO rate_limits VALUES ('p', ?, ?, ?)", (str(number), number, "x" * 50 * (number % 7)))
+    connection.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', ?, ?, ?)", (str(number), number, "x" * 50 * (number % 7)))
 os.kill(os.getpid(), 9)
 """
 
@@ -301,7 +301,11 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
     assert {end.stdout for end in ends} == {'"a1","b1","a2"\n'}
     connection = database.open_readonly(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    assert [row[0] for row in connection.execute("SELECT name FROM _sqlite_migrations ORDER BY name")] == ["first", "second"]
+    assert [row[0] for row in connection.execute("SELECT name FROM _sqlite_migrations ORDER BY name")] == [
+        "first",
+        "second",
+        "third",
+    ]
     connection.close()
 
 

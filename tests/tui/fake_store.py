@@ -10,6 +10,7 @@ from typing import Any
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.migrations.first import FIRST
 from watchkeeper.store.migrations.second import SECOND
+from watchkeeper.store.migrations.third import THIRD
 from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
 
 NOW = 1_790_000_000.0
@@ -25,7 +26,7 @@ HOSTILE = (
 def _schema() -> Connection:
     """The program's schema in memory, made once."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    for statement in [*statements(FIRST), *statements(SECOND)]:
+    for statement in [*statements(FIRST), *statements(SECOND), *statements(THIRD)]:
         connection.execute(statement)
     connection.execute(
         "CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts', tokenize='unicode61 remove_diacritics 2')"

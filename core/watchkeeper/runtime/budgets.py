@@ -24,8 +24,8 @@ def write_budget(tx: Transaction, task_id: str | None, kind: str, amount: float 
     tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
     if amount is not None:
         tx.execute(
-            "INSERT INTO budgets (session_id, task_id, kind, amount, created_at) VALUES (?, ?, ?, ?, ?)",
-            (tx.session_id, task_id, kind, float(amount), tx.now),
+            "INSERT INTO budgets (session_id, task_id, kind, amount, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?)",
+            (tx.session_id, task_id, kind, float(amount), tx.now, tx.commit_seq),
         )
     tx.event("budget.set", task_id=task_id, budget=kind, amount=amount)
 

@@ -119,8 +119,8 @@ def copy_memory(tx: Transaction, source: str, target: str) -> None:
         ("views", "version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id, created_at"),
     ):  # fmt: skip
         tx.execute(
-            f"INSERT INTO {table} (agent_id, {columns}) SELECT ?, {columns} FROM {table} WHERE agent_id = ?",  # noqa: S608
-            (target, source),
+            f"INSERT INTO {table} (agent_id, commit_seq, {columns}) SELECT ?, ?, {columns} FROM {table} WHERE agent_id = ?",  # noqa: S608
+            (target, tx.commit_seq, source),
         )
     tx.execute(
         "UPDATE agents SET (view_version, last_seq, message_tokens, context_tokens) ="

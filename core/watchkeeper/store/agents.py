@@ -83,10 +83,11 @@ def create(
 ) -> None:
     tx.execute(
         "INSERT INTO agents (id, session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, current_goal,"
-        " system, status, context_limit, created_at, last_active) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " system, status, context_limit, created_at, last_active, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, tx.session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, goal, system, status,
-            context_limit, tx.now, tx.now,
+            context_limit, tx.now, tx.now, tx.commit_seq,
         ),
     )  # fmt: skip
     tx.event("agent.created", agent_id=agent_id, task_id=task_id, name=name, role=role, model=model, attempt=attempt)
@@ -132,7 +133,8 @@ def note_context(
 def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, started_at: float) -> None:
     """A model's reply is in (see `add_model_call`); the step is open until its results message follows."""
     tx.execute(
-        "INSERT INTO steps (agent_id, turn, reply_seq, started_at) VALUES (?, ?, ?, ?)", (agent_id, turn, reply_seq, started_at)
+        "INSERT INTO steps (agent_id, turn, reply_seq, started_at, commit_seq) VALUES (?, ?, ?, ?, ?)",
+        (agent_id, turn, reply_seq, started_at, tx.commit_seq),
     )
 
 
@@ -163,9 +165,20 @@ def add_intents(tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequ
     """Commit what the model asked for: `(tool_use_id, name, idempotent)` by position; returns the calls' ids."""
     return [
         tx.insert(
-            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (tx.session_id, agent_id, turn, position, seq, use_id, name, int(idempotent), ToolCallStatus.PENDING),
+            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
+            " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                tx.session_id,
+                agent_id,
+                turn,
+                position,
+                seq,
+                use_id,
+                name,
+                int(idempotent),
+                ToolCallStatus.PENDING,
+                tx.commit_seq,
+            ),
         )
         for position, (use_id, name, idempotent) in enumerate(calls)
     ]
@@ -220,12 +233,13 @@ def add_model_call(
     call_id = tx.insert(
         "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens,"
         " cache_read_tokens, cache_write_tokens, estimated_prompt_tokens, usage_exact, cost_usd, price_status, started_at,"
-        " latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             tx.session_id, agent_id, turn, purpose, model, status, stop_reason, usage.input_tokens, usage.output_tokens,
             usage.cache_read_tokens, usage.cache_write_tokens, estimated_prompt_tokens, int(usage_exact), cost.usd, cost.status,
             started_at, latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id,
+            tx.commit_seq,
         ),
     )  # fmt: skip
     failed = 1 if status is ModelCallStatus.ERROR else 0
@@ -252,8 +266,8 @@ def ask_approval(
 ) -> None:
     """Put a question to whoever watches."""
     tx.execute(
-        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, tx.now),
+        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, created_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, tx.now, tx.commit_seq),
     )
     tx.event("approval.asked", agent_id=agent_id, task_id=task_id, approval=approval_id, tool=tool, question=question[:2000])

@@ -83,8 +83,9 @@ def save_output(
     """Put an artifact and enter it under `name` in the agent's output cache; returns its reference."""
     ref = put(tx, data, media_type)
     tx.insert(
-        "INSERT INTO outputs (session_id, agent_id, task_id, name, kind, digest, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (tx.session_id, agent_id, task_id, name, kind, digest_of(ref), tx.now),
+        "INSERT INTO outputs (session_id, agent_id, task_id, name, kind, digest, created_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (tx.session_id, agent_id, task_id, name, kind, digest_of(ref), tx.now, tx.commit_seq),
     )
     return ref
 

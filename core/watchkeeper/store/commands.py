@@ -45,10 +45,11 @@ def insert(
 ) -> int:
     """Queue a command; a second one with the same dedupe key is the first one. Returns its id."""
     row = connection.execute(
-        "INSERT INTO commands (session_id, kind, agent_id, task_id, payload, requested_by, dedupe_key, created_at)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id, dedupe_key) WHERE dedupe_key IS NOT NULL"
+        "INSERT INTO commands (session_id, kind, agent_id, task_id, payload, requested_by, dedupe_key, created_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT event_seq + 1 FROM sessions WHERE id = ?))"
+        " ON CONFLICT (session_id, dedupe_key) WHERE dedupe_key IS NOT NULL"
         " DO UPDATE SET dedupe_key = excluded.dedupe_key RETURNING id",
-        (session_id, kind, agent_id, task_id, encode(payload), requested_by, dedupe_key, now),
+        (session_id, kind, agent_id, task_id, encode(payload), requested_by, dedupe_key, now, session_id),
     ).fetchone()
     return int(row[0])
 

@@ -55,7 +55,7 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
             version, _ = _versions(connection, path)
             _retrying(lambda: _configure(connection, path))
             if version < SCHEMA_VERSION:
-                migrate(connection)
+                migrate(connection, path)
         except BaseException:
             connection.close()
             raise
@@ -132,18 +132,46 @@ def _configure(connection: Connection, path: Path) -> None:
     connection.execute("PRAGMA temp_store=MEMORY")
 
 
-def migrate(connection: Connection) -> None:
-    """Bring the schema up to date inside one `BEGIN IMMEDIATE`: several processes may do so at once."""
+def migrate(connection: Connection, path: Path) -> None:
+    """Bring the schema up to date inside one `BEGIN IMMEDIATE`: several processes may do so at once.
+
+    A file that holds an earlier schema is copied beside itself first, to `NAME.schema-N.backup`.
+
+    Raises:
+        StoreUnusable: a host of the earlier version drives a session, or the backup cannot be written.
+    """
     from sqlite_utils import Database
 
     from watchkeeper.store.schema import migrations
 
     with writing(connection, "migration"):
-        if connection.execute("PRAGMA user_version").fetchone()[0] >= SCHEMA_VERSION:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version >= SCHEMA_VERSION:
             return  # another process, perhaps a newer one, was first
+        if version > 0:
+            _refuse_while_hosted(path, version)
+            _back_up_schema(path, version)
         migrations().apply(Database(connection))
         connection.execute(f"PRAGMA application_id={APPLICATION_ID:d}")
         connection.execute(f"PRAGMA user_version={SCHEMA_VERSION:d}")
+
+
+def _refuse_while_hosted(path: Path, version: int) -> None:
+    """An older program that drives a session would write rows that lack what this schema requires."""
+    from watchkeeper.store.lease import holders
+
+    for session_id, pid in holders(path):
+        raise StoreUnusable(
+            f"{path} has schema {version} and session {session_id} runs on it (pid {pid}, an older Watchkeeper);"
+            f" pause that session, then try again: this version changes the file to schema {SCHEMA_VERSION}"
+        )
+
+
+def _back_up_schema(path: Path, version: int) -> None:
+    """The caller holds the write lock, so the copy is what the migration begins with."""
+    from watchkeeper.store.library.backing_up import backup
+
+    backup(path, path.with_name(f"{path.name}.schema-{version}.backup"), overwrite=True, migrating=True)
 
 
 def _never() -> bool:

@@ -137,10 +137,10 @@ def add_fact(
         new = True
         fact_id = tx.insert(
             "INSERT INTO facts (session_id, agent_id, workspace, scope, kind, text, digest, sources, confidence, pinned,"
-            " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 tx.session_id, agent_id, workspace, scope, kind, normal(text), digest, encode(list(sources)), confidence,
-                int(pinned), tx.now,
+                int(pinned), tx.now, tx.commit_seq,
             ),
         )  # fmt: skip
     if not also and kind in SAME_KINDS:

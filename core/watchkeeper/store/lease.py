@@ -13,6 +13,7 @@ import os
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,6 +108,14 @@ def probe(database_path: Path, session_id: str) -> LeaseHolder | None:
             return _ask(descriptor)
         finally:
             os.close(descriptor)
+
+
+def holders(database_path: Path) -> Iterator[tuple[str, int]]:
+    """Every session of the database whose lease is held now, with the process id of its host."""
+    for path in sorted(lock_path(database_path, "any").parent.glob("*.lock")):
+        holder = probe(database_path, path.stem)
+        if holder is not None:
+            yield path.stem, holder.pid
 
 
 def _ask(descriptor: int) -> LeaseHolder | None:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 def add_messages(tx: Transaction, agent_id: str, messages: Sequence[Message]) -> None:
     tx.executemany(
-        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        [(agent_id, m.seq, m.role, encode(m.content), m.tokens, m.total_tokens, m.created_at) for m in messages],
+        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(agent_id, m.seq, m.role, encode(m.content), m.tokens, m.total_tokens, m.created_at, tx.commit_seq) for m in messages],
     )
 
 
@@ -29,10 +30,10 @@ def add_observations(
 ) -> None:
     tx.executemany(
         "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
-        " provisional, status, compaction_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " provisional, status, compaction_id, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (agent_id, o.id, o.kind, o.level, o.text, o.tokens, *o.covers, encode(o.citations), encode(o.replaces),
-             int(o.provisional), status, compaction_id, o.created_at)
+             int(o.provisional), status, compaction_id, o.created_at, tx.commit_seq)
             for o in observations
         ],
     )  # fmt: skip
@@ -42,11 +43,11 @@ def add_view(tx: Transaction, agent_id: str, view: View, *, tokens: int, compact
     """Write a version of the view, and point the agent at it."""
     tx.execute(
         "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
-        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, view.version, view.parent, encode([o.id for o in view.observations]), view.verbatim_from,
             encode([[e.seq, e.head_chars, e.tail_chars, e.pointer, e.tokens] for e in view.elided.values()]),
-            view.reason, tokens, compaction_id, view.created_at,
+            view.reason, tokens, compaction_id, view.created_at, tx.commit_seq,
         ),
     )  # fmt: skip
     point_at(tx, agent_id, view.version)
@@ -135,10 +136,11 @@ def add_compaction(
     return tx.insert(
         "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
         " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
-        " requested_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " requested_at, ended_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             tx.session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,
             tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, tx.now, tx.now,
+            tx.commit_seq,
         ),
     )  # fmt: skip
 
@@ -157,8 +159,8 @@ def begin_compaction(
     """A pass over an agent's context began beside its loop; returns its id. `command`: what it is to carry out."""
     compaction_id = tx.insert(
         "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water, tokens_before, model,"
-        " requested_at) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?)",
-        (tx.session_id, agent_id, trigger, instructions, high_water, tokens_before, model, tx.now),
+        " requested_at, commit_seq) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?, ?)",
+        (tx.session_id, agent_id, trigger, instructions, high_water, tokens_before, model, tx.now, tx.commit_seq),
     )
     ordered: dict[str, Any] = {} if command is None else {"command": command}
     tx.event(
@@ -239,8 +241,9 @@ def save_snapshot(tx: Transaction, agent_id: str, ref: str, *, version: int, las
     """Say where the agent's memory as of now is kept whole."""
     tx.execute(
         "INSERT INTO memory_snapshots (agent_id, session_id, memory_blob_ref, last_updated, view_version, last_seq, turn,"
-        " tokens) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET"
+        " tokens, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET"
         " memory_blob_ref = excluded.memory_blob_ref, last_updated = excluded.last_updated,"
-        " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens = excluded.tokens",
-        (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens),
+        " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens = excluded.tokens,"
+        " commit_seq = excluded.commit_seq",
+        (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens, tx.commit_seq),
     )

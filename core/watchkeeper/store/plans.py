@@ -147,8 +147,8 @@ def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
 def create_plan(tx: Transaction, plan_id: str, goal: str) -> None:
     """A plan without tasks; becomes the session's current one."""
     tx.execute(
-        "INSERT INTO plans (id, session_id, goal, created_at, updated_at) VALUES (?, ?, ?, ?, ?)",
-        (plan_id, tx.session_id, goal, tx.now, tx.now),
+        "INSERT INTO plans (id, session_id, goal, created_at, updated_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?)",
+        (plan_id, tx.session_id, goal, tx.now, tx.now, tx.commit_seq),
     )
     tx.execute("UPDATE sessions SET current_plan_id = ? WHERE id = ?", (plan_id, tx.session_id))
 
@@ -168,17 +168,20 @@ def add_task(
 ) -> None:
     tx.execute(
         "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, model, status,"
-        " expected_outputs, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " expected_outputs, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             task_id, tx.session_id, plan_id, name, position, title, instructions, role, model, TaskStatus.PENDING,
-            encode(list(expected_outputs)), tx.now,
+            encode(list(expected_outputs)), tx.now, tx.commit_seq,
         ),
     )  # fmt: skip
 
 
 def set_dependencies(tx: Transaction, task_id: str, depends_on: Sequence[str]) -> None:
     tx.execute("DELETE FROM task_dependencies WHERE task_id = ?", (task_id,))
-    tx.executemany("INSERT INTO task_dependencies (task_id, depends_on) VALUES (?, ?)", [(task_id, need) for need in depends_on])
+    tx.executemany(
+        "INSERT INTO task_dependencies (task_id, depends_on, commit_seq) VALUES (?, ?, ?)",
+        [(task_id, need, tx.commit_seq) for need in depends_on],
+    )
 
 
 def revise(tx: Transaction, plan_id: str, reason: str) -> int:
@@ -199,9 +202,9 @@ def revise(tx: Transaction, plan_id: str, reason: str) -> int:
         (tx.now, encode(queue), len(tasks) - len(queue), plan_id),
     )
     tx.execute(
-        "INSERT INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor, plan_graph_snapshot)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (plan_id, row[0], tx.now, reason, row[1], encode(queue), len(tasks) - len(queue), encode(graph)),
+        "INSERT INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor, plan_graph_snapshot,"
+        " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (plan_id, row[0], tx.now, reason, row[1], encode(queue), len(tasks) - len(queue), encode(graph), tx.commit_seq),
     )
     tx.event("plan.revised", plan=plan_id, revision=row[0], reason=reason, tasks=len(tasks))
     return int(row[0])
@@ -263,10 +266,10 @@ def add_handoff(
     """Record what a sub-agent was given."""
     tx.execute(
         "INSERT INTO handoffs (session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref, expected_outputs,"
-        " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             tx.session_id, plan_id, task_id, assigned_agent, encode(list(inputs_ref)), memory_delta_ref,
-            encode(list(expected_outputs)), tx.now,
+            encode(list(expected_outputs)), tx.now, tx.commit_seq,
         ),
     )  # fmt: skip
 
@@ -274,6 +277,6 @@ def add_handoff(
 def post(tx: Transaction, agent_id: str, kind: str, payload: dict[str, Any]) -> None:
     """Put something into an agent's inbox; it is delivered once, in a step of its own."""
     tx.execute(
-        "INSERT INTO inbox (session_id, agent_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)",
-        (tx.session_id, agent_id, kind, encode(payload), tx.now),
+        "INSERT INTO inbox (session_id, agent_id, kind, payload, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?)",
+        (tx.session_id, agent_id, kind, encode(payload), tx.now, tx.commit_seq),
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from watchkeeper.store.migrations.first import FIRST
 from watchkeeper.store.migrations.second import SECOND
+from watchkeeper.store.migrations.third import THIRD
 
 if TYPE_CHECKING:
     from sqlite_utils import Database, Migrations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 APPLICATION_ID = 0x57_4B_50_52
 """`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""
 
 
@@ -38,6 +39,12 @@ def migrations() -> Migrations:
     @steps()
     def second(db: Database) -> None:
         for statement in statements(SECOND):
+            db.execute(statement)
+            reach("migration.statement")
+
+    @steps()
+    def third(db: Database) -> None:
+        for statement in statements(THIRD):
             db.execute(statement)
             reach("migration.statement")
 

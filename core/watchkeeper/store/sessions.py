@@ -40,7 +40,7 @@ def create(
         (session_id, user_id, plain(goal), workspace, model, encode(settings), SessionStatus.RUNNING, now, now),
     )
     connection.executemany(
-        "INSERT INTO budgets (session_id, kind, amount, created_at) VALUES (?, ?, ?, ?)",
+        "INSERT INTO budgets (session_id, kind, amount, created_at, commit_seq) VALUES (?, ?, ?, ?, 1)",
         [(session_id, kind, amount, now) for kind, amount in budgets.items()],
     )
 

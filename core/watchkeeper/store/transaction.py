@@ -26,6 +26,8 @@ class Transaction:
         # One cursor for all statements: making one for each costs as much as a small INSERT.
         self._cursor = group.cursor
         self._fence: Fence = group.fence(session_id, epoch, now)
+        self.commit_seq = self._fence.event_seq + 1
+        """The number of the first event that this transaction may write: every row that it inserts has it as `commit_seq`."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""

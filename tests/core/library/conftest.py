@@ -16,6 +16,7 @@ from watchkeeper.store.driver import Connection, sqlite3
 OF_SESSION = (
     "plans", "tasks", "agents", "tool_calls", "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs",
     "inbox", "events", "commands", "approvals", "budgets", "live", "raw_records", "transcript_files",
+    "permission_grants", "reservations", "containments", "tool_processes", "transcript_revisions",
 )  # fmt: skip
 OF_AGENT = ("messages", "steps", "observations", "views")
 

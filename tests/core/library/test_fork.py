@@ -27,7 +27,7 @@ from watchkeeper.store.library.cut import Cut
 from watchkeeper.store.library.moment import moment_at
 
 CHANGED = re.compile(
-    r"'(origin|forked_from|forked_at_seq|created_at|last_active|lease_epoch|host_pid|host_name|event_seq|title|source)': ('[^']*'|[^,}]*)"
+    r"'(origin|forked_from|forked_at_seq|created_at|last_active|lease_epoch|host_pid|host_name|event_seq|title|source|ordinal)': ('[^']*'|[^,}]*)"
 )
 
 

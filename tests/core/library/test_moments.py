@@ -23,6 +23,7 @@ APPROXIMATE = {
     "plans": {"updated_at"},
     "tasks": {"resume_token", "started_at"},
     "steps": {"started_at"},
+    "task_dependencies": {"commit_seq"},
     "tool_calls": {"started_at", "ended_at"},
     "model_calls": set(),
     "compactions": {"prepared", "tokens_spent", "cost_usd"},
@@ -65,7 +66,7 @@ def differences(told: Rows, stood: Rows) -> list[str]:
             for column, value in real.items():
                 if table == "compactions" and column == "status" and value == "prepared":
                     value = mine[column]  # what it had prepared is gone since: in a fork it is given up, as after a kill
-                if column not in APPROXIMATE.get(table, ()) and not same(mine[column], value):
+                if column not in APPROXIMATE.get(table, ()) and not same(mine.get(column), value):
                     found.append(
                         f"{table}.{column} of {real.get('id') or real.get('seq')}: {mine[column]!r} told, {value!r} stood"
                     )

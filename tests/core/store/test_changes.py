@@ -23,7 +23,7 @@ from watchkeeper.store import database
 connection = database.open_writable(Path(sys.argv[1]))
 print("ready", flush=True)
 for line in sys.stdin:
-    connection.execute("INSERT INTO rate_limits VALUES ('p', ?, 0, '')", (line,))
+    connection.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', ?, 0, '')", (line,))
     print("done", flush=True)
 """
 

@@ -31,7 +31,7 @@ def refused(path: Path, opener: Any) -> str:
 
 def test_a_new_database_is_private_wal_and_durable(path: Path) -> None:
     connection = database.open_writable(path)
-    connection.execute("INSERT INTO rate_limits VALUES ('p', 'm', 0, '')")
+    connection.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', 'm', 0, '')")
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         assert stat.S_IMODE(name.stat().st_mode) == 0o600
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -52,7 +52,7 @@ def test_a_file_with_smaller_pages_keeps_them(path: Path, monkeypatch: pytest.Mo
     for size in (4_096, 8_192):
         monkeypatch.setattr(database, "PAGE_BYTES", size)
         connection = database.open_writable(path)
-        connection.execute("INSERT INTO rate_limits VALUES ('p', ?, 0, '')", (f"m{size}",))
+        connection.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', ?, 0, '')", (f"m{size}",))
         sizes.append(connection.execute("PRAGMA page_size").fetchone()[0])
         connection.execute("VACUUM")
         connection.close()
@@ -87,7 +87,7 @@ def test_a_process_that_looked_before_another_one_migrated_does_not_migrate_agai
     database.open_writable(path).close()
     late = sqlite3.connect(str(path), isolation_level=None)
     late.execute("PRAGMA user_version=99")  # a newer program was faster
-    database.migrate(late)
+    database.migrate(late, path)
     assert late.execute("PRAGMA user_version").fetchone() == (99,)
     late.close()
 
@@ -216,7 +216,7 @@ def test_a_database_that_stays_locked_is_told_in_one_line(path: Path, monkeypatc
 
 def test_a_viewer_can_neither_write_nor_checkpoint(path: Path) -> None:
     host = database.open_writable(path)
-    host.execute("INSERT INTO rate_limits VALUES ('p', 'm', 0, '')")
+    host.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', 'm', 0, '')")
     wal = Path(f"{path}-wal")
     size, main = wal.stat().st_size, path.read_bytes()
     viewer = database.open_readonly(path)
@@ -238,7 +238,7 @@ def test_a_viewer_can_neither_write_nor_checkpoint(path: Path) -> None:
 def test_the_last_viewer_of_a_dead_host_leaves_its_wal_as_it_is(path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from watchkeeper.store import database;"
-        " c = database.open_writable(Path(sys.argv[1])); c.execute(\"INSERT INTO rate_limits VALUES ('p', 'm', 0, '')\");"
+        " c = database.open_writable(Path(sys.argv[1])); c.execute(\"INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', 'm', 0, '')\");"
         " os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=False)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.lease import Lease
 from watchkeeper.store.migrations.first import FIRST
 from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
 
@@ -61,3 +63,56 @@ def test_a_migrated_file_has_the_schema_of_a_new_one(tmp_path: Path) -> None:
 
     first_version(tmp_path / "old.db")
     assert shape(tmp_path / "old.db") == shape(tmp_path / "new.db")
+
+
+def test_a_migration_first_copies_the_file_beside_itself(tmp_path: Path) -> None:
+    first_version(tmp_path / "old.db")
+    database.open_writable(tmp_path / "old.db").close()
+    copy = tmp_path / "old.db.schema-1.backup"
+    assert copy.stat().st_mode & 0o777 == 0o600
+    kept = sqlite3.connect(str(copy))
+    assert kept.execute("PRAGMA user_version").fetchone() == (1,)
+    assert kept.execute("SELECT count(*) FROM messages").fetchone() == (3,)
+    kept.close()
+
+
+def test_a_new_file_has_no_backup(tmp_path: Path) -> None:
+    database.open_writable(tmp_path / "new.db").close()
+    assert not list(tmp_path.glob("*.backup"))
+
+
+@pytest.mark.parametrize("opener", [database.open_writable, database.open_readonly])
+def test_a_file_whose_session_a_host_drives_is_not_migrated(tmp_path: Path, opener: Any) -> None:
+    path = tmp_path / "old.db"
+    first_version(path)
+    before = path.read_bytes()
+    lease = Lease.acquire(path, "busy")
+    try:
+        with pytest.raises(StoreUnusable, match="session busy runs on it"):
+            opener(path)
+        assert path.read_bytes() == before
+        assert not list(tmp_path.glob("*.backup"))
+    finally:
+        lease.release()
+    opener(path).close()
+
+
+def test_sessions_of_an_earlier_schema_are_numbered_in_the_order_of_their_rows(tmp_path: Path) -> None:
+    first_version(tmp_path / "old.db")
+    old = sqlite3.connect(str(tmp_path / "old.db"))
+    for name, at in (("b", 2.0), ("a", 2.0), ("c", 1.0)):
+        old.execute(
+            "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
+            " VALUES (?, 'ada', 'g', '/', 'm', 'done', ?, ?)",
+            (name, at, at),
+        )
+    old.commit()
+    old.close()
+    connection = database.open_writable(tmp_path / "old.db")
+    assert connection.execute("SELECT id FROM sessions ORDER BY ordinal").fetchall() == [("b",), ("a",), ("c",)]
+    connection.execute(
+        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
+        " VALUES ('d', 'ada', 'g', '/', 'm', 'done', 0, 0)"
+    )
+    assert connection.execute("SELECT ordinal FROM sessions WHERE id = 'd'").fetchone() == (4,)
+    connection.close()

@@ -32,7 +32,7 @@ SESSION = "sessn001"
 def connection(tmp_path: Path) -> Iterator[Connection]:
     """A database with one session, something in most of its tables, and something waiting."""
     one, planner = full(lambda: Made(tmp_path / "watchkeeper.db", SESSION))
-    one.connection.execute("INSERT INTO inbox VALUES (1, ?, ?, 'steer', '{}', 1.0, NULL)", (SESSION, planner))
+    one.connection.execute("INSERT INTO inbox VALUES (1, ?, ?, 'steer', '{}', 1.0, NULL, NULL)", (SESSION, planner))
     one.connection.close()
     opened = database.open_writable(tmp_path / "watchkeeper.db")
     yield opened

@@ -27,11 +27,19 @@ class BackupDone:
     seconds: float
 
 
-def backup(path: Path, target: Path, *, overwrite: bool = False, told: Callable[[int, int], None] | None = None) -> BackupDone:
+def backup(
+    path: Path,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    told: Callable[[int, int], None] | None = None,
+    migrating: bool = False,
+) -> BackupDone:
     """Copy the database at `path` to `target` by SQLite's backup API, as of the moment at which it begins.
 
     Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its integrity
     was checked, and never takes the place of another file unless `overwrite`. `told` hears (pages done, pages in all).
+    `migrating`: the file has an earlier schema and is copied as it is; the caller holds its write lock.
 
     Raises:
         BadInput: `target` exists, is no place for a file, or is the database itself.
@@ -40,12 +48,15 @@ def backup(path: Path, target: Path, *, overwrite: bool = False, told: Callable[
     began = time.monotonic()
     target = target.expanduser().absolute()
     _check(path, target, overwrite)
-    source = database.open_readonly(path)
+    if migrating:
+        source = sqlite3.connect(database.read_only_uri(path), uri=True, isolation_level=None)
+    else:
+        source = database.open_readonly(path)
     try:
         with unfinished(target) as (part, descriptor):
             _copy(source, part, told)
             reach("backup.copied")
-            sessions = _checked(part)
+            sessions = _checked(part, count=not migrating)
             os.fsync(descriptor)
             if overwrite:
                 os.replace(part, target)
@@ -97,8 +108,8 @@ def _copy(source: Connection, part: Path, told: Callable[[int, int], None] | Non
         copy.close()
 
 
-def _checked(part: Path) -> int:
-    """How many sessions the copy holds.
+def _checked(part: Path, *, count: bool) -> int:
+    """How many sessions the copy holds (0 unless `count`: an earlier schema cannot say which were deleted).
 
     Raises:
         StoreUnusable: it is damaged.
@@ -108,7 +119,7 @@ def _checked(part: Path) -> int:
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
             raise StoreUnusable(f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`")
-        return int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
+        return int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0]) if count else 0
     finally:
         copy.close()
 

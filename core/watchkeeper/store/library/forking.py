@@ -223,7 +223,7 @@ class _Copy:
             | {
                 "id": self._names[self._source], "origin": "fork", "forked_from": self._source, "forked_at_seq": self._at_seq,
                 "status": status, "status_reason": reason, "created_at": at, "last_active": at, "deleted_at": BEING_PURGED,
-                "lease_epoch": 0, "host_pid": None, "host_name": None, "event_seq": self._at_seq,
+                "ordinal": None, "lease_epoch": 0, "host_pid": None, "host_name": None, "event_seq": self._at_seq,
                 "title": self._title if self._title is not None else kept["title"], "source": None,
             },
         )  # fmt: skip

@@ -15,7 +15,8 @@ ROWS_AT_ONCE = 50
 _OF_AGENTS = ("steps", "tool_calls", "observations", "views")
 _OF_SESSIONS = (
     "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs", "inbox", "events",
-    "commands", "approvals", "budgets", "live", "raw_records", "transcript_files",
+    "commands", "approvals", "permission_grants", "budgets", "reservations", "containments", "tool_processes", "live",
+    "raw_records", "transcript_files", "transcript_revisions",
 )  # fmt: skip
 
 _MESSAGES = "SELECT id FROM messages WHERE agent_id = ? LIMIT ?"
