@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.store.folders import make_private
+
 SPLITS = (25, 75)
 """The least and the most of the width, in per cent, that the left panes may take."""
 
@@ -56,7 +58,7 @@ def save_layout(path: Path, layout: Layout) -> None:
     Raises:
         OSError: the folder or the file cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private(path.parent)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fresh.write_text(json.dumps(asdict(layout), indent=1) + "\n", encoding="utf-8")
     fresh.replace(path)

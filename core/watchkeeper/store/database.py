@@ -15,6 +15,7 @@ from urllib.parse import quote
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.folders import make_private
 from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -236,7 +237,7 @@ def is_busy(error: BaseException) -> bool:
 
 
 def _prepare_file(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     kind = file_system_of(path.parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(

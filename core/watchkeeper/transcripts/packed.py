@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +16,10 @@ from typing import IO, Any, BinaryIO, cast
 
 MOST_BYTES = 32 << 30
 """A log that is larger once it is unpacked is not read."""
+MOST_TIMES = 200
+"""Nor is one that is more than so many times as large: real logs pack to a tenth, and only a trap packs to less than this."""
+DISK_SHARE = 10
+"""Nor one that would take more than this part (a tenth) of the space that is free where it is unpacked to."""
 HELD_BYTES = 16 << 20
 """Unpacked bytes that are held in memory; more of them are put on disk, since a log is read from more than one place."""
 _PIECE = 1 << 20
@@ -64,6 +69,7 @@ def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> Bin
     Raises:
         OSError: it cannot be read, or is no log that was packed. Where it is packed and only its beginning can be read, that
             is raised as it is closed, when nothing else was.
+        TooLarge: unpacked, it is larger than may be; nothing of it is read.
     """
     packed = packed_name(path)
     if packed.suffix not in _UNPACK:
@@ -78,8 +84,6 @@ def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> Bin
                 unpacked.ends = None if beginning else OSError("only the beginning of what is packed in it can be read")
                 break
             size += unpacked.write(piece)
-            if size > MOST_BYTES:
-                raise OSError(f"larger than {MOST_BYTES >> 30} GiB once it is unpacked")
         unpacked.seek(0)
         closing.pop_all()
     return cast(BinaryIO, unpacked)
@@ -107,13 +111,39 @@ def read_head(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
+class TooLarge(OSError):
+    """What is packed in a file is larger than what may be unpacked of it."""
+
+
+def _most_of(packed: Path) -> tuple[int, str]:
+    """How many bytes may be unpacked of a file, and why not more."""
+    times = MOST_TIMES * packed.stat().st_size
+    disk = shutil.disk_usage(tempfile.gettempdir()).free // DISK_SHARE
+    return min(
+        (times, f"more than {MOST_TIMES} times its size once it is unpacked"),
+        (disk, f"more than a tenth of the free disk space ({disk >> 20:,} MiB) once it is unpacked"),
+        (MOST_BYTES, f"larger than {MOST_BYTES >> 30} GiB once it is unpacked"),
+    )
+
+
 def _pieces(packed: Path) -> Iterator[bytes | OSError]:
-    """What is packed in a file; last, where it goes no further, why."""
+    """What is packed in a file; last, where it goes no further, why.
+
+    Raises:
+        TooLarge: it goes on beyond what may be unpacked; one byte more than that was unpacked, and no piece holds it.
+    """
+    most, reason = _most_of(packed)
     with open(packed, "rb") as file:
         try:
             with _UNPACK[packed.suffix](file) as stream:
                 # Not `read`: it would keep back what came before a fault.
-                yield from iter(lambda: stream.read1(_PIECE), b"")
+                while piece := stream.read1(min(_PIECE, most + 1)):
+                    most -= len(piece)
+                    if most < 0:
+                        raise TooLarge(reason)
+                    yield piece
+        except TooLarge:
+            raise
         except OSError as error:
             yield error
         except Exception as error:  # each of the formats has errors of its own

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import random
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 from tests.core.transcripts.codex_rollout import Rollout
@@ -121,3 +123,61 @@ def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store: Store, logs:
     _pack(log.write(logs), ".gz", gzip.compress)
     report = store.run(logs)
     assert "once it is unpacked" in next(iter(report.left.values()))
+
+
+class _Counted:
+    """An unpacked stream that counts what was taken from it."""
+
+    taken = 0
+
+    def __init__(self, file: IO[bytes], unpack: Callable[[IO[bytes]], Any]) -> None:
+        self._stream = unpack(file)
+
+    def __enter__(self) -> _Counted:
+        return self
+
+    def __exit__(self, *about: Any) -> None:
+        self._stream.close()
+
+    def read1(self, size: int) -> bytes:
+        piece: bytes = self._stream.read1(size)
+        _Counted.taken += len(piece)
+        return piece
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+@pytest.mark.parametrize("megabytes", [1, 40])
+def test_unpacking_stops_at_two_hundred_times_the_packed_size(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, pack: Pack, megabytes: int
+) -> None:
+    log = Log()
+    log.user("go")
+    log.user("x" * (megabytes << 20))
+    path = _pack(log.write(logs), suffix, pack)
+    unpack = packed._UNPACK[suffix]
+    monkeypatch.setitem(packed._UNPACK, suffix, lambda file: _Counted(file, unpack))
+    most = 200 * path.stat().st_size
+    assert most < megabytes << 20
+    for read in (lambda: packed.open_log(path), lambda: packed.read_head(path, 1 << 30)):
+        _Counted.taken = 0
+        with pytest.raises(OSError, match="more than 200 times its size"):
+            read()
+        assert _Counted.taken <= most + 1
+    report = store.run(logs)
+    assert list(report.left.values()) == ["more than 200 times its size once it is unpacked"]
+    assert store.one("SELECT count(*) FROM sessions") == 0
+
+
+@pytest.mark.parametrize(("suffix", "pack"), PACKED)
+def test_unpacking_stops_at_a_tenth_of_the_free_disk(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, pack: Pack
+) -> None:
+    log = _long_log()
+    path = _pack(log.write(logs), suffix, pack)
+    free = 10 * len(log.bytes)
+    usage = shutil.disk_usage(logs)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free - 10))
+    assert "a tenth of the free disk space" in next(iter(store.run(logs).left.values()))
+    assert store.one("SELECT count(*) FROM sessions") == 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
+    assert store.run(path).read == 400
