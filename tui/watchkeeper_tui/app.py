@@ -349,8 +349,8 @@ def run(
 
 
 def _newest(db_path: Path, screen: str) -> tuple[str | None, str]:
-    from watchkeeper.store.dashboard import newest_session
     from watchkeeper.store.database import open_readonly
+    from watchkeeper.store.sessions import newest_session
 
     connection = open_readonly(db_path)
     try:

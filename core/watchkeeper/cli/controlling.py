@@ -40,7 +40,7 @@ def command(
     if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
         control.refuse_agents()
         raise BadInput(
-            f"session {opened.session_id} is {status}, so nothing would {kind.replace('_', ' ')}; `wk rerun` does a task again"
+            f"session {opened.session_id} is already {status}, so nothing would {kind.replace('_', ' ')}; `wk rerun` does a task again"
         )
     command_id = control.submit(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
@@ -86,7 +86,7 @@ def _who(opened: Opened, name: str | None) -> str | None:
 def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
     """Pause SESSION, or one AGENT of it, at its next step boundary."""
     control.refuse_agents()
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
     if probe(opened.path, opened.session_id) is None and agent is None:
         status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
@@ -106,7 +106,7 @@ def pause(session: str, agent: str | None, now: bool, db: Path | None, as_json: 
 def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json: bool) -> int:
     """End SESSION, or one AGENT's task, for good. What was done is kept."""
     control.refuse_agents()
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     if agent is None and probe(opened.path, opened.session_id) is None:
         from watchkeeper.runtime.driving import cancel_without_host
 
@@ -130,7 +130,7 @@ def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json:
 @json_option
 def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) -> int:
     """Do TASK (or an AGENT's task) again, as a new attempt. Dependants run again only if their inputs changed."""
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     task_id = opened.task(task)
     agent_id = None
     if task_id is None:
@@ -153,7 +153,7 @@ def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) 
 @json_option
 def compact(session: str, agent: str, up_to: int | None, instructions: str | None, db: Path | None, as_json: bool) -> int:
     """Compact AGENT's context now. Nothing is lost: `wk undo` takes it back."""
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     payload = {"up_to": up_to, "instructions": instructions}
     return command(opened, "compact", as_json, agent_id=opened.agent(agent), payload=payload)
 
@@ -165,7 +165,7 @@ def compact(session: str, agent: str, up_to: int | None, instructions: str | Non
 @json_option
 def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
     """Give AGENT back the context it had before its last compaction, if that still fits."""
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     return command(opened, "undo", as_json, agent_id=opened.agent(agent))
 
 
@@ -176,7 +176,7 @@ def undo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 @json_option
 def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
     """Take back AGENT's last undo."""
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     return command(opened, "redo", as_json, agent_id=opened.agent(agent))
 
 
@@ -188,7 +188,7 @@ def redo(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 @json_option
 def steer(session: str, agent: str, text: str, db: Path | None, as_json: bool) -> int:
     """Send AGENT a message; it reads it before its next turn."""
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     return command(opened, "steer", as_json, agent_id=opened.agent(agent), payload={"text": text})
 
 
@@ -200,7 +200,7 @@ def _decision(kind: str) -> Any:
     @db_option
     @json_option
     def decide(session: str, approval: str, reason: str | None, db: Path | None, as_json: bool) -> int:
-        opened = Opened(db, session)
+        opened = Opened(db, session, own=True)
         rows = opened.all(
             "SELECT id FROM approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at", (opened.session_id,)
         )
@@ -237,7 +237,7 @@ def budget(
 ) -> int:  # fmt: skip
     """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything."""
     control.refuse_agents()
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
     task_id = None
     if task is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json
 from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
@@ -24,7 +24,7 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 
 
 @click.command()
-@session_argument
+@last_session_argument
 @click.option("--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the ending of PATH, else md.")
 @click.option(
     "--output",
@@ -40,7 +40,7 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 def export(
     session: str, form: str | None, output: Path | None, force: bool, no_redact: bool, db: Path | None, as_json: bool
 ) -> int:
-    """Write SESSION, own or imported, into one file: plan, agents, cost, compactions and every transcript.
+    """Write SESSION (default: the newest), own or imported, into one file: plan, agents, cost, compactions and every transcript.
 
     md and html are for reading; html is one page that needs no network. json holds everything, and `wk import` reads it back.
     Keys, tokens and passwords are taken out and counted, unless --no-redact is said.

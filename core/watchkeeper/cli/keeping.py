@@ -141,7 +141,7 @@ def fork(session: str, step: str | None, title: str | None, db: Path | None, as_
     the same folder, as it is now.
     """
     refuse_agents()
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     at_seq, at_turn = _step(opened, step)
     made = library.fork(opened.path, opened.session_id, at_seq=at_seq, at_turn=at_turn, title=title)
     next_step = f"; `wk resume {made.session_id}` carries on" if made.status == "paused" else f"; it is {made.status}"

@@ -28,7 +28,7 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     except Exception:
         return []
     with connection:
-        rows = connection.execute("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY created_at DESC LIMIT 50").fetchall()
+        rows = connection.execute("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY ordinal DESC LIMIT 50").fetchall()
     return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
 
 
@@ -37,7 +37,7 @@ def session_argument(function: F) -> F:
 
 
 def last_session_argument(function: F) -> F:
-    """SESSION of a command that only looks: the newest where none is named."""
+    """SESSION of a command that only reads: `last` where none is named."""
     return click.argument("session", default="last", shell_complete=complete_session)(function)
 
 
@@ -47,14 +47,14 @@ def chosen_path(path: Path | None) -> Path:
 
 
 class Opened:
-    """A database opened to look, with the session that is meant."""
+    """A database opened to look, with the session that is meant. `own`: `last` is the newest session that was run here."""
 
-    def __init__(self, path: Path | None, session: str | None = None) -> None:
+    def __init__(self, path: Path | None, session: str | None = None, *, own: bool = False) -> None:
         self.path = chosen_path(path)
         self.connection: Connection = database.open_readonly(self.path)
         self.connection.row_factory = sqlite3.Row
         with self._clear_errors():
-            self.session_id = sessions.find(self.connection, session) if session is not None else ""
+            self.session_id = sessions.find(self.connection, session, own=own) if session is not None else ""
 
     def all(self, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
         with self._clear_errors():

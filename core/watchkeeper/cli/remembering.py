@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json, session_argument
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.wording import plural
 from watchkeeper.store import state
 from watchkeeper.store.encoding import decode
@@ -56,23 +57,28 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
 
 
 @memory.command()
-@last_session_argument
+@session_argument
 @db_option
 @json_option
 def sync(session: str, db: Path | None, as_json: bool) -> int:
     """Persist the memory of every active agent now."""
     from watchkeeper.cli.controlling import command
 
-    return command(Opened(db, session), "memory_sync", as_json)
+    return command(Opened(db, session, own=True), "memory_sync", as_json)
 
 
 @memory.command()
-@click.argument("session")
-@click.argument("agent")
+@click.argument("names", nargs=-1, required=True, metavar="[SESSION] AGENT")
 @db_option
 @json_option
-def views(session: str, agent: str, db: Path | None, as_json: bool) -> int:
-    """List the versions of an agent's context, oldest first: what `wk undo` and `wk redo` move between."""
+def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
+    """List the versions of AGENT's context in SESSION (default: the newest), oldest first.
+
+    They are what `wk undo` and `wk redo` move between.
+    """
+    if len(names) > 2:
+        raise BadInput(f"give at most a session and an agent; {names[2]!r} is one too many")
+    session, agent = ("last", *names)[-2:]
     opened = Opened(db, session)
     agent_id = opened.agent(agent)
     current = opened.one("SELECT view_version FROM agents WHERE id = ?", (agent_id,))[0]
@@ -103,7 +109,7 @@ def views(session: str, agent: str, db: Path | None, as_json: bool) -> int:
 
 
 @memory.command()
-@click.argument("session")
+@session_argument
 @click.argument("fact")
 @db_option
 @json_option
@@ -113,11 +119,11 @@ def pin(session: str, fact: str, db: Path | None, as_json: bool) -> int:
 
     number = fact.removeprefix("#")
     payload = {"fact": int(number)} if number.isdecimal() else {"text": fact}
-    return command(Opened(db, session), "pin", as_json, payload=payload)
+    return command(Opened(db, session, own=True), "pin", as_json, payload=payload)
 
 
 @memory.command()
-@click.argument("session")
+@session_argument
 @click.argument("fact", type=click.IntRange(1))
 @db_option
 @json_option
@@ -125,7 +131,7 @@ def unpin(session: str, fact: int, db: Path | None, as_json: bool) -> int:
     """Take a fact out of the prompts; it can still be recalled."""
     from watchkeeper.cli.controlling import command
 
-    return command(Opened(db, session), "unpin", as_json, payload={"fact": fact})
+    return command(Opened(db, session, own=True), "unpin", as_json, payload={"fact": fact})
 
 
 @memory.command()

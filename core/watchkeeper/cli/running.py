@@ -128,7 +128,7 @@ def resume(
     from watchkeeper.store.transcripts import refuse_imported
 
     refuse_agents()
-    opened = Opened(db, session)
+    opened = Opened(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
     if agent is not None:
         from watchkeeper.cli.controlling import command
@@ -139,9 +139,8 @@ def resume(
     if status in ("done", "cancelled"):
         from watchkeeper.cli.headless import print_result
 
-        if not as_json:
-            click.echo(f"session {opened.session_id} is {status}; there is nothing to resume")
-        else:
+        click.echo(f"wk: session {opened.session_id} is already {status}; there is nothing to resume", err=True)
+        if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
     return _drive(opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach)

@@ -36,9 +36,6 @@ LAST_WORDS_CHARACTERS = 4_000
 GOAL_CHARACTERS = 4_000
 """Of the goal of another program's session, which may be a whole document that its user pasted."""
 
-OWN_ORIGINS = ("run", "fork")
-"""Sessions that were driven here. Of any other, nobody knows whose instructions it holds: they are carried as facts."""
-
 _POINTER = re.compile(r"message://([^/\s]+)/(\d+)(?:-(\d+))?\Z")
 
 # What was taken back is elided with no tokens left: `[seq, head, tail, pointer, tokens]`.
@@ -143,7 +140,8 @@ class _Reader:
             "SELECT goal, workspace, origin, status, status_reason, planner_agent_id FROM sessions WHERE id = ?",
             (self._session_id,),
         )
-        own = row["origin"] in OWN_ORIGINS
+        # Of any other session, nobody knows whose instructions it holds: they are carried as facts.
+        own = row["origin"] in sessions.OWN_ORIGINS
         lead = row["planner_agent_id"] or self._first_agent()
         tasks = self._tasks()
         seen = self._seen(lead, tasks)

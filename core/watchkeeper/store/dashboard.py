@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from watchkeeper.store.driver import Connection
 from watchkeeper.store.transcripts import PROGRAMS
 
 
@@ -224,14 +223,6 @@ def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
     """A pass as read, in a session of this origin: other programs' logs do not tell what it held up, and 0 would be a claim."""
     facts = CompactionFacts(*row)
     return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
-
-
-def newest_session(connection: Connection) -> str | None:
-    """The id of the session that was active last, or None where there is none."""
-    row = connection.execute(
-        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT 1"
-    ).fetchone()
-    return str(row[0]) if row else None
 
 
 def composition_of(text: str) -> tuple[tuple[str, int], ...]:

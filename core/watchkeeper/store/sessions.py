@@ -61,8 +61,28 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
     tx.event(f"session.{status}", reason=reason)
 
 
-def find(connection: Connection, name: str) -> str:
+OWN_ORIGINS = ("run", "fork")
+"""Origins of sessions that this program drives itself; every other session was imported."""
+
+
+def newest_session(connection: Connection, *, own: bool = False) -> str | None:
+    """The id of the session that was added last (the highest `ordinal`), or None where there is none.
+
+    With `own`, imported sessions do not count. Deleted ones never do. No clock decides.
+    """
+    origins = f" AND origin IN ({', '.join('?' for _ in OWN_ORIGINS)})" if own else ""
+    row = connection.execute(
+        f"SELECT id FROM sessions WHERE deleted_at IS NULL{origins} ORDER BY ordinal DESC LIMIT 1",  # noqa: S608 - a constant
+        OWN_ORIGINS if own else (),
+    ).fetchone()
+    return str(row[0]) if row else None
+
+
+def find(connection: Connection, name: str, *, own: bool = False) -> str:
     """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted ones are never meant.
+
+    `last` is `newest_session`. `own` is for commands that control a run: their `last` is the newest session that was run
+    here. Where there is none, it is the newest imported one, which such a command refuses with the reason.
 
     Raises:
         NotFound: none is meant.
@@ -73,10 +93,10 @@ def find(connection: Connection, name: str) -> str:
         return connection.execute(sql, parameters).fetchall()
 
     if name == "last":
-        rows = ask("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY created_at DESC, rowid DESC LIMIT 1")
-        if not rows:
+        newest = (newest_session(connection, own=True) if own else None) or newest_session(connection)
+        if newest is None:
             raise NotFound("no sessions yet; start one with `wk run GOAL` or `wk demo`")
-        return str(rows[0][0])
+        return newest
     rows = ask("SELECT id FROM sessions WHERE id = ? AND deleted_at IS NULL", (name,))
     if not rows and ask("SELECT 1 FROM sessions WHERE id = ? AND deleted_at > 0", (name,)):
         raise NotFound(f"session {name} was deleted; `wk restore {name}` brings it back")

@@ -103,7 +103,7 @@ def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 20
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id) AS tasks,"
         " (SELECT count(*) FROM tasks t WHERE t.session_id = s.id AND t.status = 'done') AS tasks_done,"
         f" {COST_ESTIMATED} AS cost_estimated"
-        f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.rowid DESC LIMIT {int(limit)}",
+        f" FROM sessions s WHERE {where} ORDER BY s.last_active DESC, s.ordinal DESC LIMIT {int(limit)}",
         tuple(parameters),
     )
     return [

@@ -7,11 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from tests.core.cli.conftest import Wk
+from tests.core.library.conftest import add_session
 
 from watchkeeper._version import __version__
+from watchkeeper.cli import controlling
 from watchkeeper.cli.app import COMMANDS, HIDDEN
+from watchkeeper.cli.options import complete_session
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store.driver import sqlite3
 
@@ -44,6 +48,87 @@ def test_before_the_first_run_there_are_no_sessions(wk: Wk, tmp_path: Path) -> N
 def test_what_only_looks_means_the_newest_session_where_none_is_named(wk: Wk, demo: Path) -> None:
     assert wk("show", "--json").json["session"] == wk("show", "last", "--json").json["session"]
     assert wk("artifacts", "--json").json == wk("artifacts", "last", "--json").json
+
+
+class TestLast:
+    """`last` is the session that was added last, whatever the clocks said when it was."""
+
+    @pytest.fixture
+    def older_clock(self, demo: Path) -> str:
+        """After the demo an imported session was added, by clocks of long ago; returns the demo's id."""
+        connection = sqlite3.connect(demo, isolation_level=None)
+        ((own,),) = connection.execute("SELECT id FROM sessions").fetchall()
+        add_session(connection, "imported", origin="claude-code", created_at=1.0, last_active=1.0)
+        connection.close()
+        return str(own)
+
+    @pytest.mark.parametrize(
+        "command",
+        [["show", "--json"], ["export", "-o", "-"], ["artifacts", "--json"], ["memory", "status", "--json"],
+         ["memory", "views", "planner", "--json"], ["agent", "report", "--json"], ["watch"]],
+        ids=" ".join,
+    )  # fmt: skip
+    def test_what_only_looks_needs_no_session_and_means_the_newest_of_any_origin(
+        self, wk: Wk, older_clock: str, command: list[str]
+    ) -> None:
+        words = 2 if command[0] in ("memory", "agent") else 1
+        said = wk(*command)
+        assert said.code == 0
+        assert said.out == wk(*command[:words], "imported", *command[words:]).out
+        assert said.out != wk(*command[:words], older_clock, *command[words:]).out
+
+    @pytest.mark.parametrize(
+        "command",
+        [["resume"], ["pause"], ["rerun"], ["steer"], ["approve"], ["deny"], ["compact"], ["undo"], ["redo"], ["cancel"], ["budget"],
+         ["memory", "sync"], ["memory", "pin"], ["memory", "unpin"], ["fork"], ["rename"], ["tag"], ["delete"]],
+        ids=" ".join,
+    )  # fmt: skip
+    def test_what_writes_names_a_session(self, wk: Wk, older_clock: str, command: list[str]) -> None:
+        said = wk(*command)
+        assert said.code == 2
+        assert "SESSION" in said.error
+
+    @pytest.mark.parametrize(
+        "command",
+        [["resume"], ["pause"], ["pause", "planner"], ["steer", "planner", "hi"], ["cancel"], ["budget", "--tokens", "5"],
+         ["rerun", "no-such-task"], ["compact", "no-such-agent"], ["undo", "no-such-agent"], ["redo", "no-such-agent"],
+         ["approve", "no-such"], ["deny", "no-such"], ["fork", "--at", "99999"]],
+        ids=" ".join,
+    )  # fmt: skip
+    def test_what_controls_means_the_newest_session_that_was_run_here(self, wk: Wk, older_clock: str, command: list[str]) -> None:
+        name, *rest = command
+        by_last, by_id = wk(*name.split(), "last", *rest), wk(*name.split(), older_clock, *rest)
+        assert "imported" not in by_last.out + by_last.err
+        assert (by_last.code, by_last.out, by_last.err) == (by_id.code, by_id.out, by_id.err)
+
+    @pytest.mark.parametrize("command", [["sync"], ["pin", "#1"], ["unpin", "1"]], ids=" ".join)
+    def test_what_changes_the_memory_does_too(
+        self, wk: Wk, older_clock: str, command: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        meant: list[str] = []
+        monkeypatch.setattr(controlling, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0)
+        name, *rest = command
+        assert wk("memory", name, "last", *rest).code == 0
+        assert meant == [older_clock]
+
+    def test_the_dashboard_opens_what_watch_opens(self, wk: Wk, demo: Path, older_clock: str) -> None:
+        from watchkeeper_tui.app import _newest
+
+        assert _newest(demo, "live") == ("imported", "live")
+
+    def test_completion_offers_the_newest_first(self, demo: Path, older_clock: str) -> None:
+        context = click.Context(click.Command("show"))
+        context.params = {"db": demo}
+        assert complete_session(context, click.Argument(["session"]), "") == ["last", "imported", older_clock]
+
+
+def test_a_resume_of_a_finished_session_says_already_done_on_standard_error(wk: Wk, demo: Path) -> None:
+    said = wk("resume", "last")
+    assert said.code == 0
+    assert "already done" in said.error
+    said = wk("resume", "last", "--json")
+    assert (said.code, said.json["status"]) == (0, "done")
+    assert "already done" in said.err
 
 
 def test_sessions_are_found_by_what_they_hold(wk: Wk, demo: Path) -> None:

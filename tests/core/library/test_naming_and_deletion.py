@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.core.library.conftest import add_session, put
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, NotFound
-from watchkeeper.store import facts, sessions, state
-from watchkeeper.store.dashboard import newest_session
+from watchkeeper.store import database, facts, sessions, state
 from watchkeeper.store.dashboard_sessions import list_sessions
 from watchkeeper.store.lease import Lease, lock_path
-from watchkeeper.store.library import change_tags, delete, deleted_sessions, rename, restore
+from watchkeeper.store.library import change_tags, delete, deleted_sessions, plan_prune, prune, rename, restore
 from watchkeeper.store.library.deletion import find_deleted
 from watchkeeper.store.writer import Group
 
@@ -92,7 +93,7 @@ def test_a_deleted_session_is_in_no_list_and_no_name_means_it(connection: Any, p
                 connection.row_factory = None
 
     assert [row["id"] for row in state.summaries(Reads())] == ["older234"]
-    assert sessions.find(connection, "last") == newest_session(connection) == "older234"
+    assert sessions.find(connection, "last") == sessions.newest_session(connection) == "older234"
     with pytest.raises(NotFound, match="`wk restore abcd2345` brings it back"):
         sessions.find(connection, "abcd2345")
     with pytest.raises(NotFound):
@@ -155,3 +156,46 @@ def test_the_lease_is_free_again_after_a_change(connection: Any, path: Path) -> 
         change_tags(path, "abcd2345", add=[f"t{n}" for n in range(60)])
     Lease.acquire(path, "abcd2345").release()
     assert lock_path(path, "abcd2345").exists()
+
+
+CLOCK = st.floats(min_value=1.0, max_value=9.0)
+STEP = st.one_of(
+    st.tuples(st.just("add"), st.sampled_from(["run", "fork", "claude-code", "codex", "export:run"]), CLOCK, CLOCK),
+    st.tuples(st.sampled_from(["delete", "restore"]), st.integers(0, 30), CLOCK),
+    st.tuples(st.just("purge"), st.integers(0, 30)),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(STEP, min_size=3, max_size=14))
+def test_last_follows_the_order_of_insertion_and_of_deletion_whatever_the_clocks_say(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]]
+) -> None:
+    path = tmp_path_factory.mktemp("last") / "watchkeeper.db"
+    connection = database.open_writable(path)
+    added: list[tuple[str, str]] = []
+    deleted: list[str] = []
+    for number, (kind, *about) in enumerate(steps):
+        live = [session_id for session_id, _ in added if session_id not in deleted]
+        if kind == "add":
+            origin, created, active = about
+            added.append((f"s{number:07d}", origin))
+            add_session(connection, added[-1][0], origin=origin, created_at=created, last_active=active)
+        elif kind == "delete" and live:
+            deleted.append(live[about[0] % len(live)])
+            delete(path, deleted[-1], now=about[1])
+        elif kind == "restore" and deleted:
+            restore(path, deleted.pop(about[0] % len(deleted)))
+        elif kind == "purge" and deleted:
+            gone = deleted.pop(about[0] % len(deleted))
+            prune(path, plan_prune(path, names=[gone], now=10.0))
+            added = [one for one in added if one[0] != gone]
+    shown = [one for one in added if one[0] not in deleted]
+    own = [session_id for session_id, origin in shown if origin in ("run", "fork")]
+    assert sessions.newest_session(connection) == (shown[-1][0] if shown else None)
+    assert sessions.newest_session(connection, own=True) == (own[-1] if own else None)
+    if shown:
+        assert sessions.find(connection, "last") == shown[-1][0]
+        assert sessions.find(connection, "last", own=True) == (own or [shown[-1][0]])[-1]
+    assert [one.id for one in deleted_sessions(connection)] == deleted[::-1]
+    connection.close()

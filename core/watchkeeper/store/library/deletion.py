@@ -42,7 +42,8 @@ def delete(path: Path, session_id: str, *, now: float | None = None) -> Deleted:
 
     def work(connection: Connection) -> Deleted:
         row = connection.execute(
-            "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1 WHERE id = ? AND deleted_at IS NULL"
+            "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1,"
+            " deletion_ordinal = (SELECT coalesce(max(deletion_ordinal), 0) + 1 FROM sessions) WHERE id = ? AND deleted_at IS NULL"
             " RETURNING substr(coalesce(title, goal), 1, 500)",
             (at, session_id),
         ).fetchone()
@@ -68,16 +69,16 @@ def restore(path: Path, session_id: str) -> None:
             raise BadInput(f"session {session_id} is not deleted")
         if row[0] == BEING_PURGED:
             raise NotFound(f"session {session_id} was purged; only a backup has it now")
-        connection.execute("UPDATE sessions SET deleted_at = NULL WHERE id = ?", (session_id,))
+        connection.execute("UPDATE sessions SET deleted_at = NULL, deletion_ordinal = NULL WHERE id = ?", (session_id,))
 
     change(path, session_id, "restore", work)
 
 
 def deleted_sessions(connection: Connection, *, limit: int = 1_000) -> tuple[Deleted, ...]:
-    """What can be restored, the last deleted first."""
+    """What can be restored, the last deleted first, whatever the clocks said."""
     rows = connection.execute(
         "SELECT id, substr(coalesce(title, goal), 1, 500), deleted_at FROM sessions WHERE deleted_at > 0"
-        " ORDER BY deleted_at DESC, rowid DESC LIMIT ?",
+        " ORDER BY deletion_ordinal DESC LIMIT ?",
         (limit,),
     )
     return tuple(Deleted(row[0], str(row[1]), row[2], row[2] + UNDO_DAYS * 86_400) for row in rows)

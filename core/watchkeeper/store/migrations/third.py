@@ -11,6 +11,10 @@ UPDATE sessions SET ordinal = rowid;
 CREATE UNIQUE INDEX sessions_ordinal ON sessions (ordinal);
 CREATE TRIGGER sessions_get_an_ordinal AFTER INSERT ON sessions WHEN new.ordinal IS NULL
 BEGIN UPDATE sessions SET ordinal = (SELECT coalesce(max(ordinal), 0) + 1 FROM sessions) WHERE id = new.id; END;
+ALTER TABLE sessions ADD COLUMN deletion_ordinal INTEGER;
+UPDATE sessions SET deletion_ordinal = (SELECT count(*) FROM sessions d WHERE d.deleted_at > 0
+    AND (d.deleted_at < sessions.deleted_at OR (d.deleted_at = sessions.deleted_at AND d.ordinal <= sessions.ordinal)))
+    WHERE deleted_at > 0;
 
 ALTER TABLE agents ADD COLUMN parked_until REAL;
 
