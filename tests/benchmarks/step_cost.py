@@ -62,7 +62,7 @@ def full_step(agent_id: str, turn: int) -> Any:
             usage=Usage(1000, 100), cost=FREE, started_at=1.0, latency_seconds=1.0,
         )  # fmt: skip
         agents.begin_step(tx, agent_id, turn, turn, 1.0)
-        agents.add_intents(tx, agent_id, turn, turn, [("toolu_1", "read", True)])
+        agents.add_intents(tx, agent_id, turn, turn, [("toolu_1", "read", True, None)])
         tx.event("model.replied", agent_id=agent_id, turn=turn)
 
     return write

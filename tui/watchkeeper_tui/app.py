@@ -18,6 +18,7 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
+from watchkeeper.store.presence import Presence
 from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
@@ -96,6 +97,8 @@ class WatchkeeperApp(TellingApp):
         self._barrier = HostileTextFilter()
         self._live = LiveScreen()
         self._compared = Snapshot()
+        self._presence: Presence | None = None
+        self._present_at: tuple[str | None, int] = (None, 0)
         self.set_keymap(self._usable_keys())
         self.reader = reader_factory(database_path, session_id, self._receive)
 
@@ -124,6 +127,7 @@ class WatchkeeperApp(TellingApp):
             self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12)
 
     def on_unmount(self) -> None:
+        self._leave_presence()
         self._theme_watch.close()
         self.reader.close()
 
@@ -139,9 +143,26 @@ class WatchkeeperApp(TellingApp):
 
     def _show_newest(self) -> None:
         self._announced = False
+        self._be_present()
         compared, self._compared = self._compared, self.snapshot
         self.tell(news(compared, self.snapshot, self.settings.notifications), self.settings.notifications)
         self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
+
+    def _be_present(self) -> None:
+        """Tell the host of the open session that somebody is here who can answer its questions."""
+        session = self.snapshot.session
+        at = (session.id if session is not None else None, id(self.control))
+        if at == self._present_at:
+            return
+        self._present_at = at
+        self._leave_presence()
+        if session is not None and not self.read_only:
+            self._presence = Presence(self.database_path, session.id)
+
+    def _leave_presence(self) -> None:
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.close()
 
     def _tick(self) -> None:
         self.release_lost()

@@ -44,9 +44,15 @@ class StoreControl:
         self._path = path
 
     def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+        import getpass
+
         from watchkeeper.runtime.control import submit
 
-        return submit(self._path, session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload)
+        try:
+            who = f"{getpass.getuser()} (dashboard)"
+        except (KeyError, OSError):  # a user without a name
+            who = "dashboard"
+        return submit(self._path, session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload, requested_by=who)
 
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
         from watchkeeper.runtime.control import start_host

@@ -33,7 +33,8 @@ class LoopSettings:
     """How loops of one session behave."""
 
     approval_timeout_seconds: float | None = None
-    """How long a question waits for a person before it is denied; None: for as long as it takes."""
+    """How long a question waits for a person before it is denied; None: for as long as it takes. 0 denies at once, but only
+    while nobody watches the session."""
     max_output_tokens: int = 8_192
     context_tokens: int | None = None
     """A smaller window than the model's own, if any."""
@@ -57,6 +58,11 @@ class BudgetReached:
 
 async def _release_nothing(agent_id: str) -> None:
     """Where no tool keeps anything running."""
+
+
+def _nobody() -> bool:
+    """Where it is not known who watches."""
+    return False
 
 
 async def _find_nothing(tool: str) -> None:
@@ -91,6 +97,8 @@ class Environment:
     """An agent ended or paused: end the shell and the processes that its tools left behind."""
     look_for: Callable[[str], Awaitable[None]] = _find_nothing
     """An agent called a tool that is not in `tools`, which may grow: ask whoever might offer it by now."""
+    watched: Callable[[], bool] = _nobody
+    """Whether somebody watches the session now who can answer a question."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

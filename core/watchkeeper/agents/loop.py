@@ -8,8 +8,6 @@ and runs again only if its tool is declared idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,18 +15,17 @@ from typing import Any
 from watchkeeper.agents import prompts, reporting
 from watchkeeper.agents.agent_memory import AgentMemory, Recorded
 from watchkeeper.agents.calling import Called, call_model
+from watchkeeper.agents.calls import Call, assert_mine, load_calls, mark_unknown
 from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.endings import Ending, Outcome, note_budget, write_ending
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.replies import SAME_CALLS_IN_A_ROW, Repetition, results_of, succeeded, text_of, usable, used_ids
-from watchkeeper.agents.toolbox import Call, Toolbox, assert_mine, load_calls, mark_unknown
+from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.memory.state import WindowTooSmall
-from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.host_faults import HostFault
 from watchkeeper.records.memory import Block, Message
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
@@ -42,24 +39,6 @@ MOST_CONTINUATIONS = 3
 """How often a reply that was cut at its output limit is asked to go on."""
 
 NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
-
-
-class _MachineShort(Exception):
-    """A call was tried again in vain. The memory of the agent is as it was committed."""
-
-    def __init__(self, fault: HostFault) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
-
-
-@contextmanager
-def _for_a_call() -> Iterator[None]:
-    try:
-        yield
-    except StoreUnusable:
-        raise
-    except HostFault as fault:
-        raise _MachineShort(fault) from fault
 
 
 class AgentLoop:
@@ -90,18 +69,8 @@ class AgentLoop:
         """Compacted after "prompt too long"; once for a call."""
         self._repetition = Repetition()
 
-    @property
-    def turn(self) -> int:
-        """The newest turn whose reply is committed."""
-        return self._turn
-
     async def run(self) -> Ending:
-        """Work. Whatever a model or a tool does becomes an ending, and so does a machine that is short of something for a call.
-
-        Raises:
-            LeaseLost, StoreUnusable: nothing more can be written.
-            HostFault: the machine ran out of something between two calls. What is committed is whole.
-        """
+        """Work. Raises only `LeaseLost` and `StoreUnusable`; whatever a model or a tool does becomes an ending."""
         try:
             ending = await self._run()
         except AgentStopped:
@@ -110,9 +79,6 @@ class AgentLoop:
             ending = await self._after_interruption()
         except WindowTooSmall as small:
             ending = await self._fail(str(small))
-        except _MachineShort as short:
-            reason = short.fault.advice(self._environment.session_id)
-            ending = replace(await self._pause(reason, blocked=True), short_of=short.fault.shortage)
         except BaseException:
             self.compaction.drop()
             raise
@@ -157,7 +123,7 @@ class AgentLoop:
         self._calibrate(called.reply, called.estimated_prompt_tokens)
         content, invalid = usable(called.reply, self._environment.redact, self._used_ids, self._turn + 1)
         uses = [block for block in content if block.get("type") == "tool_use"]
-        intents = [(b["id"], str(b.get("name", "")), self._toolbox.is_idempotent(str(b.get("name", "")))) for b in uses]
+        intents = [self._intent(block) for block in uses]
         turn = self._turn + 1
         now = self._environment.clock.now()
         change = self.memory.append("assistant", content, at=now)
@@ -172,7 +138,7 @@ class AgentLoop:
             called.record(tx, self._agent.id, turn)
             agents.begin_step(tx, self._agent.id, turn, change.last_seq, called.started_at)
             ids = agents.add_intents(tx, self._agent.id, turn, change.last_seq, intents)
-            for call_id, (use_id, _, _) in zip(ids, intents, strict=True):
+            for call_id, (use_id, _, _, _) in zip(ids, intents, strict=True):
                 if use_id in invalid:
                     agents.end_tool_call(tx, call_id, ToolCallStatus.ERROR, NOT_RUN + invalid[use_id], True, tx.now)
             tx.event(
@@ -183,7 +149,7 @@ class AgentLoop:
                 model=called.model_ref,
                 tokens=called.reply.usage.total_tokens if called.reply else 0,
                 seconds=round(called.latency_seconds, 3),
-                tools=[name for _, name, _ in intents],
+                tools=[name for _, name, _, _ in intents],
                 preview=text_of(content)[:200],
             )
             if not uses:
@@ -200,6 +166,10 @@ class AgentLoop:
             return await self._continue_reply(called.reply.stop_reason)
         return await self._finish_turn(content)
 
+    def _intent(self, block: Block) -> tuple[str, str, bool, str]:
+        name = str(block.get("name", ""))
+        return block["id"], name, self._toolbox.is_idempotent(name), agents.input_digest(name, block.get("input"))
+
     async def _call(self) -> Called:
         await self._make_room()
         state = self.memory.state
@@ -213,9 +183,7 @@ class AgentLoop:
             stable_prefix=state.stable_prefix(),
         )
         estimated = state.tokens + self._limits.overhead_tokens
-        environment, model = self._environment, self._agent.model
-        with _for_a_call():
-            return await call_model(environment, self._control, model, request, estimated_prompt_tokens=estimated)
+        return await call_model(self._environment, self._control, self._agent.model, request, estimated_prompt_tokens=estimated)
 
     def _calibrate(self, reply: Reply, estimated_tokens: int) -> None:
         if reply.usage_exact:
@@ -247,8 +215,7 @@ class AgentLoop:
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if self._repetition.is_endless(calls):
             return await self._fail(f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row")
-        with _for_a_call():
-            await self._toolbox.carry_out(calls, self._turn)
+        await self._toolbox.carry_out(calls, self._turn)
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if any(call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING) for call in calls):
             return await self._pause(self._control.pause_reason or "paused")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from watchkeeper.agents.toolbox import Call
+from watchkeeper.agents.calls import Call
 from watchkeeper.records.memory import Block, Message
 from watchkeeper.records.model import Reply
 from watchkeeper.records.states import ToolCallStatus

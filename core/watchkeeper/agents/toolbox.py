@@ -4,53 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from watchkeeper.agents.control import AgentControl, AgentStopped
+from watchkeeper.agents.calls import IDENTICAL_RUNS, Call, assert_mine, identical_runs
+from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, StoreTool, ToolContext, ToolResult
-from watchkeeper.records import host_faults
-from watchkeeper.records.host_faults import HostFault, raising_host_faults
-from watchkeeper.records.memory import Block
 from watchkeeper.records.model import ToolSpec
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
 from watchkeeper.store import agents, artifacts
 from watchkeeper.store.agents import Agent
-from watchkeeper.store.encoding import decode
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
-OUTCOME_UNKNOWN = (
-    "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken effect, in part or"
-    " whole. Verify before you do it again."
-)
-_OUTCOME_UNKNOWN_BY_HOST = (
-    "[interrupted, outcome unknown] The machine ran out of memory or of another resource while this call was running. It may"
-    " have taken effect, in part or whole. Verify before you do it again."
-)
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
 
+PRESENCE_SECONDS = 1.0
+"""How soon a host that denies unwatched questions learns that the last who watched has left."""
+
 SHORTEST_KEPT = 8_000
 """Characters of a result that always stay in the context, however small the window."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call of an open turn."""
-
-    id: int
-    position: int
-    tool_use_id: str
-    name: str
-    arguments: Any
-    idempotent: bool
-    status: ToolCallStatus
-    result: Any
-    is_error: bool
 
 
 class Toolbox:
@@ -118,8 +93,10 @@ class Toolbox:
             refused = ToolResult(f"{call.name}: {marked}", is_error=True)
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
         permission = environment.permission(self._agent.role, call.name)
-        if permission is Permission.ASK:
-            permission, said = await self._ask(call)
+        repeated = self._repeated(call) if permission is not Permission.DENY else ""
+        if permission is Permission.ASK or repeated:
+            permission, said = await self._ask(call, repeated)
+            said = f"{said} ({repeated})" if repeated else said
         else:
             said = "the configuration denies it"
         if permission is Permission.DENY:
@@ -129,60 +106,13 @@ class Toolbox:
         if isinstance(tool, StoreTool):
             return await self._apply(tool, call, context, began)
         assert isinstance(tool, OutsideTool)
-        result = await self._run_outside(tool, call, context)
-        if result is None:
-            unknown = _OUTCOME_UNKNOWN_BY_HOST
-            return await self._end(call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began)
+        environment.live.show(self._agent.id, "tool", call.name)
+        if call.name not in LOOKING:
+            await environment.store.commit(lambda tx: self._start(tx, call))
+        reach("tool.before_run")
+        result = await self._control.abandonable(tool.run(call.arguments, context))
+        reach("tool.after_run")
         return await self._end(call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began)
-
-    async def _run_outside(self, tool: OutsideTool, call: Call, context: ToolContext) -> ToolResult | None:
-        """Run a call; where the machine ran out of something, again after a wait. None: its outcome is unknown.
-
-        Raises:
-            HostFault: the machine is short of it still. The call is `pending`.
-        """
-        environment = self._environment
-        for wait_seconds in (*host_faults.RETRY_SECONDS, None):
-            environment.live.show(self._agent.id, "tool", call.name)
-            if call.name not in LOOKING:
-                await environment.store.commit(lambda tx: self._start(tx, call))
-            reach("tool.before_run")
-            try:
-                with raising_host_faults():
-                    result = await self._control.abandonable(tool.run(call.arguments, context))
-                reach("tool.after_run")
-                return result
-            except HostFault as error:
-                fault = error
-            if fault.began and not call.idempotent:
-                return None
-            await environment.store.commit(partial(self._put_back, call=call, fault=fault, wait_seconds=wait_seconds))
-            if wait_seconds is None:
-                break
-            await self._wait_for_room(fault, wait_seconds)
-        raise fault
-
-    async def _wait_for_room(self, fault: HostFault, seconds: float) -> None:
-        clock, live = self._environment.clock, self._environment.live
-        live.show(self._agent.id, "retrying", str(fault), until=clock.now() + seconds)
-        self._control.waits(True)
-        try:
-            await self._control.abandonable(clock.sleep(seconds))
-        finally:
-            self._control.waits(False)
-
-    def _put_back(self, tx: Transaction, *, call: Call, fault: HostFault, wait_seconds: float | None) -> None:
-        assert_mine(tx, self._agent.id)
-        agents.return_tool_call(tx, call.id)
-        tx.event(
-            "tool.pending",
-            agent_id=self._agent.id,
-            task_id=self._agent.task_id,
-            tool=call.name,
-            call=call.id,
-            reason=str(fault),
-            wait_seconds=wait_seconds,
-        )
 
     def _start(self, tx: Transaction, call: Call) -> None:
         assert_mine(tx, self._agent.id)
@@ -244,8 +174,19 @@ class Toolbox:
         cut = f"\n[… {len(text) - len(head) - len(tail)} characters left out; the whole is {ref}, read it with read_back …]\n"
         return ToolResult(head + cut + tail, result.is_error, result.effects)
 
-    async def _ask(self, call: Call) -> tuple[Permission, str]:
-        """Put the question to a person, and wait. Returns the decision and what was said."""
+    def _repeated(self, call: Call) -> str:
+        """That an identical call ran as often as one may without a question; empty where it did not."""
+        if call.idempotent:
+            return ""
+        count = identical_runs(self._environment.store, self._agent.id, call, self._has_effects)
+        return f"the same {call.name} call, with the same input, ran {count} times already" if count >= IDENTICAL_RUNS else ""
+
+    def _has_effects(self, name: str) -> bool:
+        """Whether a tool may change something outside the database."""
+        return name not in LOOKING and not isinstance(self._environment.tools.get(name), StoreTool)
+
+    async def _ask(self, call: Call, note: str = "") -> tuple[Permission, str]:
+        """Put the question to a person, and wait. Returns the decision and what was said. `note`: why it is asked."""
         environment, agent = self._environment, self._agent
         row = environment.store.one(
             "SELECT id, status, reason FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC LIMIT 1", (call.id,)
@@ -267,6 +208,8 @@ class Toolbox:
                     call_id=call.id,
                     tool=call.name,
                     question=question,
+                    cause="repetition" if note else "permission",
+                    note=note or None,
                 )
             agents.move(tx, agent.id, AgentStatus.WAITING, f"may it run {call.name}?")
 
@@ -274,9 +217,8 @@ class Toolbox:
         await environment.store.commit(put)
         environment.live.show(agent.id, "waiting", question[:500])
         try:
-            timeout = environment.settings.approval_timeout_seconds
             self._control.waits(True)
-            answered = await self._control.abandonable(_within(decided, timeout))
+            answered = await self._control.abandonable(self._answer(decided))
         finally:
             self._control.waits(False)
             environment.decisions.pop(approval_id, None)
@@ -284,16 +226,19 @@ class Toolbox:
         def settle(tx: Transaction) -> tuple[Permission, str]:
             assert_mine(tx, agent.id)
             if not answered:
-                tx.execute(
-                    "UPDATE approvals SET status = ?, decided_at = ?, reason = 'nobody answered in time'"
-                    " WHERE id = ? AND status = 'waiting'",
-                    (ApprovalStatus.EXPIRED, tx.now, approval_id),
-                )
+                agents.expire_approval(tx, approval_id, call.name)
             agents.move(tx, agent.id, AgentStatus.WORKING)
             status, reason = tx.one("SELECT status, reason FROM approvals WHERE id = ?", (approval_id,))
             return _decided(status, reason)
 
         return await environment.store.commit(settle)
+
+    async def _answer(self, decided: asyncio.Event) -> bool:
+        """Wait for a person; False where nobody answered in time. A time of 0 counts only while nobody watches."""
+        timeout_seconds = self._environment.settings.approval_timeout_seconds
+        while timeout_seconds == 0 and not decided.is_set() and self._environment.watched():
+            await _within(decided, PRESENCE_SECONDS)
+        return await _within(decided, timeout_seconds)
 
     def _context(self, call: Call) -> ToolContext:
         environment = self._environment
@@ -313,49 +258,6 @@ def _decided(status: str, reason: str | None) -> tuple[Permission, str]:
     if status == ApprovalStatus.APPROVED:
         return Permission.ALLOW, ""
     return Permission.DENY, reason or ("a person said no" if status == ApprovalStatus.DENIED else "nobody answered in time")
-
-
-def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
-    """The calls of a turn, joined with the inputs that stand in the model's reply."""
-    uses: list[Block] = [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
-    rows = reads.all(
-        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error FROM tool_calls"
-        " WHERE agent_id = ? AND turn = ? ORDER BY position",
-        (agent_id, turn),
-    )
-    return [
-        Call(
-            id=row[0],
-            position=row[1],
-            tool_use_id=row[2],
-            name=row[3],
-            arguments=uses[row[1]].get("input") if row[1] < len(uses) else None,
-            idempotent=bool(row[4]),
-            status=ToolCallStatus(row[5]),
-            result=decode(row[6]) if row[6] is not None else None,
-            is_error=bool(row[7]),
-        )
-        for row in rows
-    ]
-
-
-def assert_mine(tx: Transaction, agent_id: str) -> None:
-    """Refuse to write for an agent that was cancelled or replaced meanwhile.
-
-    Raises:
-        AgentStopped: it was.
-    """
-    row = tx.one("SELECT status FROM agents WHERE id = ?", (agent_id,))
-    if row is None or row[0] in ("cancelled", "failed", "done"):
-        raise AgentStopped(agent_id)
-
-
-def mark_unknown(tx: Transaction, *, agent: Agent, call: Call) -> None:
-    """A call was running when its host died: nobody knows what it did. It runs again only where that does no harm."""
-    assert_mine(tx, agent.id)
-    if not call.idempotent:
-        agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
-    tx.event("tool.unknown", agent_id=agent.id, task_id=agent.task_id, tool=call.name, call=call.id, again=call.idempotent)
 
 
 async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:

@@ -13,7 +13,6 @@ from typing import Any
 
 from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.host_faults import host_fault
 from watchkeeper.records.wording import plural
 from watchkeeper.store import state
 from watchkeeper.store.changes import ChangeFeed
@@ -30,41 +29,37 @@ QUIET = frozenset(
 GLYPHS = {"done": "✓", "failed": "✗", "paused": "‖", "cancelled": "✗", "running": "●"}
 
 
-def drive_headless(path: Path, session_id: str, *, resume: bool, as_json: bool) -> int:
+def drive_headless(
+    path: Path, session_id: str, *, resume: bool, as_json: bool, approval_timeout_seconds: float | None = None
+) -> int:
     """Drive in the foreground, printing as it goes; returns the exit code."""
     printer = EventPrinter(path, session_id, as_json=as_json)
     if not as_json:
         say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
     printer.start()
     try:
-        code, shortage = _drive(path, session_id, resume=resume)
+        code = _drive(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
     finally:
         printer.finish()
     print_result(path, session_id, as_json=as_json)
-    if shortage is None:
-        printer.tell_trouble()
-    else:
-        print(f"wk: {clean(shortage, 300)}", file=sys.stderr)
+    printer.tell_trouble()
     return code
 
 
-def _drive(path: Path, session_id: str, *, resume: bool) -> tuple[int, str | None]:
-    """Drive; the exit code, and the line about what the machine ran out of, if it did.
-
-    A signal to stop may come while the program still loads: then the session pauses, too.
-    """
+def _drive(path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None) -> int:
+    """Drive; the exit code, also where the signal to stop comes while the program still loads."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        from watchkeeper.runtime.driving import drive
+        from watchkeeper.runtime.driving import Asking, drive
 
-        result = drive(path, session_id, resume=resume)
-        return result.exit_code, result.reason if result.short_of is not None else None
+        asking = Asking(unattended=True, timeout_seconds=approval_timeout_seconds)
+        return drive(path, session_id, resume=resume, asking=asking).exit_code
     except KeyboardInterrupt:
         from watchkeeper.runtime.driving import pause_interrupted
         from watchkeeper.runtime.host import INTERRUPTED_EXIT
 
         pause_interrupted(path, session_id)
-        return INTERRUPTED_EXIT, None
+        return INTERRUPTED_EXIT
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -160,28 +155,16 @@ class EventPrinter:
     def _run(self) -> None:
         feed = ChangeFeed(self._path)
         try:
-            while not self._printed_to_end(feed):
-                self._stop.wait(1.0)
-        finally:
-            feed.close()
-
-    def _printed_to_end(self, feed: ChangeFeed) -> bool:
-        """Print until told to stop; False where the machine ran out of something, and may have it again by now."""
-        self._trouble = None
-        try:
             opened = Opened(self._path)
             with closing(opened.connection):
                 while not self._stop.is_set():
                     self._print_new(opened)
                     feed.wait(0.2)
                 self._print_new(opened)
-        except Exception as error:
-            fault = host_fault(error)
-            if fault is None and not isinstance(error, WatchkeeperError):
-                raise
-            self._trouble = str(fault or error)
-            return fault is None or self._stop.is_set()
-        return True
+        except WatchkeeperError as error:
+            self._trouble = str(error)
+        finally:
+            feed.close()
 
     def _print_new(self, opened: Opened) -> None:
         for at, agent_id, kind, text in self._lines(opened):

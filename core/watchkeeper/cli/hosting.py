@@ -15,16 +15,20 @@ from watchkeeper.cli.options import db_option
 @db_option
 @click.option("--resume", "lift", is_flag=True, help="Lift the session's pause.")
 @click.option("--once", type=int, help="Apply this command, finish what it starts, and stop.")
-def host(session: str, db: Path | None, lift: bool, once: int | None) -> int:
+@click.option(
+    "--approval-timeout", type=click.FloatRange(0), metavar="SECONDS", help="How long a question waits before it is denied."
+)
+def host(session: str, db: Path | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
     """Drive SESSION until it ends or pauses."""
-    from watchkeeper.runtime.driving import drive
+    from watchkeeper.runtime.driving import Asking, drive
     from watchkeeper.store import database
 
     handler = logging.StreamHandler()
     handler.setFormatter(_Redacting("%(asctime)s %(name)s %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     path = (db or database.default_path()).expanduser().absolute()
-    return drive(path, session, resume=lift, once=once).exit_code
+    asking = Asking(unattended=False, timeout_seconds=approval_timeout)
+    return drive(path, session, resume=lift, once=once, asking=asking).exit_code
 
 
 class _Redacting(logging.Formatter):

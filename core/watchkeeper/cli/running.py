@@ -44,6 +44,14 @@ def _speed(ctx: click.Context, param: click.Parameter, value: str | None) -> flo
     return speed
 
 
+approval_timeout_option = click.option(
+    "--approval-timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long a question waits before it is denied (headless: 0, unless somebody watches).",
+)
+
+
 def driving_options(function: Any) -> Any:
     """What `demo` and `run` share."""
     for option in reversed(
@@ -61,8 +69,7 @@ def driving_options(function: Any) -> Any:
             click.option("--speed", callback=_speed, metavar="X|max", help="The surveyor's pace: 1 is a model's; max waits for nothing."),
             click.option("--allow", multiple=True, metavar="TOOL", help="Let a tool run without asking (repeatable)."),
             click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
-            click.option("--approval-timeout", type=click.FloatRange(0), metavar="SECONDS",
-                         help="How long a question waits before it is denied (headless: 0)."),
+            approval_timeout_option,
         ]
     ):  # fmt: skip
         function = option(function)
@@ -116,9 +123,17 @@ NO_MODEL = (
 @json_option
 @click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard.")
 @click.option("--detach", is_flag=True, help="Start the background host and return.")
+@approval_timeout_option
 @click.pass_context
 def resume(
-    ctx: click.Context, session: str, agent: str | None, db: Path | None, as_json: bool, headless: bool, detach: bool
+    ctx: click.Context,
+    session: str,
+    agent: str | None,
+    db: Path | None,
+    as_json: bool,
+    headless: bool,
+    detach: bool,
+    approval_timeout: float | None,
 ) -> int:
     """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause.
 
@@ -143,7 +158,10 @@ def resume(
         if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
-    return _drive(opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach)
+    return _drive(
+        opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach,
+        approval_timeout_seconds=approval_timeout,
+    )  # fmt: skip
 
 
 def _await_others(opened: Opened) -> None:
@@ -186,9 +204,6 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
     check_workspace(workspace)
     as_json = bool(options["as_json"])
     headless = bool(options["headless"]) or as_json or not is_terminal()
-    timeout = options["approval_timeout"]
-    if timeout is None and headless:
-        timeout = 0.0
     speed = options["speed"]
     budgets = {
         kind: float(options[f"budget_{kind}"])
@@ -208,7 +223,6 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
             speed=1.0 if speed == "unset" else speed,
             allow=tuple(options["allow"]),
             deny=tuple(options["deny"]),
-            approval_timeout_seconds=timeout,
         ),
         budgets=budgets,
     )
@@ -219,7 +233,8 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
         create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
         if model is None and ref == "offline/surveyor":
             click.echo(NO_MODEL, err=True)
-        return _drive(path, session_id, headless, as_json, resume=False, detach=False)
+        seconds = options["approval_timeout"]
+        return _drive(path, session_id, headless, as_json, resume=False, detach=False, approval_timeout_seconds=seconds)
     except KeyboardInterrupt:
         if headless:
             _leave_paused(path, session_id)
@@ -268,14 +283,23 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
             raise BadInput(f"nobody knows a price of {ref}, so --budget-usd cannot be kept; use --budget-tokens")
 
 
-def _drive(path: Path, session_id: str, headless: bool, as_json: bool, *, resume: bool, detach: bool) -> int:
+def _drive(
+    path: Path,
+    session_id: str,
+    headless: bool,
+    as_json: bool,
+    *,
+    resume: bool,
+    detach: bool,
+    approval_timeout_seconds: float | None,
+) -> int:
     if headless and not detach:
         from watchkeeper.cli.headless import drive_headless
 
-        return drive_headless(path, session_id, resume=resume, as_json=as_json)
+        return drive_headless(path, session_id, resume=resume, as_json=as_json, approval_timeout_seconds=approval_timeout_seconds)
     from watchkeeper.runtime.control import await_host, start_host
 
-    pid = start_host(path, session_id, resume=resume)
+    pid = start_host(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
     if detach and pid is not None:
         trouble = await_host(path, session_id, pid)
         if trouble is not None:

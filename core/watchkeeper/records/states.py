@@ -43,7 +43,11 @@ class AgentStatus(StrEnum):
 
 
 class ToolCallStatus(StrEnum):
-    """How one tool call stands. `UNKNOWN`: it was running when the host died, and nobody knows what it did."""
+    """How one tool call stands.
+
+    `UNKNOWN`: it was running when the host died or the agent was cancelled, so its effect is not known. `CANCELLED`: its
+    agent ended before the call began.
+    """
 
     PENDING = "pending"
     RUNNING = "running"
@@ -73,6 +77,8 @@ class ApprovalStatus(StrEnum):
     APPROVED = "approved"
     DENIED = "denied"
     EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    """The agent that asked has ended."""
 
 
 class CompactionStatus(StrEnum):
@@ -113,6 +119,18 @@ AGENT_MOVES: Mapping[AgentStatus, frozenset[AgentStatus]] = {
     _A.CANCELLED: frozenset({_A.WORKING, _A.IDLE}),
 }
 
+_C = ToolCallStatus
+TOOL_CALL_MOVES: Mapping[ToolCallStatus, frozenset[ToolCallStatus]] = {
+    _C.PENDING: frozenset({_C.RUNNING, _C.DONE, _C.ERROR, _C.DENIED, _C.CANCELLED}),
+    _C.RUNNING: frozenset({_C.DONE, _C.ERROR, _C.UNKNOWN, _C.PENDING}),
+    _C.DONE: frozenset(),
+    _C.ERROR: frozenset(),
+    _C.DENIED: frozenset(),
+    _C.UNKNOWN: frozenset(),
+    _C.CANCELLED: frozenset(),
+}
+"""`RUNNING` to `PENDING`: the tool found that a file had changed since a person approved the call, and did nothing."""
+
 _S = SessionStatus
 SESSION_MOVES: Mapping[SessionStatus, frozenset[SessionStatus]] = {
     _S.RUNNING: frozenset({_S.PAUSED, _S.DONE, _S.FAILED, _S.CANCELLED}),
@@ -122,7 +140,7 @@ SESSION_MOVES: Mapping[SessionStatus, frozenset[SessionStatus]] = {
     _S.CANCELLED: frozenset({_S.RUNNING}),
 }
 
-S = TypeVar("S", TaskStatus, AgentStatus, SessionStatus)
+S = TypeVar("S", TaskStatus, AgentStatus, SessionStatus, ToolCallStatus)
 
 
 def check(moves: Mapping[S, frozenset[S]], old: S, new: S) -> S:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,17 @@ from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.redacting import RedactedModel
 from watchkeeper.runtime.starting import SessionSettings, check_workspace
 from watchkeeper.store.encoding import plain
+from watchkeeper.store.presence import is_watched
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import config_folder
+
+ApprovalTimeout = Callable[[float | None], float | None]
+"""From the seconds in a session's settings to those that hold for the host that runs now."""
+
+
+def as_stored(seconds: float | None) -> float | None:
+    """A program's own host: what the program wrote into the settings."""
+    return seconds
 
 
 @dataclass(slots=True)
@@ -70,9 +79,11 @@ async def assemble(
     config: Config | None = None,
     model: Model | None = None,
     new_id: IdSource = random_id,
+    approval_timeout: ApprovalTimeout = as_stored,
 ) -> Assembled:
     """A host for the session that `store` has claimed.
 
+    `approval_timeout` gives this host's time-out of questions.
     `model` stands in for every model reference: for somebody else's program, and for tests.
 
     Raises:
@@ -131,9 +142,10 @@ async def assemble(
         release=pool.release,
         look_for=mcp.look_for,
         live=live,
+        watched=partial(is_watched, store.path, store.session_id),
         budget=lambda task_id: None,
         settings=LoopSettings(
-            approval_timeout_seconds=settings.approval_timeout_seconds,
+            approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
             max_output_tokens=config.max_output_tokens,
             context_tokens=settings.context_tokens,
             summarization_threshold=config.summarization_threshold,

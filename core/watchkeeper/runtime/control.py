@@ -103,10 +103,18 @@ def state(database_path: Path, command_id: int) -> CommandState:
     return CommandState(row[0], row[1])
 
 
-def start_host(database_path: Path, session_id: str, *, resume: bool = True, once: int | None = None) -> int | None:
+def start_host(
+    database_path: Path,
+    session_id: str,
+    *,
+    resume: bool = True,
+    once: int | None = None,
+    approval_timeout_seconds: float | None = None,
+) -> int | None:
     """Start a detached host process for a session, unless one lives; returns its pid, or None where one lives.
 
     `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it was.
+    `approval_timeout_seconds`: how long that host's questions wait; None: until somebody answers.
 
     Raises:
         BadInput: another program ran the session, or called from a tool.
@@ -124,6 +132,8 @@ def start_host(database_path: Path, session_id: str, *, resume: bool = True, onc
         command.append("--resume")
     if once is not None:
         command += ["--once", str(once)]
+    if approval_timeout_seconds is not None:
+        command += ["--approval-timeout", str(approval_timeout_seconds)]
     log = host_log_path(database_path, session_id)
     with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
         process = subprocess.Popen(

@@ -32,6 +32,7 @@ class SessionSettings:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     approval_timeout_seconds: float | None = None
+    """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it starts."""
     base_url: str | None = None
 
     @classmethod

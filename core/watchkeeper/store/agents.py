@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from watchkeeper.records.model import Cost, PriceStatus, Usage
-from watchkeeper.records.states import AGENT_ENDED, AGENT_MOVES, AgentStatus, ModelCallStatus, ToolCallStatus, check
+from watchkeeper.records.states import (
+    AGENT_ENDED,
+    AGENT_MOVES,
+    AgentStatus,
+    ApprovalStatus,
+    ModelCallStatus,
+    ToolCallStatus,
+    check,
+)
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
@@ -110,6 +120,40 @@ def move(tx: Transaction, agent_id: str, status: AgentStatus, reason: str | None
     )
     if old is not status:
         tx.event(f"agent.{status}", agent_id=agent_id, task_id=row[1], reason=reason, **about)
+    if ended is not None:
+        _end_open_calls(tx, agent_id, row[1], status)
+
+
+NOT_BEGUN = "[not run] The agent was {} before this call began. Make the call again if it is still needed."
+CUT_SHORT = (
+    "[interrupted, outcome unknown] The agent was {} while this call was running. It may have taken effect, in part or whole."
+    " Verify before you do it again."
+)
+
+
+def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status: AgentStatus) -> None:
+    """An agent has ended: its calls that never began are cancelled, the effect of one that ran is unknown, nobody is asked."""
+    for call_id, name, was in tx.all(
+        "SELECT id, name, status FROM tool_calls WHERE agent_id = ? AND status IN (?, ?) ORDER BY id",
+        (agent_id, ToolCallStatus.PENDING, ToolCallStatus.RUNNING),
+    ):
+        began = was == ToolCallStatus.RUNNING
+        text = (CUT_SHORT if began else NOT_BEGUN).format(status)
+        now = ToolCallStatus.UNKNOWN if began else ToolCallStatus.CANCELLED
+        tx.execute(
+            "UPDATE tool_calls SET status = ?, result = ?, is_error = 1, ended_at = ? WHERE id = ?",
+            (now, encode(text), tx.now, call_id),
+        )
+        tx.event(f"tool.{now}", agent_id=agent_id, task_id=task_id, tool=name, call=call_id, preview=text)
+    for approval_id, tool in tx.all(
+        "SELECT id, tool FROM approvals WHERE agent_id = ? AND status = ? ORDER BY id", (agent_id, ApprovalStatus.WAITING)
+    ):
+        why = f"the agent was {status}"
+        tx.execute(
+            "UPDATE approvals SET status = ?, reason = ?, decided_at = ? WHERE id = ?",
+            (ApprovalStatus.CANCELLED, why, tx.now, approval_id),
+        )
+        tx.event("approval.cancelled", agent_id=agent_id, task_id=task_id, approval=approval_id, tool=tool, reason=why)
 
 
 def note_context(
@@ -161,12 +205,20 @@ def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None)
     )
 
 
-def add_intents(tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequence[tuple[str, str, bool]]) -> list[int]:
-    """Commit what the model asked for: `(tool_use_id, name, idempotent)` by position; returns the calls' ids."""
+def input_digest(name: str, arguments: Any) -> str:
+    """The same for two calls of one tool with one input."""
+    text = json.dumps([name, arguments], sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def add_intents(
+    tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequence[tuple[str, str, bool, str | None]]
+) -> list[int]:
+    """Commit what the model asked for: `(tool_use_id, name, idempotent, input_digest)` by position; returns the calls' ids."""
     return [
         tx.insert(
             "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
-            " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " input_digest, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 tx.session_id,
                 agent_id,
@@ -177,10 +229,11 @@ def add_intents(tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequ
                 name,
                 int(idempotent),
                 ToolCallStatus.PENDING,
+                digest,
                 tx.commit_seq,
             ),
         )
-        for position, (use_id, name, idempotent) in enumerate(calls)
+        for position, (use_id, name, idempotent, digest) in enumerate(calls)
     ]
 
 
@@ -190,11 +243,6 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
         "UPDATE tool_calls SET status = ?, started_at = ?, runs = runs + 1 WHERE id = ?",
         (ToolCallStatus.RUNNING, tx.now, call_id),
     )
-
-
-def return_tool_call(tx: Transaction, call_id: int) -> None:
-    """A call that was `running`, and certainly had no effect, is `pending` again."""
-    tx.execute("UPDATE tool_calls SET status = ?, started_at = NULL WHERE id = ?", (ToolCallStatus.PENDING, call_id))
 
 
 def end_tool_call(tx: Transaction, call_id: int, status: ToolCallStatus, content: Any, is_error: bool, started_at: float) -> None:
@@ -267,12 +315,39 @@ def add_model_call(
 
 
 def ask_approval(
-    tx: Transaction, *, approval_id: str, agent_id: str, task_id: str | None, call_id: int, tool: str, question: str
+    tx: Transaction,
+    *,
+    approval_id: str,
+    agent_id: str,
+    task_id: str | None,
+    call_id: int,
+    tool: str,
+    question: str,
+    cause: str = "permission",
+    note: str | None = None,
 ) -> None:
-    """Put a question to whoever watches."""
+    """Put a question to a person. `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked."""
     tx.execute(
-        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, created_at, commit_seq)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, tx.now, tx.commit_seq),
+        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause, note, created_at,"
+        " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, cause, note, tx.now, tx.commit_seq),
     )
-    tx.event("approval.asked", agent_id=agent_id, task_id=task_id, approval=approval_id, tool=tool, question=question[:2000])
+    tx.event(
+        "approval.asked",
+        agent_id=agent_id,
+        task_id=task_id,
+        approval=approval_id,
+        tool=tool,
+        question=question[:2000],
+        **({"note": note} if note else {}),
+    )
+
+
+def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
+    """Nobody answered in time. A question that was answered meanwhile keeps its answer."""
+    changed = tx.execute(
+        "UPDATE approvals SET status = ?, decided_at = ?, reason = 'nobody answered in time' WHERE id = ? AND status = ?",
+        (ApprovalStatus.EXPIRED, tx.now, approval_id, ApprovalStatus.WAITING),
+    )
+    if changed:
+        tx.event("approval.expired", approval=approval_id, tool=tool, reason="nobody answered in time")

@@ -83,7 +83,7 @@ def _lock(path: Path, session_id: str) -> int:
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        holder = _ask(descriptor) if error.errno in (errno.EACCES, errno.EAGAIN) else None
+        holder = ask_lock(descriptor) if error.errno in (errno.EACCES, errno.EAGAIN) else None
         os.close(descriptor)
         if error.errno not in (errno.EACCES, errno.EAGAIN):
             raise
@@ -105,7 +105,7 @@ def probe(database_path: Path, session_id: str) -> LeaseHolder | None:
         except OSError:
             return None
         try:
-            return _ask(descriptor)
+            return ask_lock(descriptor)
         finally:
             os.close(descriptor)
 
@@ -118,7 +118,8 @@ def holders(database_path: Path) -> Iterator[tuple[str, int]]:
             yield path.stem, holder.pid
 
 
-def _ask(descriptor: int) -> LeaseHolder | None:
+def ask_lock(descriptor: int) -> LeaseHolder | None:
+    """The process whose lock on this file another one would have to wait for, or None."""
     if _DARWIN:
         question = struct.pack(_FLOCK, 0, 0, 0, fcntl.F_WRLCK, os.SEEK_SET)
         _, _, pid, kind, _ = struct.unpack(_FLOCK, fcntl.fcntl(descriptor, fcntl.F_GETLK, question))

@@ -75,9 +75,9 @@ def forget_places(connection: Connection) -> Iterator[None]:
 
 
 def forget_files(path: Path, session_id: str) -> None:
-    """Remove the session's lock file and its host's log."""
+    """Remove the session's lock files and its host's log."""
     lock = lock_path(path, session_id)
-    for name in (lock, lock.with_suffix(".log")):
+    for name in (lock, lock.with_suffix(".log"), lock.with_suffix(".watch")):
         name.unlink(missing_ok=True)
 
 

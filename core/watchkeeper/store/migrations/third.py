@@ -19,11 +19,17 @@ UPDATE sessions SET deletion_ordinal = (SELECT count(*) FROM sessions d WHERE d.
 ALTER TABLE agents ADD COLUMN parked_until REAL;
 
 ALTER TABLE tool_calls ADD COLUMN edited_input TEXT;
+ALTER TABLE tool_calls ADD COLUMN input_digest TEXT;
+UPDATE tool_calls SET status = 'cancelled', is_error = 1,
+    result = CASE WHEN result_seq IS NULL THEN '"[not run] The agent ended before this call began."' ELSE result END
+    WHERE status = 'pending' AND agent_id IN (SELECT id FROM agents WHERE status IN ('cancelled', 'failed'));
 
 ALTER TABLE approvals ADD COLUMN folder TEXT;
 ALTER TABLE approvals ADD COLUMN subject_digest TEXT;
 ALTER TABLE approvals ADD COLUMN edited_input TEXT;
 ALTER TABLE approvals ADD COLUMN scope TEXT;
+ALTER TABLE approvals ADD COLUMN cause TEXT;
+ALTER TABLE approvals ADD COLUMN note TEXT;
 
 CREATE TABLE permission_grants (
     id INTEGER PRIMARY KEY,

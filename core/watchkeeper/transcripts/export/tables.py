@@ -93,7 +93,7 @@ TABLES: tuple[Table, ...] = (
     Table(
         "tool_calls",
         ("id", "session_id", "agent_id", "turn", "position", "seq", "tool_use_id", "idempotent", "status", "result_seq",
-         "is_error", "started_at", "ended_at", "runs", "commit_seq"),
+         "is_error", "started_at", "ended_at", "runs", "input_digest", "commit_seq"),
         text=("name",),
         json=("result", "edited_input"),
         owner="agent",
@@ -175,8 +175,8 @@ TABLES: tuple[Table, ...] = (
     Table(
         "approvals",
         ("id", "session_id", "agent_id", "task_id", "tool_call_id", "status", "decided_by", "created_at", "decided_at",
-         "subject_digest", "scope", "commit_seq"),
-        text=("tool", "question", "reason", "folder"),
+         "subject_digest", "scope", "cause", "commit_seq"),
+        text=("tool", "question", "reason", "folder", "note"),
         json=("edited_input",),
         points_at={"tool_call_id": "tool_calls"},
     ),
