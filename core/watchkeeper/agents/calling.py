@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.control import AgentControl, Interrupted
 from watchkeeper.agents.environment import Environment, LiveBoard
+from watchkeeper.records import host_faults
+from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.model import Cost, Delta, ErrorKind, ModelError, ModelRequest, PriceStatus, Reply, Retrying, Usage
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents
@@ -123,11 +125,13 @@ async def call_model(
     """Call the model once (its own retries included). Never raises for what a model or a provider does.
 
     `shown`: whether the agent's live row follows the call; a call beside the loop leaves it alone.
+
+    Raises:
+        HostFault: the machine ran out of something, and still had none of it when the call was tried again.
     """
     clock, agent_id = environment.clock, request.agent_id
     live: LiveBoard = environment.live if shown else _Unshown()
     started_at, began = clock.now(), clock.monotonic()
-    model = environment.model(model_ref)
     waited = 0.0
     retries = 0
 
@@ -149,6 +153,7 @@ async def call_model(
             control.waits(False)
             live.show(agent_id, "working", "calling the model")
             reply: Reply | None = None
+            model = environment.model(model_ref)
             async for event in model.stream(replace(request, pause=pause)):
                 control.waits(isinstance(event, Retrying))
                 if isinstance(event, Delta):
@@ -167,8 +172,21 @@ async def call_model(
 
     reply: Reply | None = None
     error: ModelError | None = None
+
+    async def converse_with_retries() -> Reply:
+        for wait_seconds in host_faults.RETRY_SECONDS:
+            try:
+                with raising_host_faults():
+                    return await converse()
+            except HostFault as fault:
+                live.show(agent_id, "retrying", str(fault), until=clock.now() + wait_seconds)
+            control.waits(True)
+            await clock.sleep(wait_seconds)
+        with raising_host_faults():
+            return await converse()
+
     try:
-        reply = await control.abandonable(converse())
+        reply = await control.abandonable(converse_with_retries())
         reach("model.replied")
         retries = max(retries, reply.retries)
     except ModelError as failed:

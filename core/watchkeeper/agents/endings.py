@@ -8,6 +8,7 @@ from enum import StrEnum
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import Snapshot
 from watchkeeper.agents.environment import BudgetReached
+from watchkeeper.records.host_faults import Shortage
 from watchkeeper.records.states import AgentStatus
 from watchkeeper.store import agents
 from watchkeeper.store.agents import Agent
@@ -36,6 +37,8 @@ class Ending:
     reason: str = ""
     status: str = "done"
     """For FINISHED: how the session ends."""
+    short_of: Shortage | None = None
+    """For BLOCKED: what the machine ran out of, if that is why."""
 
 
 def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> None:

@@ -8,6 +8,8 @@ and runs again only if its tool is declared idempotent.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,6 +28,8 @@ from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.recall.pinned import pinned_lines
 from watchkeeper.memory.state import WindowTooSmall
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.host_faults import HostFault
 from watchkeeper.records.memory import Block, Message
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose, Reply
 from watchkeeper.records.states import AgentStatus, TaskStatus, ToolCallStatus
@@ -39,6 +43,24 @@ MOST_CONTINUATIONS = 3
 """How often a reply that was cut at its output limit is asked to go on."""
 
 NOT_RUN = "[not run] The input of this call did not arrive as valid JSON. Make the call again. "
+
+
+class _MachineShort(Exception):
+    """A call was tried again in vain. The memory of the agent is as it was committed."""
+
+    def __init__(self, fault: HostFault) -> None:
+        super().__init__(str(fault))
+        self.fault = fault
+
+
+@contextmanager
+def _for_a_call() -> Iterator[None]:
+    try:
+        yield
+    except StoreUnusable:
+        raise
+    except HostFault as fault:
+        raise _MachineShort(fault) from fault
 
 
 class AgentLoop:
@@ -69,8 +91,18 @@ class AgentLoop:
         """Compacted after "prompt too long"; once for a call."""
         self._repetition = Repetition()
 
+    @property
+    def turn(self) -> int:
+        """The newest turn whose reply is committed."""
+        return self._turn
+
     async def run(self) -> Ending:
-        """Work. Raises only `LeaseLost` and `StoreUnusable`; whatever a model or a tool does becomes an ending."""
+        """Work. Whatever a model or a tool does becomes an ending, and so does a machine that is short of something for a call.
+
+        Raises:
+            LeaseLost, StoreUnusable: nothing more can be written.
+            HostFault: the machine ran out of something between two calls. What is committed is whole.
+        """
         try:
             ending = await self._run()
         except AgentStopped:
@@ -79,6 +111,9 @@ class AgentLoop:
             ending = await self._after_interruption()
         except WindowTooSmall as small:
             ending = await self._fail(str(small))
+        except _MachineShort as short:
+            reason = short.fault.advice(self._environment.session_id)
+            ending = replace(await self._pause(reason, blocked=True), short_of=short.fault.shortage)
         except BaseException:
             self.compaction.drop()
             raise
@@ -183,7 +218,9 @@ class AgentLoop:
             stable_prefix=state.stable_prefix(),
         )
         estimated = state.tokens + self._limits.overhead_tokens
-        return await call_model(self._environment, self._control, self._agent.model, request, estimated_prompt_tokens=estimated)
+        environment, model = self._environment, self._agent.model
+        with _for_a_call():
+            return await call_model(environment, self._control, model, request, estimated_prompt_tokens=estimated)
 
     def _calibrate(self, reply: Reply, estimated_tokens: int) -> None:
         if reply.usage_exact:
@@ -215,7 +252,8 @@ class AgentLoop:
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if self._repetition.is_endless(calls):
             return await self._fail(f"it made the same calls {SAME_CALLS_IN_A_ROW} times in a row")
-        await self._toolbox.carry_out(calls, self._turn)
+        with _for_a_call():
+            await self._toolbox.carry_out(calls, self._turn)
         calls = load_calls(self._environment.store, self._agent.id, self._turn, reply)
         if any(call.status in (ToolCallStatus.PENDING, ToolCallStatus.RUNNING) for call in calls):
             return await self._pause(self._control.pause_reason or "paused")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 from watchkeeper.agents.calls import IDENTICAL_RUNS, Call, assert_mine, identical_runs
@@ -11,6 +12,8 @@ from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, StoreTool, ToolContext, ToolResult
+from watchkeeper.records import host_faults
+from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.model import ToolSpec
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
 from watchkeeper.store import agents, artifacts
@@ -18,6 +21,10 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
+_OUTCOME_UNKNOWN_BY_HOST = (
+    "[interrupted, outcome unknown] The machine ran out of memory or of another resource while this call was running. It may"
+    " have taken effect, in part or whole. Verify before you do it again."
+)
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
 
@@ -106,13 +113,60 @@ class Toolbox:
         if isinstance(tool, StoreTool):
             return await self._apply(tool, call, context, began)
         assert isinstance(tool, OutsideTool)
-        environment.live.show(self._agent.id, "tool", call.name)
-        if call.name not in LOOKING:
-            await environment.store.commit(lambda tx: self._start(tx, call))
-        reach("tool.before_run")
-        result = await self._control.abandonable(tool.run(call.arguments, context))
-        reach("tool.after_run")
+        result = await self._run_outside(tool, call, context)
+        if result is None:
+            unknown = _OUTCOME_UNKNOWN_BY_HOST
+            return await self._end(call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began)
         return await self._end(call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began)
+
+    async def _run_outside(self, tool: OutsideTool, call: Call, context: ToolContext) -> ToolResult | None:
+        """Run a call; where the machine ran out of something, again after a wait. None: its outcome is unknown.
+
+        Raises:
+            HostFault: the machine is short of it still. The call is `pending`.
+        """
+        environment = self._environment
+        for wait_seconds in (*host_faults.RETRY_SECONDS, None):
+            environment.live.show(self._agent.id, "tool", call.name)
+            if call.name not in LOOKING:
+                await environment.store.commit(lambda tx: self._start(tx, call))
+            reach("tool.before_run")
+            try:
+                with raising_host_faults():
+                    result = await self._control.abandonable(tool.run(call.arguments, context))
+                reach("tool.after_run")
+                return result
+            except HostFault as error:
+                fault = error
+            if fault.began and not call.idempotent:
+                return None
+            await environment.store.commit(partial(self._put_back, call=call, fault=fault, wait_seconds=wait_seconds))
+            if wait_seconds is None:
+                break
+            await self._wait_for_room(fault, wait_seconds)
+        raise fault
+
+    async def _wait_for_room(self, fault: HostFault, seconds: float) -> None:
+        clock, live = self._environment.clock, self._environment.live
+        live.show(self._agent.id, "retrying", str(fault), until=clock.now() + seconds)
+        self._control.waits(True)
+        try:
+            await self._control.abandonable(clock.sleep(seconds))
+        finally:
+            self._control.waits(False)
+
+    def _put_back(self, tx: Transaction, *, call: Call, fault: HostFault, wait_seconds: float | None) -> None:
+        assert_mine(tx, self._agent.id)
+        agents.return_tool_call(tx, call.id)
+        tx.event(
+            "tool.pending",
+            agent_id=self._agent.id,
+            task_id=self._agent.task_id,
+            tool=call.name,
+            call=call.id,
+            reason=str(fault),
+            wait_seconds=wait_seconds,
+        )
 
     def _start(self, tx: Transaction, call: Call) -> None:
         assert_mine(tx, self._agent.id)

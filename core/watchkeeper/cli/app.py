@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.host_faults import host_fault
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watching", "Watch a session live, or browse a finished one"),
@@ -120,6 +121,8 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if os.environ.get("WATCHKEEPER_DEBUG"):
             raise
+        if (fault := host_fault(error)) is not None:
+            return _say(f"{fault}, then try again", 2)
         if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
             return _say(f"the argument {odd[0]!a} is no valid UTF-8 text; name it by an id, or in other letters", 2)
         if damage := _damage_in(arguments):

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.records.host_faults import host_fault
 from watchkeeper.records.wording import plural
 from watchkeeper.store import state
 from watchkeeper.store.changes import ChangeFeed
@@ -38,28 +39,35 @@ def drive_headless(
         say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
     printer.start()
     try:
-        code = _drive(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
+        code, shortage = _drive(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
     finally:
         printer.finish()
     print_result(path, session_id, as_json=as_json)
-    printer.tell_trouble()
+    if shortage is None:
+        printer.tell_trouble()
+    else:
+        print(f"wk: {clean(shortage, 300)}", file=sys.stderr)
     return code
 
 
-def _drive(path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None) -> int:
-    """Drive; the exit code, also where the signal to stop comes while the program still loads."""
+def _drive(path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None) -> tuple[int, str | None]:
+    """Drive; the exit code, and the line about what the machine ran out of, if it did.
+
+    A signal to stop may come while the program still loads: then the session pauses, too.
+    """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         from watchkeeper.runtime.driving import Asking, drive
 
         asking = Asking(unattended=True, timeout_seconds=approval_timeout_seconds)
-        return drive(path, session_id, resume=resume, asking=asking).exit_code
+        result = drive(path, session_id, resume=resume, asking=asking)
+        return result.exit_code, result.reason if result.short_of is not None else None
     except KeyboardInterrupt:
         from watchkeeper.runtime.driving import pause_interrupted
         from watchkeeper.runtime.host import INTERRUPTED_EXIT
 
         pause_interrupted(path, session_id)
-        return INTERRUPTED_EXIT
+        return INTERRUPTED_EXIT, None
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -155,16 +163,28 @@ class EventPrinter:
     def _run(self) -> None:
         feed = ChangeFeed(self._path)
         try:
+            while not self._printed_to_end(feed):
+                self._stop.wait(1.0)
+        finally:
+            feed.close()
+
+    def _printed_to_end(self, feed: ChangeFeed) -> bool:
+        """Print until told to stop; False where the machine ran out of something, and may have it again by now."""
+        self._trouble = None
+        try:
             opened = Opened(self._path)
             with closing(opened.connection):
                 while not self._stop.is_set():
                     self._print_new(opened)
                     feed.wait(0.2)
                 self._print_new(opened)
-        except WatchkeeperError as error:
-            self._trouble = str(error)
-        finally:
-            feed.close()
+        except Exception as error:
+            fault = host_fault(error)
+            if fault is None and not isinstance(error, WatchkeeperError):
+                raise
+            self._trouble = str(fault or error)
+            return fault is None or self._stop.is_set()
+        return True
 
     def _print_new(self, opened: Opened) -> None:
         for at, agent_id, kind, text in self._lines(opened):

@@ -23,6 +23,7 @@ from watchkeeper.models.failures import describe, failure_of, one_line
 from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.models.wire import request_body
 from watchkeeper.records.clock import Clock, SystemClock
+from watchkeeper.records.host_faults import host_fault
 from watchkeeper.records.model import (
     Delta,
     ErrorKind,
@@ -130,6 +131,8 @@ class AnthropicModel:
             except (GeneratorExit, asyncio.CancelledError, ModelError):
                 raise
             except Exception as error:
+                if (fault := host_fault(error)) is not None:
+                    raise fault from error
                 failure = failure_of(error)
                 verdict = classify(failure)
                 retry += 1
@@ -258,6 +261,8 @@ class AnthropicModel:
                 http_client=error_bounding_client(follow_redirects=False),
             )
         except (anthropic.AnthropicError, ValueError, OSError) as error:
+            if (fault := host_fault(error)) is not None:
+                raise fault from error
             raise ModelError(
                 f"{self.ref}: cannot set up the connection: {one_line(str(error))}; check base_url and credentials, then resume",
                 kind=ErrorKind.PAUSE,

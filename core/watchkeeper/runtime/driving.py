@@ -8,18 +8,26 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.errors import BadInput, DrivenElsewhere
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, StoreUnusable
+from watchkeeper.records.host_faults import HostFault, StoreExhausted, host_fault
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
+from watchkeeper.runtime.recovery import pause_session
 from watchkeeper.store import database
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.transcripts import refuse_imported
+from watchkeeper.store.writer import Group
+
+LOOP_DESCRIPTORS = 3
+"""A selector, and both ends of what wakes it."""
 
 INTERRUPTED = "interrupted; resume it to carry on"
 
@@ -58,10 +66,19 @@ def drive(
 
     Raises:
         DrivenElsewhere, NotFound, BadInput, StoreUnusable, LeaseLost.
+        HostFault: the machine ran out of something that the host itself needs. The session is paused, as far as that could
+            be written, and can be resumed in any case.
     """
     sys.setswitchinterval(SWITCH_SECONDS)
     _refuse_imported(database_path, session_id)
     clock = SystemClock()
+    with _ending_as_paused(session_id):
+        return _drive_on(database_path, session_id, clock, asking, resume=resume, once=once)
+
+
+def _drive_on(
+    database_path: Path, session_id: str, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None
+) -> HostResult:
     result = _drive_once(database_path, session_id, clock, asking, resume=resume, once=once)
     while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
         try:
@@ -76,10 +93,61 @@ def _drive_once(
     database_path: Path, session_id: str, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None
 ) -> HostResult:
     store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
+    result: HostResult | None = None
     try:
-        return asyncio.run(_drive(store, clock, asking, resume=resume, once=once))
+        _check_descriptors()
+        with asyncio.Runner() as runner:
+            runner.get_loop()  # before there is a coroutine that would be left without its loop
+            result = runner.run(_drive(store, clock, asking, resume=resume, once=once))
+    except Exception as error:
+        if result is None or host_fault(error) is None:
+            note_host_fault(store, error)
+            raise
+        # Else only the end of the event loop failed, which needs a thread.
     finally:
         store.close()
+    return result
+
+
+def _check_descriptors() -> None:
+    """Raise `OSError` now where an event loop cannot have its descriptors: a loop that is half made complains on its own."""
+    made: list[int] = []
+    try:
+        for _ in range(LOOP_DESCRIPTORS):
+            made.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for one in made:
+            os.close(one)
+
+
+@contextmanager
+def _ending_as_paused(session_id: str) -> Iterator[None]:
+    """Give whatever a machine that is short of something raises one form: a line, and the exit code of a pause."""
+    try:
+        yield
+    except Exception as error:
+        fault = host_fault(error)
+        if fault is None:
+            raise
+        raise HostFault(fault.advice(session_id), fault.shortage) from error
+
+
+def note_host_fault(store: SessionStore, error: Exception) -> None:
+    """Pause the session of a host that ended with `error`, if that says that the machine ran out of something.
+
+    Does nothing where that cannot be written: a session without a host is resumed as one that is paused.
+    """
+    fault = host_fault(error)
+    if fault is None or store.lost is not None:
+        return
+
+    def change(group: Group) -> None:
+        tx = Transaction(group, store.session_id, store.epoch, time.time())
+        if tx.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0] == SessionStatus.RUNNING:
+            pause_session(tx, fault.advice(store.session_id))
+
+    with suppress(LeaseLost, StoreUnusable, MemoryError):
+        store.writer.submit(change).result()
 
 
 def _wanted_on(database_path: Path, session_id: str) -> bool:
@@ -87,7 +155,10 @@ def _wanted_on(database_path: Path, session_id: str) -> bool:
 
     Looked at when the lease is free: who asks later sees that no host lives, and starts one.
     """
-    connection = database.open_readonly(database_path)
+    try:
+        connection = database.open_readonly(database_path)
+    except StoreExhausted:
+        return False  # the command stays queued for the next host
     try:
         asked = connection.execute(
             "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ? AND s.status IN (?, ?)"
@@ -136,7 +207,6 @@ def _answer_signals(host: SessionHost) -> None:
 
 def pause_interrupted(database_path: Path, session_id: str) -> None:
     """After a Ctrl+C that came before a host answered it: the session rests as if the host had, and not as if it had died."""
-    from watchkeeper.runtime.recovery import pause_session
 
     def change(tx: Transaction) -> None:
         if tx.one("SELECT status FROM sessions WHERE id = ?", (session_id,))[0] == SessionStatus.RUNNING:

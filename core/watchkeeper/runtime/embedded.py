@@ -80,8 +80,10 @@ class Runtime:
         Raises:
             DrivenElsewhere: another host drives it.
             LeaseLost: another host took it over meanwhile.
+            HostFault: the machine ran out of something that the host itself needs; run the session again to carry on.
         """
         from watchkeeper.runtime.assembling import assemble
+        from watchkeeper.runtime.driving import note_host_fault
 
         store = SessionStore.claim(self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname())
         try:
@@ -92,6 +94,9 @@ class Runtime:
             finally:
                 del self.hosts[session_id]
                 await assembled.aclose()
+        except Exception as error:
+            note_host_fault(store, error)
+            raise
         finally:
             store.close()
 

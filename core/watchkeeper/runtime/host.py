@@ -18,7 +18,9 @@ from watchkeeper.agents.endings import Ending, Outcome
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.loop import AgentLoop
 from watchkeeper.agents.roles import Roles
+from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
+from watchkeeper.records.host_faults import HostFault, Shortage, host_fault
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
 from watchkeeper.runtime import recovery
 from watchkeeper.runtime.command_queue import CommandQueue
@@ -50,6 +52,8 @@ class HostResult:
     status: SessionStatus
     reason: str | None
     exit_code: int
+    short_of: Shortage | None = None
+    """What the machine ran out of, if that is why the session is paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,11 @@ class SessionHost:
         self.warnings: list[str] = []
         """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as events."""
         self._nudges = 0
+        self._short: dict[str, tuple[int, int]] = {}
+        """Agents whose loop ended because the machine ran out of something: at which turn, and how often there."""
+        self._waiting_for_room: dict[str, asyncio.Task[None]] = {}
+        self._short_of: Shortage | None = None
+        """Why everything pauses, if it is the machine."""
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
         self.heartbeat = Heartbeat(self.store, environment.clock)
@@ -159,6 +168,7 @@ class SessionHost:
         Raises:
             LeaseLost: another host took over.
             StoreUnusable: the database failed; everything committed is kept.
+            HostFault: the machine ran out of something that the host itself needs; everything committed is kept.
         """
         background: list[asyncio.Task[None]] = []
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
@@ -189,7 +199,7 @@ class SessionHost:
             return await self._finish()
         finally:
             watch.close()
-            for task in background:
+            for task in (*background, *self._waiting_for_room.values()):
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._drop_loops()
@@ -212,7 +222,7 @@ class SessionHost:
         for agent_id in self._board.take_agents():
             self._look_at(agent_id)
         await self._dispatch_ready()
-        if self._loops or self.commands.compactions.under_way:
+        if self._loops or self._waiting_for_room or self.commands.compactions.under_way:
             return False
         return await self._out_of_work()
 
@@ -230,6 +240,8 @@ class SessionHost:
             self._board.look_at(agent_id)  # its mail comes without an event
 
     def _should_run(self, agent: Agent) -> bool:
+        if agent.id in self._waiting_for_room:
+            return False
         if self.commands.compactions.is_about(agent.id):
             return False  # its context is being compacted, and it is looked at again after that
         if self._only is not None and agent.task_id not in self._only:
@@ -260,6 +272,10 @@ class SessionHost:
         if task.cancelled():
             return
         error = task.exception()
+        fault = host_fault(error) if error is not None and not isinstance(error, StoreUnusable) else None
+        if fault is not None:
+            self._try_again(agent.id, ended.loop.turn if ended is not None else agent.turn, fault)
+            return
         if error is not None:
             if not isinstance(error, WatchkeeperError):
                 log.error("agent %s stopped on a fault of the program", agent.id, exc_info=error)
@@ -271,7 +287,27 @@ class SessionHost:
         if ending.outcome is Outcome.BLOCKED or (
             ending.outcome is Outcome.PAUSED and self._stopping is None and agent.task_id is None
         ):
+            self._short_of = ending.short_of
             self.pause_all(ending.reason)
+
+    def _try_again(self, agent_id: str, turn: int, fault: HostFault) -> None:
+        """Start an agent's loop anew after a wait, from what is committed; where that was in vain, pause the session."""
+        last_turn, tries = self._short.get(agent_id, (turn, 0))
+        tries = tries if turn == last_turn else 0
+        self._short[agent_id] = (turn, tries + 1)
+        if tries >= len(host_faults.RETRY_SECONDS):
+            self._short_of = fault.shortage
+            self.pause_all(fault.advice(self.store.session_id))
+            return
+        self._live.show(agent_id, "retrying", str(fault))
+        self._waiting_for_room[agent_id] = asyncio.create_task(self._wait_for_room(agent_id, host_faults.RETRY_SECONDS[tries]))
+
+    async def _wait_for_room(self, agent_id: str, seconds: float) -> None:
+        try:
+            await self.environment.clock.sleep(seconds)
+        finally:
+            del self._waiting_for_room[agent_id]
+            self.kick(agent_id)
 
     async def _dispatch_ready(self) -> None:
         if self._once is not None and self._only is None:
@@ -295,6 +331,8 @@ class SessionHost:
             except (LeaseLost, StoreUnusable):
                 raise
             except WatchkeeperError as error:
+                if host_fault(error) is not None:
+                    raise
                 await self.store.commit(partial(_cannot_start, task_id=task.id, reason=str(error)))
                 self.kick()
                 continue
@@ -356,7 +394,7 @@ class SessionHost:
         if self._once is None and status is SessionStatus.RUNNING:
             reason, code = self._stopping or ("stopped", PAUSED_EXIT)
             await self.store.commit(lambda tx: recovery.pause_session(tx, reason))
-            return HostResult(SessionStatus.PAUSED, reason, code)
+            return HostResult(SessionStatus.PAUSED, reason, code, self._short_of)
         codes = {SessionStatus.DONE: 0, SessionStatus.FAILED: 1, SessionStatus.CANCELLED: 1, SessionStatus.PAUSED: PAUSED_EXIT}
         return HostResult(status, row[1], codes.get(status, 0))
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.host_faults import host_fault
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.message_index import index_batch, index_until
@@ -42,13 +43,20 @@ class Indexing:
         """Index what was written, every few seconds, until cancelled."""
         while not self._failed:
             await asyncio.sleep(EVERY_SECONDS)
-            await self._in_thread(self._round)
+            try:
+                await self._in_thread(self._round)
+            except RuntimeError as error:
+                if host_fault(error) is None:
+                    raise  # else no thread can be started now
 
     async def close(self) -> None:
         """Index what is left, for a moment, and end."""
         self._ending.set()
         try:
             await self._in_thread(self._last_round)
+        except RuntimeError as error:
+            if host_fault(error) is None:
+                raise
         finally:
             self._executor.shutdown(wait=False)
 
@@ -70,8 +78,8 @@ class Indexing:
                 self._connection.close()
                 return
             work(self._connection)
-        except (sqlite3.DatabaseError, StoreUnusable) as error:
-            if not database.is_busy(error):
+        except (sqlite3.DatabaseError, StoreUnusable, OSError, MemoryError) as error:
+            if not database.is_busy(error) and database.shortage(self._path, error) is None:
                 self._failed = True
                 # Not for a person to read: whatever is wrong with the file, the host itself tells, in one line.
                 log.info("messages are no longer indexed: %s", error)

@@ -11,7 +11,9 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from watchkeeper.records import host_faults
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.host_faults import StoreExhausted
 from watchkeeper.store import database
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.driver import sqlite3
@@ -34,7 +36,11 @@ class CommandWatch:
         self._feed = ChangeFeed(path)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watchkeeper-commands", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._feed.close()
+            raise
 
     def close(self) -> None:
         """Stop; nothing is called any more that was not on its way."""
@@ -42,16 +48,27 @@ class CommandWatch:
         self._feed.close()
 
     def _run(self) -> None:
+        waits = iter(host_faults.RETRY_SECONDS)
+        while not self._over.is_set():
+            try:
+                self._watch_file()
+                return
+            except StoreUnusable as error:
+                wait_seconds = next(waits, None) if isinstance(error, StoreExhausted) else None
+                if wait_seconds is None:
+                    self._fail(error)
+                    return
+            self._over.wait(wait_seconds)
+
+    def _watch_file(self) -> None:
         try:
             connection = database.open_readonly(self._path, check_same_thread=False)
             try:
                 self._watch(connection)
             finally:
                 connection.close()
-        except sqlite3.DatabaseError as error:
-            self._fail(StoreUnusable(database.explain(self._path, error)))
-        except StoreUnusable as error:
-            self._fail(error)
+        except (sqlite3.DatabaseError, MemoryError) as error:
+            raise database.unusable(self._path, error) from error
 
     def _watch(self, connection: sqlite3.Connection) -> None:
         told = None

@@ -245,6 +245,11 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
     )
 
 
+def return_tool_call(tx: Transaction, call_id: int) -> None:
+    """A call that was `running`, and certainly had no effect, is `pending` again."""
+    tx.execute("UPDATE tool_calls SET status = ?, started_at = NULL WHERE id = ?", (ToolCallStatus.PENDING, call_id))
+
+
 def end_tool_call(tx: Transaction, call_id: int, status: ToolCallStatus, content: Any, is_error: bool, started_at: float) -> None:
     """Keep a result until the results message carries it."""
     tx.execute(

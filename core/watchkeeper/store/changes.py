@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from watchkeeper.records.errors import StoreUnusable
@@ -63,7 +64,8 @@ class ChangeFeed:
         self._files: dict[str, Identity] = {}
         self._let_go_until = 0.0
         self._thread = threading.Thread(target=self._watch, name="watchkeeper-changes", daemon=True)
-        self._thread.start()
+        with suppress(RuntimeError):  # no thread can be started now: the poll in `wait` goes on alone
+            self._thread.start()
 
     def wait(self, timeout_seconds: float) -> bool:
         """Block until the database has changed, probably, or the time has passed; True for a change."""
@@ -134,8 +136,8 @@ class ChangeFeed:
                 # What happens while one gives way to the other is seen by the poll in `wait`.
                 step = self._collect(step)
                 self._resting = step != self._step
-        except (OSError, RuntimeError):
-            # No file events here (watches exhausted, folder gone): the poll in `wait` goes on alone.
+        except (OSError, RuntimeError, ImportError, MemoryError):
+            # No file events here (watches or descriptors exhausted, folder gone): the poll in `wait` goes on alone.
             self._resting = False
 
     def _collect(self, step: int) -> int:

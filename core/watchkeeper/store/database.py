@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import stat
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault, message_of
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.folders import make_private
@@ -298,12 +300,46 @@ def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(explain(path, error)) from error
+        raise unusable(path, error) from error
     except OSError as error:
         raise _unusable(path, error) from error
 
 
+def unusable(path: Path, error: Exception) -> StoreUnusable:
+    """What to raise for an SQLite error on `path`: `StoreExhausted` where the machine ran out of something."""
+    short_of = shortage(path, error)
+    return StoreUnusable(explain(path, error)) if short_of is None else _exhausted(path, short_of)
+
+
+def _exhausted(path: Path, short_of: Shortage) -> StoreExhausted:
+    return StoreExhausted(f"{path}: {message_of(short_of)}, then `wk resume last`", short_of)
+
+
+def shortage(path: Path, error: Exception) -> Shortage | None:
+    """What ran out. SQLite itself says so only of memory and, mostly, of the disk."""
+    fault = host_fault(error)
+    if fault is not None:
+        return fault.shortage
+    name = getattr(error, "sqlite_errorname", None) or ""
+    if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < PAGE_BYTES:
+        return Shortage.DISK
+    may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(path, os.R_OK | os.W_OK)
+    return Shortage.OPEN_FILES if may_be_opened and os.access(path.parent, os.W_OK | os.X_OK) else None
+
+
+def _free_bytes(folder: Path) -> int:
+    """What an ordinary user may still write where `folder` is."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return sys.maxsize
+    return disk.f_bavail * disk.f_frsize
+
+
 def _unusable(path: Path, error: OSError) -> StoreUnusable:
+    fault = host_fault(error)
+    if fault is not None:
+        return _exhausted(path, fault.shortage)
     return StoreUnusable(f"{path}: {error.strerror or error}; choose another file with --db")
 
 
@@ -314,6 +350,6 @@ def explain(path: Path, error: Exception) -> str:
         return f"{path} is locked by another program; try again, or see who holds it with `wk doctor`"
     if "not a database" in text or "malformed" in text or "corrupt" in text:
         return f"{path} is damaged or no SQLite database ({text}); restore a backup, or choose another file with --db"
-    if "full" in text:
-        return f"{path}: the disk is full; free some space, then `wk resume last`"
+    if short_of := shortage(path, error):
+        return str(_exhausted(path, short_of))
     return f"{path}: {text}; run `wk doctor`, or choose another file with --db"

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode, encode
@@ -50,7 +49,7 @@ class Reads:
         try:
             return self.connection.execute(sql, parameters)
         except sqlite3.DatabaseError as error:
-            raise StoreUnusable(database.explain(self._path, error)) from error
+            raise database.unusable(self._path, error) from error
 
 
 def term_masks(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> list[tuple[str, int, int]]:

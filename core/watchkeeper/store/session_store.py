@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from watchkeeper.records.clock import Clock
-from watchkeeper.records.errors import LeaseLost, NotFound, StoreUnusable
+from watchkeeper.records.errors import LeaseLost, NotFound
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.lease import Lease
@@ -91,7 +91,7 @@ class SessionStore:
         try:
             return self._reader.execute(sql, parameters)
         except sqlite3.DatabaseError as error:
-            raise StoreUnusable(database.explain(self.path, error)) from error
+            raise database.unusable(self.path, error) from error
 
     def close(self) -> None:
         """Commit what is queued, then give the lease up."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
@@ -119,10 +120,16 @@ class Writer:
         self._files = identities(path)
         self._abandoned = False
         """The connection stays open to the end of the process: closing it would write an old log over what is there now."""
+        self._exhausted = False
+        """Room was waited for, and did not come."""
         self.commits = 0
         """Transactions committed so far."""
         self._thread = threading.Thread(target=self._run, name="watchkeeper-writer", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._connection.close()
+            raise
 
     def submit(self, batch: Callable[[Group], T]) -> Future[T]:
         """Queue a batch from any thread; the future resolves after its commit."""
@@ -194,7 +201,7 @@ class Writer:
     def _commit(self, items: list[_Item]) -> None:
         """Commit these batches, and what is queued by the time that the lock is had."""
         try:
-            outcomes = self._transact(items, gather=True)
+            outcomes = self._transact_with_retries(items)
         except BaseException as error:
             if database.is_busy(error):
                 self._gather(items)
@@ -209,6 +216,25 @@ class Writer:
                     except BaseException as single:
                         outcomes.append((None, single))
         _acknowledge(items, [(value, self._told(error)) for value, error in outcomes])
+
+    def _transact_with_retries(self, items: list[_Item]) -> list[tuple[Any, BaseException | None]]:
+        """`_transact`, repeated after a wait while the disk is full or memory is short.
+
+        Once the last wait was in vain, later transactions do not wait, until one of them succeeds.
+        """
+        for wait_seconds in () if self._exhausted else host_faults.RETRY_SECONDS:
+            try:
+                return self._transact(items, gather=True)
+            except Exception as error:
+                if database.shortage(self.path, error) is None:
+                    raise
+            with contextlib.suppress(sqlite3.Error):  # the log begins anew, in room that it already has
+                self._connection.execute("PRAGMA wal_checkpoint(RESTART)")
+            time.sleep(wait_seconds)
+        self._exhausted = True
+        outcomes = self._transact(items, gather=True)
+        self._exhausted = False
+        return outcomes
 
     def _transact(self, items: list[_Item], *, gather: bool = False) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
@@ -268,7 +294,7 @@ class Writer:
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-            told = StoreUnusable(database.explain(self.path, error))
+            told = database.unusable(self.path, error)
             told.__cause__ = error
             return told
         return error

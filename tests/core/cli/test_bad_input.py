@@ -85,7 +85,7 @@ def test_a_prefix_is_enough_unless_it_is_ambiguous(wk: Wk, demo: Path) -> None:
     connection = sqlite3.connect(demo)
     ((session,),) = connection.execute("SELECT id FROM sessions").fetchall()
     connection.execute("CREATE TEMP TABLE other AS SELECT * FROM sessions")
-    connection.execute("UPDATE other SET id = ?", (session[:3] + "00000",))
+    connection.execute("UPDATE other SET ordinal = NULL, id = ?", (session[:3] + "00000",))
     connection.execute("INSERT INTO sessions SELECT * FROM other")
     connection.commit()
     connection.close()

@@ -13,6 +13,7 @@ from typing import Any
 
 from watchkeeper.agents.tools.processes import kill_group, kill_tree
 from watchkeeper.agents.tools.surroundings import worker_environment
+from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
 
 START_SECONDS = 60.0
 LARGEST_LINE = 16 * 1024 * 1024
@@ -49,6 +50,7 @@ class Child:
 
         Raises:
             ChildFailed: it did not become ready.
+            HostFault: it did not, because the machine ran out of something.
         """
         try:
             return await cls._start(config, environ, agent_id)
@@ -61,7 +63,7 @@ class Child:
         # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the worker imports.
         command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await _spawn(
                 *command,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -69,14 +71,16 @@ class Child:
                 cwd="/",
                 env=worker_environment(environ, agent_id),
                 start_new_session=True,
-                limit=LARGEST_LINE,
             )
-        except OSError as error:
-            raise ChildFailed(f"a tool worker could not be started: {error.strerror or error}") from error
+        except (OSError, RuntimeError, MemoryError) as error:
+            fault = host_fault(error)
+            if fault is not None:
+                raise fault from error
+            raise ChildFailed(f"a tool worker could not be started: {getattr(error, 'strerror', None) or error}") from error
         child = cls(process)
         try:
             async with asyncio.timeout(START_SECONDS):
-                await child._send(config)
+                await child._configure(config)
                 await child._await_ready()
         except (TimeoutError, OSError, ChildFailed) as error:
             await child.kill()
@@ -101,6 +105,7 @@ class Child:
 
         Raises:
             ChildFailed: no answer will come.
+            HostFault: the machine ran out of something; `began` says whether the call may have had an effect.
         """
         if not self.alive:
             raise ChildFailed(self._failure or "the tool worker has ended")
@@ -110,9 +115,10 @@ class Child:
         self._pending[number] = answer
         try:
             await self._send({**request, "id": number})
-            return await answer
+            answered = await answer
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise ChildFailed("the tool worker died") from error
+            # A request whose last byte, its line's end, could not be written was not read either.
+            raise await self._why_not_written() or ChildFailed("the tool worker died") from error
         except asyncio.CancelledError:
             self._abandoned.add(number)
             if self.alive and self._process.stdin is not None:
@@ -120,6 +126,9 @@ class Child:
             raise
         finally:
             self._pending.pop(number, None)
+        if (fault := from_record(answered.get("host_fault"))) is not None:
+            raise fault
+        return answered
 
     async def kill(self) -> None:
         """End it, and everything that it started. May be called at any time, and again."""
@@ -147,6 +156,14 @@ class Child:
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         await self._process.stdin.drain()
 
+    async def _configure(self, config: Mapping[str, Any]) -> None:
+        try:
+            await self._send(config)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            if fault := await self._why_not_written():
+                raise fault from error
+            # Else it ended before it could read, and its last words say why.
+
     async def _await_ready(self) -> None:
         assert self._process.stdout is not None
         assert self._process.stderr is not None
@@ -154,7 +171,20 @@ class Child:
         if line.strip() == b'{"ready": true}':
             return
         said = (await self._process.stderr.read(20_000)).decode("utf-8", "replace").strip().splitlines()
-        raise ChildFailed(said[-1][:300] if said else "it ended at once")
+        last = said[-1] if said else "it ended at once"
+        if (fault := _told_fault(last)) is not None:
+            raise fault
+        raise ChildFailed(last[:300])
+
+    async def _why_not_written(self) -> HostFault | None:
+        """The shortage that closed the worker's standard input, if it was one."""
+        assert self._process.stdin is not None
+        try:
+            async with asyncio.timeout(1):
+                await self._process.stdin.wait_closed()
+        except Exception as error:
+            return host_fault(error)
+        return None
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -204,6 +234,37 @@ class Child:
         for waiting in self._pending.values():
             if not waiting.done():
                 waiting.set_exception(ChildFailed(self._failure))
+
+
+class _Spawned(asyncio.subprocess.SubprocessStreamProtocol):
+    """A process's pipes; one that was started, and could then not be watched, is killed."""
+
+    given_up = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.given_up:
+            transport.close()
+
+
+async def _spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
+    """As `asyncio.create_subprocess_exec`, which leaves a process running where no thread can be started to wait for it."""
+    loop = asyncio.get_running_loop()
+    spawned = _Spawned(limit=LARGEST_LINE, loop=loop)
+    try:
+        transport, _ = await loop.subprocess_exec(lambda: spawned, *command, **options)
+    except BaseException:
+        spawned.given_up = True
+        raise
+    return asyncio.subprocess.Process(transport, spawned, loop)
+
+
+def _told_fault(line: str) -> HostFault | None:
+    """The shortage that a worker's last words tell of: by itself, or by the interpreter that could not load it."""
+    with suppress(ValueError):
+        return from_record(json.loads(line))
+    shortage = shortage_in(line)
+    return HostFault(message_of(shortage), shortage) if shortage is not None else None
 
 
 def _how(code: int) -> str:

@@ -83,5 +83,10 @@ class OutsideTool(Tool, Protocol):
     """Runs outside the database: in a worker process, or over MCP."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Do it. Errors that the model can mend come back as results with `is_error`; cancelling stops the work."""
+        """Do it. Errors that the model can mend come back as results with `is_error`; cancelling stops the work.
+
+        Raises:
+            HostFault: the machine ran out of something. An `OSError` or `MemoryError` that says so counts as one which
+                came before any effect.
+        """
         ...

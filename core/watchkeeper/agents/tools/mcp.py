@@ -24,6 +24,7 @@ from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
 from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.host_faults import HostFault
 from watchkeeper.records.model import ToolSpec
 
 LIST_TOOLS = "\0list"
@@ -271,7 +272,7 @@ class McpServers:
                 return None
             try:
                 listing = await link.list_tools()
-            except ChildFailed as failure:
+            except (ChildFailed, HostFault) as failure:
                 return str(failure)
             for one in listing:
                 self._add(link, one)

@@ -14,6 +14,8 @@ import sys
 import time
 from contextlib import suppress
 
+from watchkeeper.records.host_faults import host_fault
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_ROUNDS = 50
@@ -105,7 +107,9 @@ def kill_marked(variable: str, value: str) -> int:
 def _all_processes() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise  # what runs is not known: that must not be taken for nothing
         return []
 
 
@@ -114,7 +118,9 @@ def _environment_of(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as environ:
             return environ.read().split(b"\0")
-    except OSError:
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise
         return []
 
 

@@ -3,7 +3,10 @@
 It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
 `{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error", "broken"}` on
 standard output. Both are moved to descriptors that no child inherits, so that a tool that prints cannot corrupt the
-protocol. When standard input ends, because the host is gone, it kills all that it started, and exits.
+protocol. Where the machine ran out of something, an answer also has `host_fault` (`records.host_faults.as_record`), and the last
+line on standard error of a worker that cannot start is such a record.
+
+When standard input ends, because the host is gone, it kills all that it started, and exits.
 
 Only what the mode needs is imported: `list_folder` works without the SDKs.
 """
@@ -12,11 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import mmap
 import os
 import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO, NoReturn
 
@@ -24,6 +29,7 @@ from watchkeeper.agents.tools.broken import Broken
 from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
 from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, end_descendants, kill_descendants
 from watchkeeper.agents.tools.surroundings import AGENT_VARIABLE, hide_worker_variables
+from watchkeeper.records.host_faults import RETRY_SECONDS, HostFault, as_record, host_fault
 
 Answer = tuple[Any, bool]
 """Content, and whether it is an error."""
@@ -32,6 +38,7 @@ Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 LEAVE_SECONDS = 2.0
 """How long a worker whose server has gone waits for the calls under way to notice, and for its answers to be read."""
 GRACE_SECONDS = 1.0
+LITTLE_MEMORY_BYTES = 16 << 20
 MOST_MEMORY_BYTES = 2 << 30
 """Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead machine."""
 
@@ -51,7 +58,12 @@ def main() -> None:
     config = json.loads(lines.readline())
     # A search may hold the interpreter for minutes; such a worker has no children to see off, and may die at once.
     die_with_parent(parent, signal.SIGKILL if config["mode"] == "files" else signal.SIGTERM)
-    asyncio.run(_serve(config, lines, out, null))
+    try:
+        with asyncio.Runner() as runner:
+            runner.get_loop()
+            runner.run(_serve(config, lines, out, null))
+    except (OSError, MemoryError) as error:
+        _fail_to_start(error)
 
 
 async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -> None:
@@ -59,9 +71,8 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
     try:
         handler, concurrent = await _handler(config, closed)
     except Exception as error:
-        # The host reads this line. Ending here and now, since unwinding a connection that never was can take for ever.
-        print(_one_line(error), file=sys.stderr, flush=True)
-        _end(1)
+        # Ending here and now, since unwinding a connection that never was can take for ever.
+        _fail_to_start(error)
     loop = asyncio.get_running_loop()
     requests: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     replies: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -75,7 +86,7 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
     def write() -> None:
         while data := memoryview(replies.get()):
             while data:
-                data = data[os.write(out, data) :]
+                data = data[_write(out, data) :]
 
     async def answer(request: dict[str, Any]) -> None:
         replies.put(await _answer(handler, request))
@@ -88,9 +99,12 @@ async def _serve(config: dict[str, Any], lines: BinaryIO, out: int, null: int) -
         await asyncio.to_thread(writer.join, LEAVE_SECONDS)
         _end()
 
-    threading.Thread(target=read, daemon=True).start()
     writer = threading.Thread(target=write, daemon=True)
-    writer.start()
+    try:
+        threading.Thread(target=read, daemon=True).start()
+        writer.start()
+    except RuntimeError as error:
+        _fail_to_start(error)
     os.dup2(null, 2)
     running: dict[int, asyncio.Task[None]] = {}
     leaving = asyncio.create_task(leave())
@@ -113,19 +127,24 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
     if isinstance(agent := request.get("agent"), str):
         os.environ[AGENT_VARIABLE] = agent
     broken = False
+    fault: HostFault | None = None
     try:
         content, is_error = await handler(request)
     except Broken as error:
         content, is_error, broken = f"{request.get('tool')}: {error}", True, True
     except asyncio.CancelledError:
         content, is_error = "cancelled", True
-    except MemoryError:
+    except MemoryError as error:
+        fault = host_fault(error) if _memory_is_short() else None
         content, is_error = f"{request.get('tool')}: this needs more memory than a tool may use; ask for less", True
     except Exception as error:
         # A fault of the tool is the model's to read; the worker itself goes on.
+        fault = host_fault(error)
         content, is_error = f"{request.get('tool')}: {type(error).__name__}: {error}", True
     content = shorten_content(content, WORKER_CHARACTERS)
     answer = {"id": request["id"], "content": content, "is_error": is_error, "broken": broken}
+    if fault is not None:
+        answer["host_fault"] = as_record(fault)
     return json.dumps(answer).encode() + b"\n"
 
 
@@ -161,6 +180,34 @@ def _limit_memory() -> None:
     except (ValueError, OSError):
         # A system without that limit, or with a lower one: the worker then relies on its own caps.
         return
+
+
+def _memory_is_short() -> bool:
+    """Whether the machine has none even for little, so that a call which asked for too much is not the reason."""
+    try:
+        mmap.mmap(-1, LITTLE_MEMORY_BYTES).close()
+    except (OSError, MemoryError):
+        return True
+    return False
+
+
+def _write(out: int, data: memoryview) -> int:
+    """Write to the host, also where the machine is short of something for a moment; ends the worker where it is for longer."""
+    for wait_seconds in (*RETRY_SECONDS, None):
+        try:
+            return os.write(out, data)
+        except OSError as error:
+            if wait_seconds is None or host_fault(error) is None:
+                break
+        time.sleep(wait_seconds)
+    return _end(1)
+
+
+def _fail_to_start(error: BaseException) -> NoReturn:
+    """End, with a last line for the host that says why."""
+    fault = host_fault(error)
+    print(_one_line(error) if fault is None else json.dumps(as_record(fault)), file=sys.stderr, flush=True)
+    _end(1)
 
 
 def _one_line(error: BaseException) -> str:

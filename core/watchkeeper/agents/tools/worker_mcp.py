@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from watchkeeper._version import __version__
 from watchkeeper.agents.tools.broken import Broken
 from watchkeeper.agents.tools.output import IMAGE_TYPES, MOST_BLOCKS, MOST_IMAGE_BASE64
+from watchkeeper.records.host_faults import raising_host_faults
 
 LIST_TOOLS = "\0list"
 """The name of the request for the server's tools; no tool has it."""
@@ -70,16 +71,20 @@ class McpConnection:
         """
         assert self._client is not None
         try:
-            if request["tool"] == LIST_TOOLS:
-                return json.dumps(await self._list(self._client)), False
-            seconds = float(request["timeout_seconds"])
-            result = await self._client.call_tool(request["tool"], request["arguments"], read_timeout_seconds=seconds)
+            with raising_host_faults(began=True):
+                return await self._answer(self._client, request)
         except MCPError as error:
             if error.code in _LOST or self._closed.is_set():
                 raise Broken(f"the MCP server did not answer: {error.message}") from error
             return f"the MCP server refused: {error.message}", True
         except (OSError, TimeoutError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
             raise Broken(f"the MCP server is gone: {type(error).__name__}") from error
+
+    async def _answer(self, client: Client, request: dict[str, Any]) -> tuple[Any, bool]:
+        if request["tool"] == LIST_TOOLS:
+            return json.dumps(await self._list(client)), False
+        seconds = float(request["timeout_seconds"])
+        result = await client.call_tool(request["tool"], request["arguments"], read_timeout_seconds=seconds)
         return content_of(result), result.is_error
 
     def _transport(self) -> AbstractAsyncContextManager[Any]:

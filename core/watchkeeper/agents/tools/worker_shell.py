@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents.tools.output import after_word
 from watchkeeper.agents.tools.processes import kill_descendants
+from watchkeeper.records.host_faults import HostFault, raising_host_faults
 
 if TYPE_CHECKING:
     from anthropic.lib.tools.agent_toolset import BashSession
@@ -47,7 +48,12 @@ class Shell:
             from anthropic.lib.tools.agent_toolset import BashSession
 
             self._session = await BashSession.start(self._workspace, env=dict(os.environ))
-        output, code = await self._session.exec(command, timeout=NEVER)
+        try:
+            with raising_host_faults(began=True):
+                output, code = await self._session.exec(command, timeout=NEVER)
+        except HostFault:
+            await self._close()  # what the command still says would be taken for the next one's
+            raise
         output = output.removeprefix("\n")
         if output.startswith(TRUNCATED):
             # What is left may begin in the middle of a key, which nobody would know for one.

@@ -16,6 +16,7 @@ from typing import Any
 from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
+from watchkeeper.records.host_faults import HostFault
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 SHELL_RESTARTED = "[your shell was restarted: its folder, variables and background jobs are gone]\n"
@@ -68,7 +69,11 @@ class WorkerPool:
         return self._timeout
 
     async def run_file_tool(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Run a file tool in any free worker. Never raises for what a tool does."""
+        """Run a file tool in any free worker. Never raises for what a tool does.
+
+        Raises:
+            HostFault: the machine ran out of something.
+        """
         async with self._free:
             try:
                 child = await self._file_worker()
@@ -86,7 +91,11 @@ class WorkerPool:
             return result
 
     async def run_shell(self, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float) -> ToolResult:
-        """Run a command in the agent's own shell. Never raises for what a command does."""
+        """Run a command in the agent's own shell. Never raises for what a command does.
+
+        Raises:
+            HostFault: the machine ran out of something before the command began, or while its output was read.
+        """
         shell = self._shells.setdefault(context.agent_id, _Shell())
         self._shells.move_to_end(context.agent_id)
         async with shell.turn:
@@ -164,7 +173,15 @@ class WorkerPool:
     async def _start(self, mode: str, agent_id: str) -> Child:
         if self._closed:
             raise ChildFailed("the tool workers are closed")
-        child = await Child.start({"mode": mode, "workspace": str(self._workspace)}, self._environ, agent_id)
+        config = {"mode": mode, "workspace": str(self._workspace)}
+        try:
+            child = await Child.start(config, self._environ, agent_id)
+        except HostFault:
+            if not self._idle:
+                raise
+            idle, self._idle = self._idle, []
+            await asyncio.gather(*(one.kill() for one in idle))  # what they hold may be enough
+            child = await Child.start(config, self._environ, agent_id)
         if self._closed:
             await child.kill()
             raise ChildFailed("the tool workers are closed")

@@ -162,6 +162,8 @@ class Moment:
         call = self.calls.setdefault(call_id, CallMoment("pending"))
         if verb == "started":
             call.status, call.runs, call.started_at = "running", call.runs + 1, at
+        elif verb == "pending":
+            call.status, call.started_at = verb, None
         else:
             call.status = verb
 

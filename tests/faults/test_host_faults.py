@@ -1,0 +1,334 @@
+"""What the machine runs out of is never a tool's result: the call stays pending, is tried again, and the session pauses."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.conftest import Run
+from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
+
+from watchkeeper.agents.tools.child import Child
+from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.records import host_faults
+from watchkeeper.records.host_faults import HostFault, Shortage, StoreExhausted, host_fault
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.host import HostResult
+from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.store import database
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_faults, "RETRY_SECONDS", (0.01, 0.02, 0.03))
+
+
+# --- what is one ----------------------------------------------------------------------------------------------------
+
+
+def _wrapped(error: BaseException) -> BaseException:
+    try:
+        try:
+            raise error
+        except BaseException as cause:
+            raise ExceptionGroup("all attempts failed", [ConnectionError("one")]) from cause
+    except ExceptionGroup as group:
+        return group
+
+
+@pytest.mark.parametrize(
+    ("error", "shortage"),
+    [
+        (OSError(errno.EMFILE, "x"), Shortage.OPEN_FILES),
+        (OSError(errno.ENFILE, "x"), Shortage.OPEN_FILES),
+        (OSError(errno.ENOMEM, "x"), Shortage.MEMORY),
+        (MemoryError(), Shortage.MEMORY),
+        (BlockingIOError(errno.EAGAIN, "x"), Shortage.PROCESSES),
+        (RuntimeError("can't start new thread"), Shortage.THREADS),
+        (OSError(errno.ENOSPC, "x"), Shortage.DISK),
+        (OSError(errno.EDQUOT, "x"), Shortage.QUOTA),
+        (OSError(errno.EFBIG, "x"), Shortage.FILE_SIZE),
+        (ImportError(f"x.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"), Shortage.OPEN_FILES),
+        (_wrapped(OSError(errno.EMFILE, "x")), Shortage.OPEN_FILES),
+        (_wrapped(BlockingIOError(errno.EAGAIN, "a socket had nothing to read")), None),
+        (OSError(errno.ENOENT, "x"), None),
+        (PermissionError(errno.EACCES, "x"), None),
+        (RuntimeError("x"), None),
+        (ImportError("no module"), None),
+    ],
+)
+def test_the_machines_shortages_are_told_from_other_faults(error: BaseException, shortage: Shortage | None) -> None:
+    found = host_fault(error)
+    assert (found.shortage if found else None) == shortage
+    if found is not None:
+        assert len(str(found).splitlines()) == 1
+
+
+# --- a tool's call ----------------------------------------------------------------------------------------------------
+
+
+class Shell(PlannedRun):
+    """One coder, which runs `echo` into a ledger and reports what it was told."""
+
+    def __init__(self, ledger: Path) -> None:
+        super().__init__([task("one", role="coder")], self.act)
+        self._ledger = ledger
+
+    def act(self, name: str, request: Any) -> Any:
+        if turns(request) == 0:
+            return [call("bash", {"command": f"echo had >> {self._ledger}"})]
+        return [said(f"told: {last_results(request)[0]['content']}")]
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    return Runtime(tmp_path / "w.db", model=ScriptedModel(Shell(tmp_path / "ledger")))
+
+
+def _start(runtime: Runtime, workspace: Path) -> str:
+    return runtime.start("goal", workspace=workspace, settings=SessionSettings(allow=("bash",)))
+
+
+async def _drive(runtime: Runtime, session: str) -> HostResult:
+    return await asyncio.wait_for(runtime.run(session), 60)
+
+
+def _query(path: Path, sql: str) -> list[Any]:
+    with closing(database.open_readonly(path)) as connection:
+        return [tuple(row) for row in connection.execute(sql).fetchall()]
+
+
+def _failing(monkeypatch: pytest.MonkeyPatch, times: int, error: Callable[[], Exception]) -> list[int]:
+    """Let the start of a process fail so many times; returns a list that grows with each."""
+    failed: list[int] = []
+    real = subprocess.Popen.__init__
+
+    def start(self: Any, *arguments: Any, **options: Any) -> None:
+        if len(failed) < times:
+            failed.append(1)
+            self.returncode = 0
+            raise error()
+        real(self, *arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", start)
+    return failed
+
+
+@pytest.mark.usefixtures("short_waits")
+async def test_a_worker_that_cannot_be_started_for_a_moment_costs_nothing(
+    runtime: Runtime, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = _failing(monkeypatch, 2, lambda: BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+    result = await _drive(runtime, _start(runtime, workspace))
+    assert (result.exit_code, len(failed)) == (0, 2)
+    assert (tmp_path / "ledger").read_text() == "had\n"
+    assert _query(runtime.path, "SELECT status, is_error FROM tool_calls WHERE name = 'bash'") == [("done", 0)]
+    kinds = [row[0] for row in _query(runtime.path, "SELECT kind FROM events WHERE kind LIKE 'tool.%' AND data LIKE '%bash%'")]
+    assert kinds == ["tool.started", "tool.pending", "tool.started", "tool.pending", "tool.started", "tool.done"]
+
+
+@pytest.mark.usefixtures("short_waits")
+async def test_a_lasting_shortage_pauses_the_session_with_its_call_pending_and_a_resume_ends_it(
+    runtime: Runtime, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = _start(runtime, workspace)
+    with monkeypatch.context() as short:
+        _failing(short, 1_000, lambda: OSError(errno.EMFILE, "Too many open files"))
+        result = await _drive(runtime, session)
+    assert (result.status, result.exit_code, result.short_of) == ("paused", 5, Shortage.OPEN_FILES)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert result.reason is not None
+    assert f"too many open files (limit {limit:,}); raise it with `ulimit -n" in result.reason
+    assert result.reason.endswith(f"then `wk resume {session}`")
+    assert _query(runtime.path, "SELECT status, started_at, result FROM tool_calls WHERE name = 'bash'") == [
+        ("pending", None, None)
+    ]
+    assert not (tmp_path / "ledger").exists()
+    assert (await _drive(runtime, session)).exit_code == 0
+    assert (tmp_path / "ledger").read_text() == "had\n"
+    assert _query(runtime.path, "SELECT kind FROM events WHERE kind IN ('tool.error', 'tool.unknown', 'task.failed')") == []
+
+
+@pytest.mark.usefixtures("short_waits")
+async def test_a_pause_while_a_call_waits_for_room_comes_at_once_and_leaves_it_pending(
+    runtime: Runtime, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_faults, "RETRY_SECONDS", (50.0, 50.0))
+    session = _start(runtime, workspace)
+    with monkeypatch.context() as short:
+        failed = _failing(short, 1_000, lambda: OSError(errno.ENOMEM, "Cannot allocate memory"))
+        running = asyncio.create_task(_drive(runtime, session))
+        while not failed or _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") != [("pending",)]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        runtime.hosts[session].pause_all("enough")
+        result = await asyncio.wait_for(running, 10)
+    assert (result.exit_code, result.reason) == (5, "enough")
+    assert (await _drive(runtime, session)).exit_code == 0
+
+
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("began", [False, True])
+async def test_a_call_that_may_have_begun_is_unknown_and_one_that_did_not_runs_again(
+    runtime: Runtime, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began: bool
+) -> None:
+    real, failed = Child.call, []
+
+    async def failing(self: Child, request: Any) -> Any:
+        if request["tool"] == "bash" and not failed:
+            failed.append(1)
+            if began:
+                await real(self, request)
+            raise HostFault("the machine is out of memory", Shortage.MEMORY, began=began)
+        return await real(self, request)
+
+    monkeypatch.setattr(Child, "call", failing)
+    assert (await _drive(runtime, _start(runtime, workspace))).exit_code == 0
+    assert (tmp_path / "ledger").read_text() == "had\n"
+    assert _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") == [("unknown" if began else "done",)]
+    told = _query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%told:%'")[0][0]
+    assert ("outcome unknown" in told) == began
+
+
+# --- a worker that meets it ------------------------------------------------------------------------------------------
+
+
+def _limit_workers(pool: WorkerPool, **limits: int) -> None:
+    """Lower limits of the workers that live, as their system would."""
+    for child in [*pool._idle, *(one.child for one in pool._shells.values() if one.child)]:
+        for name, value in limits.items():
+            number = getattr(resource, name)
+            resource.prlimit(child.pid, number, (value, resource.prlimit(child.pid, number)[1]))
+
+
+@pytest.mark.parametrize("tool", ["read", "grep", "glob", "list_folder", "write", "edit"])
+async def test_a_file_tool_without_descriptors_says_so_and_never_answers_with_less_than_there_is(
+    run: Run, pool: WorkerPool, workspace: Path, tool: str
+) -> None:
+    arguments: dict[str, Any] = {
+        "read": {"file_path": "hello.txt"},
+        "grep": {"pattern": "hello"},
+        "glob": {"pattern": "**/*.txt"},
+        "list_folder": {},
+        "write": {"file_path": "hello.txt", "content": "other\n"},
+        "edit": {"file_path": "hello.txt", "old_string": "hello", "new_string": "other"},
+    }[tool]
+    before = (await run(tool, **arguments)).content if tool not in ("write", "edit") else None
+    await run("write", file_path="hello.txt", content="hello\n")  # the SDK is loaded now
+    _limit_workers(pool, RLIMIT_NOFILE=0)
+    with pytest.raises(HostFault) as short:
+        await run(tool, **arguments)
+    assert (short.value.shortage, short.value.began) == (Shortage.OPEN_FILES, False)
+    assert (workspace / "hello.txt").read_text() == "hello\n"
+    _limit_workers(pool, RLIMIT_NOFILE=256)
+    result = await run(tool, **arguments)
+    assert not result.is_error
+    assert before is None or result.content == before
+
+
+@pytest.mark.parametrize("tool", ["write", "edit", "new"])
+async def test_a_full_disk_is_the_hosts_and_costs_nothing_of_what_a_file_held(
+    run: Run, pool: WorkerPool, workspace: Path, tool: str
+) -> None:
+    """The limit of a file's size stands for the end of the disk: it lets a part be written, too."""
+    held = "".join(f"line {number}\n" for number in range(100))
+    await run("write", file_path="held.txt", content=held)
+    longer = held.replace("line", "line" * 10)
+    arguments = {
+        "write": {"file_path": "held.txt", "content": longer},
+        "edit": {"file_path": "held.txt", "old_string": "line 99", "new_string": longer},
+        "new": {"file_path": "new.txt", "content": longer},
+    }[tool]
+    _limit_workers(pool, RLIMIT_FSIZE=2_000)
+    with pytest.raises(HostFault) as full:
+        await run(tool if tool != "new" else "write", **arguments)
+    assert (full.value.shortage, full.value.began) == (Shortage.FILE_SIZE, False)
+    assert (workspace / "held.txt").read_text() == held
+    assert not (workspace / "new.txt").exists()
+
+
+async def test_a_shell_that_cannot_be_started_never_began(run: Run, pool: WorkerPool, workspace: Path) -> None:
+    await run("bash", command="true")
+    await run("bash", restart=True)
+    _limit_workers(pool, RLIMIT_NOFILE=6)
+    with pytest.raises(HostFault) as short:
+        await run("bash", command="touch made")
+    assert not short.value.began
+    assert not (workspace / "made").exists()
+    _limit_workers(pool, RLIMIT_NOFILE=256)
+    assert not (await run("bash", command="touch made")).is_error
+
+
+async def test_what_a_models_own_command_says_of_a_shortage_stays_its_result(run: Run) -> None:
+    result = await run("bash", command="echo 'No space left on device' >&2; echo '{\"shortage\": \"disk\"}'; exit 1")
+    assert result.is_error
+    assert "No space left on device" in str(result.content)
+    limited = await run("bash", command="ulimit -n 3; cat hello.txt")
+    assert limited.is_error
+    assert "Error 24" in str(limited.content)
+
+
+async def test_a_worker_that_cannot_load_says_what_is_short(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = resource.getrlimit(resource.RLIMIT_NOFILE)
+    pool = WorkerPool(1, workspace, os.environ)
+    spawn = asyncio.base_events.BaseEventLoop.subprocess_exec
+
+    async def limited(self: Any, factory: Any, *command: Any, **options: Any) -> Any:
+        return await spawn(
+            self, factory, *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, real[1])), **options
+        )
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "subprocess_exec", limited)
+    try:
+        with pytest.raises(HostFault) as short:
+            await pool._start("shell", "agent")
+        assert short.value.shortage is Shortage.OPEN_FILES
+    finally:
+        await pool.aclose()
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def _wk(path: Path, *arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
+    def lower() -> None:
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+    return subprocess.run(
+        [sys.executable, "-m", "watchkeeper", *arguments, "--headless", "--db", str(path)],
+        capture_output=True, text=True, check=False, timeout=60, preexec_fn=lower,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("limit", [18, 24, 32])
+def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_has_enough(
+    tmp_path: Path, workspace: Path, limit: int
+) -> None:
+    path = tmp_path / "w.db"
+    paused = _wk(path, "demo", "--speed", "max", "--workspace", str(workspace), limit=limit)
+    assert paused.returncode == 5, paused.stderr
+    lines = paused.stderr.splitlines()
+    assert len(lines) == 1, paused.stderr
+    assert f"too many open files (limit {limit}); raise it with `ulimit -n 1024`, then `wk resume " in lines[0]
+    assert _query(path, "SELECT status FROM sessions") == [("paused",)]
+    assert _query(path, "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')") == []
+    resumed = _wk(path, "resume", "last")
+    assert (resumed.returncode, resumed.stderr) == (0, "")
+    assert _query(path, "SELECT status FROM sessions") == [("done",)]
+
+
+def test_a_store_that_is_exhausted_is_unusable_and_the_hosts() -> None:
+    fault = StoreExhausted("w.db: the disk is full", Shortage.DISK)
+    assert (fault.exit_code, host_fault(fault)) == (2, fault)
