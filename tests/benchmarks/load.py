@@ -29,6 +29,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, call, inbox_of, role_of, said, task
 
 from watchkeeper.records.memory import Message
@@ -89,10 +90,12 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool, with_dash
     sys.setswitchinterval(SWITCH_SECONDS)  # as a host does
     warm = Runtime(folder / "warm.db", model=ScriptedModel(PlannedRun([task("one")])))
     settings = SessionSettings(approval_timeout_seconds=0.0)
-    asyncio.run(warm.run(warm.start("warm", workspace=folder, settings=settings)))
+    asyncio.run(warm.run(warm.start("warm", workspace=workspace_in(folder), settings=settings)))
     path = folder / "load.db"
     runtime = Runtime(path, model=model)
-    session = runtime.start("load", workspace=folder, settings=SessionSettings(approval_timeout_seconds=0.0, max_parallel=count))
+    session = runtime.start(
+        "load", workspace=workspace_in(folder), settings=SessionSettings(approval_timeout_seconds=0.0, max_parallel=count)
+    )
     viewer = subprocess.Popen([sys.executable, "-c", VIEWER, str(path), session, "hold" if hold else "read"])
     dashboard = Dashboard(path, session) if with_dashboard else None
     gauge, began = Gauge(path), time.monotonic()
@@ -208,7 +211,7 @@ def long_session(folder: Path, count: int) -> dict[str, Any]:
     answers: list[Any] = [ModelError("no credit", kind=ErrorKind.PAUSE), [call("finish_session", {"summary": "over"})]]
     model = ScriptedModel(lambda request: answers[0])
     runtime = Runtime(path, model=model)
-    session = runtime.start("long", workspace=folder, settings=SessionSettings(approval_timeout_seconds=0.0))
+    session = runtime.start("long", workspace=workspace_in(folder), settings=SessionSettings(approval_timeout_seconds=0.0))
     asyncio.run(runtime.run(session))
     fill(path, session, count)
     size = path.stat().st_size >> 20

@@ -18,6 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.support.places import workspace_in
+
 from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.memory import Message
 from watchkeeper.records.model import Cost, PriceStatus, Usage
@@ -40,7 +42,7 @@ FREE = Cost(0.001, PriceStatus.EXACT)
 
 def open_session(folder: Path, names: list[str]) -> SessionStore:
     path = folder / "ours.db"
-    session_id = create_session(path, NewSession("bench", folder, "test/model"))
+    session_id = create_session(path, NewSession("bench", workspace_in(folder), "test/model"))
     store = SessionStore.claim(path, session_id, SystemClock(), pid=os.getpid(), host_name="bench")
 
     def make(tx: Transaction) -> None:

@@ -221,6 +221,7 @@ def test_the_session_example_of_the_readme_runs_to_its_end(
     monkeypatch.setattr(model, "LONGEST_REPLY_SECONDS", 0.0)
     monkeypatch.setattr(model, "FIRST_TOKEN_SECONDS", 0.0)
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WATCHKEEPER_DB", str(tmp_path / "data" / "watchkeeper.db"))
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "hello.py").write_text("print('hello')\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path / "work")

@@ -82,3 +82,18 @@ def test_what_another_process_has_written_since_is_not_harmed(tmp_path: Path, su
     found = told(path)
     assert 20 not in found
     assert found >= set(range(100, 130))
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_nothing_is_written_while_a_file_has_a_second_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / "w.db"
+    writer = Writer(path)
+    writer.submit(insert(0)).result()
+    other = tmp_path / f"other{suffix}"
+    other.hardlink_to(Path(f"{path}{suffix}"))
+    with pytest.raises(StoreUnusable, match="2 names"):
+        writer.submit(insert(1)).result()
+    other.unlink()
+    writer.submit(insert(2)).result()
+    writer.close()
+    assert told(path) == {0, 2}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.faults.soak import soak_for
+from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
 
 from watchkeeper.runtime import heartbeat
@@ -37,7 +38,9 @@ async def test_a_reader_that_never_ends_its_read_is_told_of(tmp_path: Path, monk
 
     tasks = [task(f"t{number}") | {"instructions": f"{number} {words}"} for number in range(12)]
     runtime = Runtime(tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun(tasks, work), context_window=100_000))
-    session = runtime.start("wal", workspace=tmp_path, settings=SessionSettings(max_parallel=12, approval_timeout_seconds=0.0))
+    session = runtime.start(
+        "wal", workspace=workspace_in(tmp_path), settings=SessionSettings(max_parallel=12, approval_timeout_seconds=0.0)
+    )
     with closing(database.open_readonly(runtime.path)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM events").fetchone()

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.places import workspace_in
 
 from watchkeeper.runtime.starting import NewSession, create_session
 from watchkeeper_tui.reader import Reader
@@ -30,7 +31,7 @@ def elsewhere(path: Path, session: str, title: str) -> None:
 @pytest.mark.parametrize("suffixes", [["-shm"], ["-wal", "-shm"]], ids=["index of the log", "both"])
 def test_what_is_written_after_a_file_was_removed_is_shown(tmp_path: Path, suffixes: list[str]) -> None:
     path = tmp_path / "w.db"
-    session = create_session(path, NewSession("goal", tmp_path, "offline/surveyor"))
+    session = create_session(path, NewSession("goal", workspace_in(tmp_path), "offline/surveyor"))
     shown: list[Snapshot] = []
     seen = threading.Event()
 

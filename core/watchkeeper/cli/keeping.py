@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -233,21 +234,29 @@ def prune(
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--overwrite", is_flag=True, help="Take the place of PATH if it exists.")
+@click.option("--move", is_flag=True, help="Move the database to PATH instead; no run or dashboard may use it.")
 @db_option
 @json_option
-def backup(path: Path, overwrite: bool, db: Path | None, as_json: bool) -> int:
+def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bool) -> int:
     """Copy the whole database to PATH, consistent while hosts write, and check the copy.
 
     To go back to it: use it with --db. Or end all hosts and dashboards, and put it in the place of the database; what
     is left there of the -wal and -shm beside the old one must go first, for it would be taken for a part of the copy.
     """
     refuse_agents()
+    if move and overwrite:
+        raise BadInput("--move never overwrites a file; choose a new name, and leave out --overwrite")
     opened = Opened(db)
-    done = library.backup(opened.path, path, overwrite=overwrite)
+    if move:
+        opened.connection.close()
+        done = library.move(opened.path, path)
+    else:
+        done = library.backup(opened.path, path, overwrite=overwrite)
     _tell(
         as_json,
         {"path": str(done.path), "bytes": done.bytes, "sessions": done.sessions, "seconds": round(done.seconds, 3)},
-        f"{clean(done.path)}: {_count(done.sessions, 'session')}, {size(done.bytes)}, checked, in {done.seconds:.1f} s",
+        f"{clean(done.path)}: {_count(done.sessions, 'session')}, {size(done.bytes)}, checked, in {done.seconds:.1f} s"
+        + (f"; {clean(opened.path)} is gone, use --db {shlex.quote(clean(done.path))} from now on" if move else ""),
     )
     return 0
 

@@ -201,7 +201,8 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
     config = load_config()
     ref = model or config.model
     workspace = (options["workspace"] or Path.cwd()).expanduser()
-    check_workspace(workspace)
+    path = (options["db"] or database.default_path()).expanduser().absolute()
+    check_workspace(workspace, path)
     as_json = bool(options["as_json"])
     headless = bool(options["headless"]) or as_json or not is_terminal()
     speed = options["speed"]
@@ -211,7 +212,6 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
         if options[f"budget_{kind}"] is not None
     }
     _check_model(ref, config, budgets)
-    path = (options["db"] or database.default_path()).expanduser().absolute()
     carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
         goal=goal if goal is not None else carried.goal if carried else "",

@@ -91,14 +91,16 @@ async def assemble(
     """
     row = store.one("SELECT workspace, settings FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
-    check_workspace(workspace)
+    check_workspace(workspace, store.path)
     config = config or load_config()
     roles = load_roles(workspace, config_folder())
     mark = mark_of(store.session_id, store.path)
     # What an earlier host's tools left running when it was killed ends before a model looks whether it had its effect.
     await asyncio.to_thread(kill_marked, SESSION_VARIABLE, mark)
     environ = os.environ | {SESSION_VARIABLE: mark}
-    pool = WorkerPool(settings.max_parallel, workspace, environ, timeout_seconds=config.tool_timeout_seconds)
+    pool = WorkerPool(
+        settings.max_parallel, workspace, environ, database_path=store.path, timeout_seconds=config.tool_timeout_seconds
+    )
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
     mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock)
     counter = default_counter()

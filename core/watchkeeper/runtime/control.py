@@ -18,6 +18,7 @@ from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import probe
+from watchkeeper.store.placement import refuse_inside
 from watchkeeper.store.transcripts import refuse_imported
 from watchkeeper.store.user_secrets import user_redactor
 
@@ -117,14 +118,17 @@ def start_host(
     `approval_timeout_seconds`: how long that host's questions wait; None: until somebody answers.
 
     Raises:
-        BadInput: another program ran the session, or called from a tool.
+        BadInput: another program ran the session, its workspace contains the database, or called from a tool.
     """
     refuse_agents()
     connection = database.open_readonly(database_path)
     try:
         refuse_imported(connection, session_id)
+        row = connection.execute("SELECT workspace FROM sessions WHERE id = ?", (session_id,)).fetchone()
     finally:
         connection.close()
+    if row is not None:
+        refuse_inside(database_path, Path(row[0]))
     if probe(database_path, session_id) is not None:
         return None
     command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]

@@ -22,13 +22,13 @@ from watchkeeper.store.user_secrets import user_redactor
 
 
 class Runtime:
-    """Starts and drives sessions in one database.
+    """Starts and drives sessions in one database: by default that of `wk`. It must not be in the workspace of a session.
 
     `model` stands in for every model reference of a session: any object with `ref`, `context_window` and `stream`
     (see `watchkeeper.records.model.Model`). Without one, references such as `anthropic/<model>` are resolved.
 
     ```python
-    runtime = Runtime("runs.db")
+    runtime = Runtime()
     session = runtime.start("Survey this folder", workspace=".", model="offline/surveyor")
     result = await runtime.run(session)
     ```
@@ -64,7 +64,7 @@ class Runtime:
         `from_session`: a session to carry on. Its planner is told that one's plan, facts and what it saw last.
 
         Raises:
-            BadInput: the workspace is no folder, or a budget makes no sense.
+            BadInput: the workspace is no folder or contains the database, or a budget makes no sense.
             NotFound: there is no session to carry on.
         """
         ref = model or (self._model.ref if self._model else "offline/surveyor")

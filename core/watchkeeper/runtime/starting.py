@@ -14,6 +14,7 @@ from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.placement import refuse_inside
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Group
@@ -69,10 +70,10 @@ def create_session(
     `prepare` writes more in the same transaction: what the session starts with (see `runtime.carrying`).
 
     Raises:
-        BadInput: the workspace is no folder, the goal is empty, or a budget cannot be kept.
+        BadInput: the workspace is no folder or contains the database, the goal is empty, or a budget cannot be kept.
         StoreUnusable: the database cannot be written.
     """
-    check_workspace(wanted.workspace)
+    check_workspace(wanted.workspace, database_path)
     if not wanted.goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     for kind, amount in wanted.budgets.items():
@@ -105,8 +106,8 @@ def create_session(
     return session_id
 
 
-def check_workspace(workspace: Path) -> None:
-    """Refuse a workspace that is no folder.
+def check_workspace(workspace: Path, database_path: Path) -> None:
+    """Refuse a workspace that is no folder, or that contains the session's database.
 
     Raises:
         BadInput: one line that says which.
@@ -115,6 +116,7 @@ def check_workspace(workspace: Path) -> None:
         if workspace.is_dir():
             with_names = next(iter(workspace.iterdir()), None)
             del with_names
+            refuse_inside(database_path, workspace)
             return
         exists = workspace.exists()
     except OSError as error:

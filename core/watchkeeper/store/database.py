@@ -18,6 +18,7 @@ from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.folders import make_private
+from watchkeeper.store.open_files import refuse_second_name
 from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NETWORK_FILE_SYSTEMS = frozenset(
@@ -40,6 +41,11 @@ def default_path() -> Path:
     chosen = os.environ.get("WATCHKEEPER_DB")
     if chosen:
         return Path(chosen).expanduser()
+    return user_data_place()
+
+
+def user_data_place() -> Path:
+    """`watchkeeper.db` in the user's data folder."""
     from platformdirs import user_data_path
 
     return user_data_path("watchkeeper", appauthor=False) / "watchkeeper.db"
@@ -99,7 +105,8 @@ def is_there(path: Path) -> bool:
     """Whether there is a file of that name.
 
     Raises:
-        StoreUnusable: that cannot be told, or what has the name is no file: SQLite would wait for ever at a named pipe.
+        StoreUnusable: that cannot be told, what has the name is no file (SQLite would wait for ever at a named pipe), or
+            the file has a second name.
     """
     try:
         mode = path.stat().st_mode
@@ -109,6 +116,7 @@ def is_there(path: Path) -> bool:
         raise _unusable(path, error) from error
     if not stat.S_ISREG(mode):
         raise StoreUnusable(f"{path} is no file that can hold a database; choose another with --db")
+    refuse_second_name(path)
     return True
 
 

@@ -25,7 +25,7 @@ from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
-from watchkeeper.store.open_files import identities, taken_away
+from watchkeeper.store.open_files import identities, refuse_second_name, taken_away
 
 T = TypeVar("T")
 
@@ -99,8 +99,8 @@ class _Item:
     loop: asyncio.AbstractEventLoop | None
 
 
-class _FileGone(StoreUnusable):
-    """A name of the database's files names another file than the one that is open, or none."""
+class _FilesChanged(StoreUnusable):
+    """A name of the database's files names another file than the one that is open, or none; or a file has a second name."""
 
 
 class Writer:
@@ -162,7 +162,8 @@ class Writer:
         self._thread.join()
         if self._abandoned:
             return
-        if not taken_away(self._files, identities(self.path)):
+        # A file with two names is left as it is: a program that opened it by the other name does not see our locks.
+        if not taken_away(self._files, identities(self.path)) and not self._has_second_name():
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
@@ -257,15 +258,20 @@ class Writer:
         return outcomes
 
     def _check_files(self) -> None:
-        """Refuse to write where somebody has taken a file away: SQLite would go on with one that has no name any more.
+        """Refuse to write where a file was taken away (SQLite would go on with one that has no name any more) or got a second
+        name. A host commits at each heartbeat, so it notices either within seconds.
 
         Raises:
-            _FileGone: "done" would be a lie.
+            _FilesChanged: "done" would be a lie.
         """
         found = identities(self.path)
         changed = taken_away(self._files, found)
         if not changed:
             self._files = found
+            try:
+                refuse_second_name(self.path)
+            except StoreUnusable as refused:
+                raise _FilesChanged(str(refused)) from None
             return
         main = f"{self.path}"
         if any(found[name] is not None for name in changed):
@@ -274,7 +280,14 @@ class Writer:
         elif main not in changed:
             self._save_log()
         advice = "put it back, or choose another with --db" if main in changed else "nothing may remove it; then `wk resume last`"
-        raise _FileGone(f"{changed[0]} was deleted or replaced while it was in use; {advice}")
+        raise _FilesChanged(f"{changed[0]} was deleted or replaced while it was in use; {advice}")
+
+    def _has_second_name(self) -> bool:
+        try:
+            refuse_second_name(self.path)
+        except StoreUnusable:
+            return True
+        return False
 
     def _save_log(self) -> None:
         """Bring as much as can be of a log that has no name any more into the file that has one, and begin the log anew.
@@ -290,7 +303,7 @@ class Writer:
                     time.sleep(0.01)
 
     def _connection_serves(self, error: BaseException) -> bool:
-        return not isinstance(error, _FileGone) and not database.is_busy(error)
+        return not isinstance(error, _FilesChanged) and not database.is_busy(error)
 
     def _told(self, error: BaseException | None) -> BaseException | None:
         if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):

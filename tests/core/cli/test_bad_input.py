@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.core.cli.conftest import Wk
+from tests.support.places import workspace_in
 
 from watchkeeper.store.driver import sqlite3
 
@@ -213,7 +214,7 @@ class TestTheDatabase:
 
     def test_a_place_where_no_file_can_be_made_is_said_so(self, wk: Wk, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
-        said = wk("demo", "--workspace", tmp_path, "--db", tmp_path / "file" / "w.db")
+        said = wk("demo", "--workspace", workspace_in(tmp_path), "--db", tmp_path / "file" / "w.db")
         assert said.code == 2
         assert "--db" in said.error
 
@@ -225,7 +226,7 @@ class TestTheConfiguration:
     def test_a_setting_that_is_wrong_is_named(self, wk: Wk, tmp_path: Path, text: str, hint: str) -> None:
         (tmp_path / "config").mkdir()
         (tmp_path / "config" / "config.toml").write_text(text)
-        said = wk("demo", "--workspace", tmp_path)
+        said = wk("demo", "--workspace", workspace_in(tmp_path))
         assert said.code == 2
         assert hint in said.error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -143,3 +144,37 @@ def test_a_tool_of_a_run_may_not_keep_the_library(wk: Wk, demo: Path, monkeypatc
     for command in (("rename", "last", "x"), ("tag", "last", "x"), ("delete", "last"), ("restore", "last"), ("fork", "last"),
                     ("prune", "last"), ("backup", "x.db")):  # fmt: skip
         assert "WATCHKEEPER_AGENT" in wk(*command).error
+
+
+def test_a_run_beside_its_database_is_refused_and_the_command_in_the_message_moves_it(
+    wk: Wk, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    workspace = tmp_path / "project"
+    workspace.mkdir()
+    there = workspace / "runs.db"
+    os.rename(demo, there)
+    monkeypatch.chdir(workspace)
+    for arguments in (("demo", "--workspace", "."), ("run", "x"), ("demo", "--workspace", workspace, "--headless")):
+        refused = wk(*arguments, "--speed", "max", "--db", "runs.db")
+        assert refused.code == 2
+        assert "move it with `wk backup --move" in refused.error
+        assert refused.error.count("\n") <= 1
+    assert len(wk("sessions", "--db", there, "--json").json) == 1
+    command = shlex.split(refused.error.split("`")[1])
+    moved = wk(*command[1:])
+    assert moved.code == 0, moved.error
+    assert list(workspace.iterdir()) == []
+    ran = wk("demo", "--headless", "--json", "--speed", "max", "--workspace", workspace, "--db", command[-1])
+    assert ran.code == 0, ran.error
+    assert len(wk("sessions", "--db", command[-1], "--json").json) == 2
+    assert wk("backup", "--move", "--overwrite", "--db", command[-1], tmp_path / "x.db").code == 2
+
+
+def test_a_database_of_imports_alone_may_be_in_any_folder(
+    wk: Wk, demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert wk("export", "last", "--format", "json", "--output", tmp_path / "e.json").code == 0
+    assert wk("import", tmp_path / "e.json", "--db", tmp_path / "imports.db").code == 0
+    assert len(wk("sessions", "--db", tmp_path / "imports.db", "--json").json) == 1

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.places import workspace_in
 
 from watchkeeper.cli.headless import EventPrinter
 from watchkeeper.cli.options import Opened
@@ -18,7 +19,7 @@ def test_a_database_that_cannot_be_read_any_more_ends_the_progress_with_one_line
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], opened_before: int
 ) -> None:
     path = tmp_path / "watchkeeper.db"
-    session = create_session(path, NewSession("goal", tmp_path, "test/model"))
+    session = create_session(path, NewSession("goal", workspace_in(tmp_path), "test/model"))
     opened = []
 
     class Failing(Opened):

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from tests.core.library.conftest import add_session
 
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.library import backup
+from watchkeeper.store.lease import Lease
+from watchkeeper.store.library import backing_up, backup, move
 
 
 @pytest.fixture
@@ -145,3 +146,58 @@ def test_a_backup_may_have_any_name_that_a_file_may_have(connection: Any, path: 
     before = set(os.listdir(tmp_path))
     assert backup(path, tmp_path / name).sessions == 1
     assert set(os.listdir(tmp_path)) - before == {name}
+
+
+def test_a_move_takes_everything_along_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path, target = tmp_path / "old" / "w.db", tmp_path / "new folder" / "w.db"
+    connection = database.open_writable(path)
+    add_session(connection, "abcd2345")
+    rows = connection.execute("SELECT * FROM sessions").fetchall()
+    connection.close()
+    (path.parent / "w.db-leases").mkdir()
+    (path.parent / "w.db-leases" / "abcd2345.lock").touch()
+    assert move(path, target).sessions == 1
+    assert list(path.parent.iterdir()) == []
+    assert [one.name for one in target.parent.iterdir()] == ["w.db"]
+    moved = database.open_readonly(target)
+    assert moved.execute("SELECT * FROM sessions").fetchall() == rows
+    moved.close()
+
+
+def test_a_database_in_use_is_not_moved(tmp_path: Path) -> None:
+    path, target = tmp_path / "w.db", tmp_path / "new.db"
+    connection = database.open_writable(path)
+    add_session(connection, "abcd2345")
+    with pytest.raises(DrivenElsewhere, match="open in another program"):
+        move(path, target)
+    lease = Lease.acquire(path, "abcd2345")
+    with pytest.raises(DrivenElsewhere, match="session abcd2345 runs"):
+        move(path, target)
+    lease.release()
+    connection.execute("UPDATE sessions SET goal = 'goes on'")
+    connection.close()
+    assert not target.exists()
+    (tmp_path / "taken.db").write_text("kept")
+    with pytest.raises(BadInput, match="exists already"):
+        move(path, tmp_path / "taken.db")
+    assert (tmp_path / "taken.db").read_text() == "kept"
+    move(path, target)
+
+
+def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, target = tmp_path / "w.db", tmp_path / "new.db"
+    database.open_writable(path).close()
+    waiting: list[Any] = []
+    sync = backing_up._sync
+
+    def come_late(folder: Path) -> None:
+        waiting.append(sqlite3.connect(path, isolation_level=None))
+        sync(folder)
+
+    monkeypatch.setattr(backing_up, "_sync", come_late)
+    move(path, target)
+    with pytest.raises(StoreUnusable, match="another program"):
+        database._versions(waiting[0], path)
+    waiting[0].close()

@@ -18,6 +18,7 @@ import pytest
 from tests.benchmarks.recorded_sessions import Scripted, Thread, folder, identifiers, shown_text, squeezed, threads
 from tests.core.memory.support import assert_covered
 from tests.support.message_rules import broken_rule
+from tests.support.places import workspace_in
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.agents.agent_memory import AgentMemory
@@ -174,7 +175,7 @@ def test_summaries_go_on_to_the_end_of_a_long_session() -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[SessionStore]:
     path = tmp_path / "watchkeeper.db"
-    session = create_session(path, NewSession("goal", tmp_path, "test/model"))
+    session = create_session(path, NewSession("goal", workspace_in(tmp_path), "test/model"))
     store = SessionStore.claim(path, session, ManualClock(), pid=os.getpid(), host_name="here")
     yield store
     store.close()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.places import workspace_in
 
 from watchkeeper.agents.agent_memory import AgentMemory
 from watchkeeper.agents.storetools.recalling import RecallTool
@@ -41,7 +42,7 @@ class Words:
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionStore]:
     folder = tmp_path_factory.mktemp("pointers")
     path = folder / "watchkeeper.db"
-    session_id = create_session(path, NewSession("goal", folder, "test/model"))
+    session_id = create_session(path, NewSession("goal", workspace_in(folder), "test/model"))
     store = SessionStore.claim(path, session_id, ManualClock(), pid=os.getpid(), host_name="here")
     yield store
     store.close()

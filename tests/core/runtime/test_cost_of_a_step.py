@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.records.clock import ManualClock
@@ -135,7 +136,7 @@ def test_looking_what_may_run_costs_the_same_however_many_agents_rest(tmp_path: 
 
 def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
     """Instructions for one look after one task of a plan has ended, on which another waits."""
-    session = create_session(path, NewSession("goal", path.parent, "test/model"))
+    session = create_session(path, NewSession("goal", workspace_in(path.parent), "test/model"))
     store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
 
     def write(change: Callable[[Transaction], Any]) -> None:
@@ -178,7 +179,7 @@ def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(tmp_pa
 def cost_of_asking(path: Path, counted: Counted, others: int) -> int:
     """Instructions for all that an agent's turn and a task's beginning and end ask of the facts."""
     # A session's id of chance would sort before or after the others' now and then, which is worth four instructions.
-    session = create_session(path, NewSession("goal", path.parent, "test/model"), new_id=lambda: "mysession")
+    session = create_session(path, NewSession("goal", workspace_in(path.parent), "test/model"), new_id=lambda: "mysession")
     store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
 
     def prepare(group: Group) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.places import workspace_in
 
 from watchkeeper.records.clock import ManualClock
 from watchkeeper.runtime.live import LiveRows
@@ -16,7 +17,7 @@ from watchkeeper.store.session_store import SessionStore
 
 @pytest.fixture
 def store(tmp_path: Path) -> Any:
-    session = create_session(tmp_path / "w.db", NewSession("goal", tmp_path, "test/model"))
+    session = create_session(tmp_path / "w.db", NewSession("goal", workspace_in(tmp_path), "test/model"))
     claimed = SessionStore.claim(tmp_path / "w.db", session, ManualClock(), pid=os.getpid(), host_name="h")
     yield claimed
     claimed.close()

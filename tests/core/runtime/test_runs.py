@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
+from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
+from watchkeeper.runtime import heartbeat
 
 DIAMOND = [task("left"), task("right"), task("join", needs=("left", "right")), task("report", needs=("join",), role="writer")]
 
@@ -288,3 +293,24 @@ async def test_an_agent_has_started_with_its_first_step_not_when_it_ended(bench:
     ):
         assert created <= started <= ended
         assert started == first
+
+
+async def test_a_second_name_of_the_database_stops_the_host_at_its_heartbeat_and_the_run_goes_on_without_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 0.02)
+    linked = asyncio.Event()
+
+    def work(name: str, request: ModelRequest) -> Any:
+        (tmp_path / "other.db").hardlink_to(bench.path)
+        return linked  # the model never answers: only the heartbeat commits
+
+    bench.start(PlannedRun([task("one")], work))
+    with pytest.raises(StoreUnusable, match="2 names"):
+        await asyncio.wait_for(bench.run(), 60)
+    with pytest.raises(StoreUnusable, match="2 names"):
+        await bench.run()
+    (tmp_path / "other.db").unlink()
+    bench.model.script = PlannedRun([task("one")])
+    assert (await bench.run()).status == "done"
+    bench.assert_sound()

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.places import workspace_in
 
 from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.states import TASK_MOVES, AgentStatus, TaskStatus
@@ -24,7 +25,7 @@ class Ground:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "w.db"
-        self.session = create_session(path, NewSession("goal", folder, "test/model"))
+        self.session = create_session(path, NewSession("goal", workspace_in(folder), "test/model"))
         self.store = SessionStore.claim(path, self.session, ManualClock(), pid=1, host_name="h")
         self.write(lambda tx: plans.create_plan(tx, "plan", "goal"))
         self.count = 0

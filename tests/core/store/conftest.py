@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.places import workspace_in
 
 from watchkeeper.records.clock import ManualClock
 from watchkeeper.runtime.starting import NewSession, create_session
@@ -44,7 +45,7 @@ def other(path: Path, writer: Writer) -> Iterator[_types.Connection]:
 
 @pytest.fixture
 def start(tmp_path: Path, path: Path) -> Callable[[], str]:
-    return lambda: create_session(path, NewSession("goal", tmp_path, "test/model"))
+    return lambda: create_session(path, NewSession("goal", workspace_in(tmp_path), "test/model"))
 
 
 @pytest.fixture

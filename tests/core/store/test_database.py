@@ -247,3 +247,28 @@ def test_the_last_viewer_of_a_dead_host_leaves_its_wal_as_it_is(path: Path) -> N
     assert viewer.execute("SELECT count(*) FROM rate_limits").fetchone() == (1,)
     viewer.close()
     assert (Path(f"{path}-wal").read_bytes(), path.read_bytes()) == (wal, main)
+
+
+def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_find_it(tmp_path: Path) -> None:
+    path, other = tmp_path / "my data" / "w.db", tmp_path / "other.db"
+    database.open_writable(path).close()
+    os.link(path, other)
+    for opened in (path, other):
+        for opener in (database.open_writable, database.open_readonly):
+            with pytest.raises(StoreUnusable, match="2 names") as refused:
+                opener(opened)
+            assert "\n" not in str(refused.value)
+    command = str(refused.value).split("`")[1]
+    found = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False).stdout
+    assert {str(path), str(other)} <= set(found.splitlines())
+    other.unlink()
+    for opener in (database.open_writable, database.open_readonly):
+        opener(path).close()
+
+
+def test_a_backup_can_be_opened_as_soon_as_it_is_made(tmp_path: Path) -> None:
+    from watchkeeper.store.library import backup
+
+    database.open_writable(tmp_path / "w.db").close()
+    backup(tmp_path / "w.db", tmp_path / "copy.db")
+    database.open_writable(tmp_path / "copy.db").close()

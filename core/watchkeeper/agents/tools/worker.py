@@ -153,11 +153,13 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
     mode = config["mode"]
     if mode == "files":
         from watchkeeper.agents.tools.confinement import confine
+        from watchkeeper.agents.tools.protected import ProtectedFiles
         from watchkeeper.agents.tools.worker_files import FileTools
 
         _limit_memory()
+        protected = ProtectedFiles(config["database_files"], config["lease_folder"])
         confine(config["workspace"])
-        return FileTools(config["workspace"]).run, False
+        return FileTools(config["workspace"], protected).run, False
     if mode == "shell":
         from watchkeeper.agents.tools.worker_shell import Shell
 

@@ -1,4 +1,8 @@
-"""In a worker: the file tools of the SDK, confined to the workspace, and `list_folder`."""
+"""In a worker: the file tools, confined to the workspace and kept from the session's own database.
+
+`read`, `glob` and `grep` are the SDK's. `write` and `edit` are our own, with the SDK's rules and answers: they compare the
+file that they opened with the database's files before they change a byte of it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.tools.worker_text import read_plainly
+from watchkeeper.agents.tools.folder.examine import why
+from watchkeeper.agents.tools.protected import IsDatabase, ProtectedFiles
+from watchkeeper.agents.tools.worker_text import MOST_BYTES, read_plainly
 from watchkeeper.records.host_faults import HostFault, host_fault
 
 MOST_PDF_BYTES = 8 * 1024 * 1024
 MOST_KEPT_BYTES = 16 * 1024 * 1024
-CHANGING = frozenset({"write", "edit"})
 SEARCHING = frozenset({"list_folder", "glob", "grep"})
 """Tools that pass over what they cannot open, and so would answer with less than there is."""
 
@@ -52,36 +57,12 @@ def nothing_passed_over() -> Iterator[None]:
         raise met[0]
 
 
-class _KeptFile:
-    """A file before it is changed: a write that the disk has no room for must not cost what the file held."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._was_there = path.is_file()
-        self._held = path.read_bytes() if self._was_there and path.stat().st_size <= MOST_KEPT_BYTES else None
-
-    def put_back(self) -> bool:
-        """Make the file what it was; False where that is not possible, or it was too large to be kept."""
-        try:
-            if not self._was_there:
-                self._path.unlink(missing_ok=True)
-                return True
-            if self._held is None:
-                return False
-            if self._path.read_bytes() != self._held:
-                with self._path.open("r+b") as file:
-                    file.write(self._held)
-                    file.truncate()
-            return True
-        except OSError:
-            return False
-
-
 class FileTools:
     """Runs `list_folder`, `read`, `glob`, `grep`, `write` and `edit` in one workspace."""
 
-    def __init__(self, workspace: str) -> None:
+    def __init__(self, workspace: str, protected: ProtectedFiles | None = None) -> None:
         self._workspace = Path(workspace)
+        self._protected = protected or ProtectedFiles()
         self._tools: dict[str, Any] = {}
 
     async def run(self, request: dict[str, Any]) -> tuple[Any, bool]:
@@ -89,44 +70,131 @@ class FileTools:
         name, arguments = str(request["tool"]), request["arguments"]
         if not self._workspace.is_dir():
             return f"{name}: the workspace {self._workspace} is gone", True
-        if name not in SEARCHING:
-            return await self._run(name, arguments)
-        with nothing_passed_over():
-            return self._list_folder(arguments) if name == "list_folder" else await self._run(name, arguments)
+        self._protected.look()
+        try:
+            if name not in SEARCHING:
+                return await self._run(name, arguments)
+            with nothing_passed_over():
+                return self._list_folder(arguments) if name == "list_folder" else await self._run(name, arguments)
+        except IsDatabase as refusal:
+            path = arguments.get("file_path") or arguments.get("path")
+            return f"{name}: {path}: {refusal}", True
 
     async def _run(self, name: str, arguments: dict[str, Any]) -> tuple[Any, bool]:
         if name == "read":
-            text = read_plainly(self._workspace, arguments)
+            text = read_plainly(self._workspace, arguments, self._protected.refuses)
             if text is not None:
                 return text, False
-        if name == "write" and self._is_odd(arguments.get("file_path")):
-            return f"write: {arguments['file_path']}: not a regular file", True
+        if name in ("write", "edit"):
+            change = self._write if name == "write" else self._edit
+            try:
+                return change(**arguments), False
+            except ValueError as error:
+                if (fault := host_fault(error)) is not None:
+                    raise fault from error
+                return f"{name}: {error}", True
         tool = self._sdk_tools().get(name)
         if tool is None:
             return f"there is no tool {name!r}", True
         from anthropic.lib.tools import ToolError
 
-        kept = self._kept(arguments.get("file_path")) if name in CHANGING else None
+        target = self._target(arguments.get("file_path") or arguments.get("path") or ".")
+        if target is not None:
+            self._protected.check(target)
         try:
             content = await tool.call(arguments)
-        except Exception as error:
-            if (fault := host_fault(error)) is not None:
-                raise HostFault(str(fault), fault.shortage, began=kept is not None and not kept.put_back()) from error
-            if not isinstance(error, ToolError):
-                raise
+        except ToolError as error:
+            if (shortage := host_fault(error)) is not None:
+                raise shortage from error
             return self._relative(error.content), True
+        if target is not None:
+            # Again: the file may have got the name while the tool opened it.
+            self._protected.look()
+            self._protected.check(target)
+        if name == "grep" and target is not None:
+            content = self._without_database(str(content), target)
         return (self._told(name, content) if isinstance(content, str) else list(content)), False
 
-    def _kept(self, name: Any) -> _KeptFile | None:
-        """The file that is to be changed, as it is now; None for a name that the tool refuses."""
+    def _write(self, file_path: str, content: str) -> str:
+        if self._is_odd(file_path):
+            raise ValueError(f"{file_path}: not a regular file")
+        data, target = content.encode(), self._resolved(file_path)
+        with _system_faults(file_path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self._protected.check(target)
+            try:
+                with self._opened(target, file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor, _removed_on_fault(target):
+                    _replace(descriptor, data)
+            except FileExistsError:
+                with self._opened(target, file_path, os.O_RDWR) as descriptor, _kept_on_fault(descriptor):
+                    _replace(descriptor, data)
+        return f"wrote {len(content)} bytes to {file_path}"
+
+    def _edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
+        target = self._resolved(file_path)
+        with _system_faults(file_path), self._opened(target, file_path, os.O_RDWR) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > MOST_BYTES:
+                raise ValueError(
+                    f"{file_path} is {size} bytes, exceeds {MOST_BYTES}-byte limit."
+                    " The edit tool loads the whole file and cannot modify a file this large."
+                )
+            try:
+                text = _content(descriptor).decode()
+            except UnicodeDecodeError:
+                raise ValueError(f"{file_path}: not valid UTF-8 text (cannot edit binary files)") from None
+            count = text.count(old_string)
+            if count == 0:
+                raise ValueError(f"old_string not found in {file_path}")
+            if not replace_all and count > 1:
+                raise ValueError(f"old_string appears {count} times in {file_path} (must be unique)")
+            with _kept_on_fault(descriptor):
+                _replace(descriptor, text.replace(old_string, new_string).encode())
+        return f"edited {file_path} ({count} replacement(s))"
+
+    @contextlib.contextmanager
+    def _opened(self, target: Path, file_path: str, flags: int) -> Iterator[int]:
+        """A descriptor of a regular file that is none of the database's; the file is as it was.
+
+        Raises:
+            IsDatabase: it is one of them.
+            ValueError: it is no regular file.
+        """
+        # Not through a link that came since the path was resolved, and not waiting for the reader of a pipe.
+        descriptor = os.open(target, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
+        try:
+            status = os.fstat(descriptor)
+            if self._protected.refuses(status):
+                raise IsDatabase
+            if not stat.S_ISREG(status.st_mode):
+                raise ValueError(f"{file_path}: not a regular file")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _resolved(self, file_path: str) -> Path:
+        """The file's own path.
+
+        Raises:
+            ValueError: it is outside the workspace.
+        """
         from anthropic.lib.tools.agent_toolset import resolve_path
 
+        return resolve_path(self._sdk_context(), file_path)
+
+    def _target(self, path: Any) -> Path | None:
+        """As `_resolved`; None where the tool itself says what is wrong with the path."""
         try:
-            return _KeptFile(resolve_path(self._sdk_context(), name))
-        except (OSError, TypeError, ValueError) as error:
-            if host_fault(error) is not None:
-                raise
+            return self._resolved(path)
+        except (ValueError, TypeError):
             return None
+
+    def _without_database(self, found: str, searched: Path) -> str:
+        """The lines that a search found, without those from the database's files."""
+        hidden = tuple(f"{os.fsencode(path).decode(errors='replace')}:" for path in self._protected.below(searched))
+        if not hidden:
+            return found
+        return "\n".join(line for line in found.split("\n") if not line.startswith(hidden)) or "no matches"
 
     def _is_odd(self, name: Any) -> bool:
         """Whether it is a pipe or a device: opening one to write may wait until somebody reads. The SDK says what else is wrong."""
@@ -140,7 +208,7 @@ class FileTools:
         from watchkeeper.agents.tools.folder import arguments_of, scan_page
 
         try:
-            return scan_page(self._workspace, **arguments_of(arguments)), False
+            return scan_page(self._workspace, refuses=self._protected.refuses, **arguments_of(arguments)), False
         except ValueError as error:
             return f"list_folder: {str(error).removeprefix('list_folder: ')}", True
 
@@ -149,7 +217,7 @@ class FileTools:
             from anthropic.lib.tools import agent_toolset as sdk
 
             context = self._sdk_context()
-            makers = (sdk.beta_read_tool, sdk.beta_glob_tool, sdk.beta_grep_tool, sdk.beta_write_tool, sdk.beta_edit_tool)
+            makers = (sdk.beta_read_tool, sdk.beta_glob_tool, sdk.beta_grep_tool)
             self._tools = {tool.name: tool for tool in (make(context) for make in makers)}
         return self._tools
 
@@ -174,3 +242,88 @@ class FileTools:
             return content
         prefix = f"{self._workspace.resolve()}/"
         return "\n".join(line.removeprefix(prefix) for line in content.split("\n"))
+
+
+def _replace(descriptor: int, data: bytes) -> None:
+    """Make these bytes the whole of an open file."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.ftruncate(descriptor, 0)
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
+def _content(descriptor: int) -> bytes:
+    """What an open file holds, from its start."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        return file.read()
+
+
+@contextlib.contextmanager
+def _removed_on_fault(path: Path) -> Iterator[None]:
+    """Remove a file that was just made where the machine ran out of something while it was written."""
+
+    def remove() -> bool:
+        path.unlink(missing_ok=True)
+        return True
+
+    with _undone_on_fault(remove):
+        yield
+
+
+@contextlib.contextmanager
+def _kept_on_fault(descriptor: int) -> Iterator[None]:
+    """Give an open file its content back where the machine ran out of something while it was written.
+
+    A write that the disk has no room for must not cost what the file held. A very large file is not kept.
+    """
+    held = _content(descriptor) if os.fstat(descriptor).st_size <= MOST_KEPT_BYTES else None
+
+    def put_back() -> bool:
+        if held is not None and _content(descriptor) != held:
+            # Over what is there, which is cut afterwards: the file keeps the blocks that it has.
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            left = memoryview(held)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.ftruncate(descriptor, len(held))
+        return held is not None
+
+    with _undone_on_fault(put_back):
+        yield
+
+
+@contextlib.contextmanager
+def _undone_on_fault(undo: Callable[[], bool]) -> Iterator[None]:
+    """Undo a change that met a shortage.
+
+    Raises:
+        HostFault: it did; `began` unless the change could be undone.
+    """
+    try:
+        yield
+    except Exception as error:
+        fault = host_fault(error)
+        if fault is None:
+            raise
+        try:
+            undone = undo()
+        except OSError:
+            undone = False
+        raise HostFault(str(fault), fault.shortage, began=not undone) from error
+
+
+@contextlib.contextmanager
+def _system_faults(file_path: str) -> Iterator[None]:
+    """Turn an error of the system into a few words, without a path of the host. A shortage passes as it is.
+
+    Raises:
+        ValueError: in its place.
+    """
+    try:
+        yield
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise
+        raise ValueError(f"{file_path}: {why(error)}") from error

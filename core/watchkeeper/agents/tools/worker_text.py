@@ -12,14 +12,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.agents.tools.protected import IsDatabase, Refuses
+
 MOST_BYTES = 256 * 1024
 """The SDK's own limit for a file that is read whole."""
 
 MEDIA = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf"})
 
 
-def read_plainly(workspace: Path, arguments: dict[str, Any]) -> str | None:
-    """The text that `read` gives for these arguments, or None where the SDK's tool must answer."""
+def read_plainly(workspace: Path, arguments: dict[str, Any], refuses: Refuses) -> str | None:
+    """The text that `read` gives for these arguments, or None where the SDK's tool must answer.
+
+    Raises:
+        IsDatabase: the file that was opened is one that `refuses`.
+    """
     name, lines = arguments.get("file_path"), arguments.get("view_range")
     if not isinstance(name, str) or not name or name.startswith(("/", "~")) or "\0" in name:
         return None
@@ -32,7 +38,7 @@ def read_plainly(workspace: Path, arguments: dict[str, Any]) -> str | None:
         target = (root / name).resolve(strict=True)
         if not target.is_relative_to(root) or target.suffix.lower() in MEDIA:
             return None
-        data = _read(target)
+        data = _read(target, refuses)
         if data is None:
             return None
         text = data.decode("utf-8")
@@ -43,11 +49,13 @@ def read_plainly(workspace: Path, arguments: dict[str, Any]) -> str | None:
     return "\n".join(text.split("\n")[lines[0] - 1 : lines[1]])
 
 
-def _read(target: Path) -> bytes | None:
+def _read(target: Path, refuses: Refuses) -> bytes | None:
     """A small regular file's bytes; None for any other, and where another file was put in its place since it was checked."""
     descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
+        if refuses(status):
+            raise IsDatabase
         if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
             return None
         if sys.platform == "linux" and os.readlink(f"/proc/self/fd/{descriptor}") != str(target):

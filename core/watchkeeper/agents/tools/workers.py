@@ -17,6 +17,7 @@ from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
 from watchkeeper.records.host_faults import HostFault
+from watchkeeper.store.placement import database_files, lease_folder
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 SHELL_RESTARTED = "[your shell was restarted: its folder, variables and background jobs are gone]\n"
@@ -39,6 +40,7 @@ class WorkerPool:
         size: workers for file tools, and so how many run at a time.
         workspace: the folder that file tools are confined to, and shells start in.
         environ: the host's variables, of which an allowlist is handed down.
+        database_path: the session's database, whose files no file tool may open.
         timeout_seconds: how long one call may run; waiting for a free worker does not count.
         most_shells: idle shells beyond this many are closed, the one unused the longest first.
     """
@@ -49,10 +51,12 @@ class WorkerPool:
         workspace: Path,
         environ: Mapping[str, str],
         *,
+        database_path: Path | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_shells: int = 8,
     ) -> None:
         self._workspace = workspace
+        self._database_path = database_path
         self._environ = dict(environ)
         self._timeout = timeout_seconds
         self._most_shells = most_shells
@@ -173,7 +177,10 @@ class WorkerPool:
     async def _start(self, mode: str, agent_id: str) -> Child:
         if self._closed:
             raise ChildFailed("the tool workers are closed")
-        config = {"mode": mode, "workspace": str(self._workspace)}
+        config = {"mode": mode, "workspace": str(self._workspace), "database_files": [], "lease_folder": ""}
+        if self._database_path is not None:
+            config["database_files"] = [str(name) for name in database_files(self._database_path)]
+            config["lease_folder"] = str(lease_folder(self._database_path))
         try:
             child = await Child.start(config, self._environ, agent_id)
         except HostFault:

@@ -7,7 +7,7 @@ are not kept waiting. Nothing here starts a process or asks a model, and importi
 
 from __future__ import annotations
 
-from watchkeeper.store.library.backing_up import BackupDone, backup
+from watchkeeper.store.library.backing_up import BackupDone, backup, move
 from watchkeeper.store.library.comparing import Comparison, SessionSide, compare
 from watchkeeper.store.library.deletion import UNDO_DAYS, Deleted, delete, deleted_sessions, restore
 from watchkeeper.store.library.forking import Forked, fork
@@ -30,6 +30,7 @@ __all__ = [
     "delete",
     "deleted_sessions",
     "fork",
+    "move",
     "plan_prune",
     "prune",
     "rename",

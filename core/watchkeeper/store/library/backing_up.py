@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.folders import make_private
+from watchkeeper.store.lease import holders
+from watchkeeper.store.placement import lease_folder
 from watchkeeper.store.unfinished import unfinished
 
 PAGES_AT_ONCE = 2_000
+
+MOVED_APPLICATION_ID = 0x57_4B_4D_56
+"""Of a file whose content was moved elsewhere, for who had it open ("WKMV")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ def backup(
                 os.replace(part, target)
             else:
                 os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
+                part.unlink()  # at once: a database with two names is not opened
             reach("backup.named")
         _sync(target.parent)
         return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
@@ -73,6 +81,65 @@ def backup(
         raise StoreUnusable(f"{target} cannot be written ({error.strerror or error}); choose another place") from error
     finally:
         source.close()
+
+
+def move(path: Path, target: Path) -> BackupDone:
+    """Move the database at `path` to `target`, which gets its folder if there is none. Nothing may use it meanwhile.
+
+    The copy is whole and checked before the old file is removed. A program that waited for the old file finds that it is
+    no database of Watchkeeper any more.
+
+    Raises:
+        BadInput: `target` exists, is no place for a file, or is the database itself.
+        DrivenElsewhere: a host drives a session of it, or another program has it open.
+        StoreUnusable: the database cannot be read, the copy cannot be written, or it is damaged.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    for session_id, pid in holders(path):
+        raise DrivenElsewhere(f"session {session_id} runs on {path} (pid {pid}); pause it, then move the database")
+    connection = database.open_writable(path)
+    try:
+        make_private(target.parent)
+        _check(path, target, overwrite=False)
+        try:
+            # Leaving WAL mode brings the log into the file, and fails while any other connection is open.
+            connection.execute("PRAGMA journal_mode=DELETE")
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if database.is_busy(error):
+                raise DrivenElsewhere(f"{path} is open in another program; close it, then move the database") from None
+            raise
+        with unfinished(target) as (part, descriptor):
+            _copy(connection, part, None)
+            sessions = _checked(part, count=True)
+            os.fsync(descriptor)
+            os.link(part, target)
+            part.unlink()
+        _sync(target.parent)
+        connection.execute(f"PRAGMA application_id={MOVED_APPLICATION_ID:d}")
+        path.resolve().unlink()
+        _remove_leases(path)
+        return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
+    except FileExistsError:
+        raise BadInput(f"{target} exists already; choose another name") from None
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(path, error)) from error
+    except OSError as error:
+        raise StoreUnusable(f"{target} cannot be written ({error.strerror or error}); choose another place") from error
+    finally:
+        connection.close()
+
+
+def _remove_leases(path: Path) -> None:
+    """What is left beside a database that was moved: leases that no host holds, and the logs of hosts."""
+    folder = lease_folder(path)
+    with contextlib.suppress(OSError):
+        for left in [*folder.glob("*.lock"), *folder.glob("*.log")]:
+            left.unlink()
+        folder.rmdir()
 
 
 def _check(path: Path, target: Path, overwrite: bool) -> None:

@@ -11,6 +11,7 @@ from io import FileIO
 from watchkeeper.agents.tools.folder.landmarks import MAIN_GUARD, MANIFEST_BYTES, MANIFESTS, entry_point
 from watchkeeper.agents.tools.folder.languages import BINARY, OTHER, language_of
 from watchkeeper.agents.tools.folder.todos import Todo, TodoScanner
+from watchkeeper.agents.tools.protected import Refuses, refuses_nothing
 
 SNIFFED_BYTES = 8 * 1024
 CHUNK_BYTES = 1 << 20
@@ -43,18 +44,21 @@ def why(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else "cannot be read"
 
 
-def examine(path: bytes, *, size: int, mode: int, max_todos: int) -> FileFigures:
-    """Read the file through, once. `size` and `mode` are from its folder entry, used when it cannot be opened."""
+def examine(path: bytes, *, size: int, mode: int, max_todos: int, refuses: Refuses = refuses_nothing) -> FileFigures:
+    """Read the file through, once. `size` and `mode` are from its folder entry, used when it cannot be opened.
+
+    A file that `refuses` is not read.
+    """
     name = os.path.basename(path).decode("utf-8", "replace")
     try:
-        with _opened(path) as file:
+        with _opened(path, refuses) as file:
             status = os.fstat(file.fileno())
             return _examined(file, name, status.st_size, status.st_mode, max_todos)
     except OSError as error:
         return FileFigures(size, language_of(name), unreadable=why(error))
 
 
-def later_todos(path: bytes, *, offset: int, line: int, count: int) -> tuple[list[Todo], bool]:
+def later_todos(path: bytes, *, offset: int, line: int, count: int, refuses: Refuses) -> tuple[list[Todo], bool]:
     """Up to `count` TODOs after the one that ended at `offset` on `line`, and whether there are more still.
 
     A file that can no longer be read has none.
@@ -62,7 +66,7 @@ def later_todos(path: bytes, *, offset: int, line: int, count: int) -> tuple[lis
     scanner = TodoScanner(offset, line, told=True)
     found: list[Todo] = []
     try:
-        with _opened(path) as file:
+        with _opened(path, refuses) as file:
             file.seek(offset)
             for chunk, last in _chunks(file, b""):
                 found += scanner.feed(chunk, last=last)
@@ -73,12 +77,13 @@ def later_todos(path: bytes, *, offset: int, line: int, count: int) -> tuple[lis
     return found[:count], len(found) > count
 
 
-def _opened(path: bytes) -> FileIO:
+def _opened(path: bytes, refuses: Refuses) -> FileIO:
     # Not through a link, and not blocking should the file have become a pipe since its folder was listed.
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or refuses(status):
         os.close(descriptor)
-        raise OSError("no longer a regular file")
+        raise OSError("no longer a regular file, or of the run's own database")
     return os.fdopen(descriptor, "rb", buffering=0)
 
 

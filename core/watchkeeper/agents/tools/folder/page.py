@@ -14,6 +14,7 @@ from watchkeeper.agents.tools.folder.examine import FileFigures, examine, later_
 from watchkeeper.agents.tools.folder.landmarks import is_test
 from watchkeeper.agents.tools.folder.todos import Todo
 from watchkeeper.agents.tools.folder.walk import Found, Names, Only, Start, count_below, walk
+from watchkeeper.agents.tools.protected import Refuses, refuses_nothing
 
 MAX_ENTRIES = 200
 DEFAULT_BYTES = 6_000
@@ -71,10 +72,11 @@ def scan_page(
     only: str | None = None,
     until: str | None = None,
     max_bytes: int = DEFAULT_BYTES,
+    refuses: Refuses = refuses_nothing,
 ) -> str:
     """One page of what a folder of the workspace holds, as JSON text (`spec.LIST_FOLDER` describes it).
 
-    Blocking: it reads every file of the page through; run it in a worker process.
+    Blocking: it reads every file of the page through, but those that `refuses`; run it in a worker process.
 
     Raises:
         ValueError: the path, the cursor or another argument cannot be used; one line says why.
@@ -91,7 +93,8 @@ def scan_page(
     if not base:
         result["workspace"] = paths.show(os.path.basename(root)) or "/"
     try:
-        following = _fill(page, root, base, place, recursive, cast("Only | None", only), _below(until, base) if until else None)
+        last = _below(until, base) if until else None
+        following = _fill(page, root, base, place, recursive, cast("Only | None", only), last, refuses)
         if cursor is None and only == "folders" and not recursive:
             result["loose"] = sum(1 for _ in walk(root, Start(), recursive=False, only="files"))
     except OSError as error:
@@ -103,12 +106,19 @@ def scan_page(
 
 
 def _fill(
-    page: _Page, root: bytes, base: Names, place: _Place, recursive: bool, only: Only | None, until: Names | None
+    page: _Page,
+    root: bytes,
+    base: Names,
+    place: _Place,
+    recursive: bool,
+    only: Only | None,
+    until: Names | None,
+    refuses: Refuses,
 ) -> str | None:
     """Add entries until the page is full; return the cursor of the next page, or None at the end."""
     reached = place.start.names
     if place.todos is not None:
-        cut = _more_todos(page, os.path.join(root, *reached), (*base, *reached), *place.todos)
+        cut = _more_todos(page, os.path.join(root, *reached), (*base, *reached), place.todos, refuses)
         if cut is not None:
             return cut
     read = 0
@@ -123,7 +133,7 @@ def _fill(
         location = os.path.join(root, *found.names)
         figures: FileFigures | None = None
         if found.kind == "file":
-            figures = examine(location, size=found.size, mode=found.mode, max_todos=MAX_TODOS)
+            figures = examine(location, size=found.size, mode=found.mode, max_todos=MAX_TODOS, refuses=refuses)
             read += 0 if figures.binary else figures.size
             entry, cut_at = _file_entry(full, figures, page.room() if not page.entries else MOST_BYTES)
         else:
@@ -161,9 +171,10 @@ def _file_entry(full: Names, figures: FileFigures, room: int) -> tuple[dict[str,
     return entry, (len(fitting), fitting[-1])
 
 
-def _more_todos(page: _Page, location: bytes, full: Names, told: int, offset: int, line: int) -> str | None:
+def _more_todos(page: _Page, location: bytes, full: Names, cut: tuple[int, int, int], refuses: Refuses) -> str | None:
     """Go on with one file's TODOs; the cursor for still more of them, or None when all are told."""
-    todos, more = later_todos(location, offset=offset, line=line, count=MAX_TODOS)
+    told, offset, line = cut
+    todos, more = later_todos(location, offset=offset, line=line, count=MAX_TODOS, refuses=refuses)
     if not todos:
         return None
     entry: dict[str, Any] = {"path": _shown(full), "kind": "file", "todos_from": told}
