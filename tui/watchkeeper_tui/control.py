@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -57,4 +58,4 @@ class StoreControl:
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
         from watchkeeper.runtime.control import start_host
 
-        return start_host(self._path, session_id, resume=resume, once=once)
+        return start_host(self._path, session_id, resume=resume, once=once, environment=f"this dashboard (pid {os.getpid()})")

@@ -99,7 +99,7 @@ def wk(ctx: click.Context) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run `wk ARGUMENTS`; returns the exit code. No traceback reaches a user."""
     try:
-        outcome = wk.main(list(arguments), prog_name="wk", standalone_mode=False)
+        outcome = wk.main(list(arguments), prog_name="wk", standalone_mode=False, obj=tuple(arguments))
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.exceptions.NoArgsIsHelpError as error:

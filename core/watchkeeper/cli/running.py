@@ -20,6 +20,7 @@ from watchkeeper.cli.options import (
     say,
     session_argument,
 )
+from watchkeeper.models.registry import SURVEYOR
 from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
 from watchkeeper.records.ids import random_id
 
@@ -84,7 +85,7 @@ def demo(**options: Any) -> int:
     The surveyor is no language model: it is a small deterministic program behind the same protocol. Kill it at any
     moment, and `wk resume last` carries on. Its results: `wk artifacts last SURVEY.md`.
     """
-    return _start(SURVEY_GOAL, "offline/surveyor", options)
+    return _start(SURVEY_GOAL, SURVEYOR, options)
 
 
 @click.command()
@@ -96,24 +97,21 @@ def demo(**options: Any) -> int:
     shell_complete=complete_session,
     help="Carry on SESSION, own or imported: its plan and what it knew go along. GOAL may then be left out.",
 )
-@click.option("--model", metavar="REF", help="anthropic/<model> or offline/surveyor (default: from the configuration).")
+@click.option("--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration).")
 @driving_options
 def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
     """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
 
     With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it running.
     With --headless, or without a terminal, it runs in the foreground.
+
+    Without --model and without `model` in the configuration, it asks at a terminal which model to use, and refuses elsewhere.
     """
     if goal is None and from_session is None:
         raise click.UsageError('say what should be done: wk run "GOAL", or which session to carry on: --from SESSION')
+    if goal is not None and not goal.strip():
+        raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     return _start(goal, model, options, from_session)
-
-
-NO_MODEL = (
-    "wk: no model is configured, so offline/surveyor (a program, not an LLM) surveys the folder and ignores the goal;"
-    " choose one with --model anthropic/<model>, or `model` in config.toml"
-)
-"""Nobody should take a survey for an answer."""
 
 
 @click.command()
@@ -140,6 +138,7 @@ def resume(
     A host that is about to end, after `wk pause` or `wk compact` say, is waited for, for 30 s at most.
     """
     from watchkeeper.runtime.control import refuse_agents
+    from watchkeeper.runtime.preflight import check_configuration, check_resume
     from watchkeeper.store.transcripts import refuse_imported
 
     refuse_agents()
@@ -158,6 +157,8 @@ def resume(
         if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
+    check_configuration(Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]))
+    check_resume(opened.path, opened.session_id, environment="this shell")
     return _drive(
         opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach,
         approval_timeout_seconds=approval_timeout,
@@ -192,18 +193,21 @@ def _await_others(opened: Opened) -> None:
 
 
 def _start(goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None) -> int:
-    from watchkeeper.runtime.config import load_config
+    from watchkeeper.cli.choosing import choose_model, may_ask
     from watchkeeper.runtime.control import refuse_agents
+    from watchkeeper.runtime.preflight import check_configuration, check_key
     from watchkeeper.runtime.starting import NewSession, SessionSettings, check_workspace, create_session
     from watchkeeper.store import database
 
     refuse_agents()
-    config = load_config()
-    ref = model or config.model
     workspace = (options["workspace"] or Path.cwd()).expanduser()
     path = (options["db"] or database.default_path()).expanduser().absolute()
     check_workspace(workspace, path)
+    config = check_configuration(workspace)
     as_json = bool(options["as_json"])
+    arguments = click.get_current_context().find_object(tuple) or ("run", *([goal] if goal else []))
+    chosen = choose_model(model, config, arguments=arguments, may_ask=may_ask(as_json=as_json))
+    ref = chosen.ref
     headless = bool(options["headless"]) or as_json or not is_terminal()
     speed = options["speed"]
     budgets = {
@@ -212,6 +216,7 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
         if options[f"budget_{kind}"] is not None
     }
     _check_model(ref, config, budgets)
+    check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
     carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
         goal=goal if goal is not None else carried.goal if carried else "",
@@ -223,6 +228,7 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
             speed=1.0 if speed == "unset" else speed,
             allow=tuple(options["allow"]),
             deny=tuple(options["deny"]),
+            base_url=chosen.base_url,
         ),
         budgets=budgets,
     )
@@ -231,8 +237,6 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
     session_id = random_id()
     try:
         create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
-        if model is None and ref == "offline/surveyor":
-            click.echo(NO_MODEL, err=True)
         seconds = options["approval_timeout"]
         return _drive(path, session_id, headless, as_json, resume=False, detach=False, approval_timeout_seconds=seconds)
     except KeyboardInterrupt:
@@ -270,8 +274,7 @@ def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:
 
 def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
     """Say at once what would fail later: an unknown model, or a budget in USD for a model without a price."""
-    provider, _, name = ref.partition("/")
-    if (provider, name) != ("offline", "surveyor"):
+    if ref != SURVEYOR:
         from watchkeeper.models.registry import resolve
         from watchkeeper.runtime.assembling import model_config
 

@@ -16,6 +16,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.assemble import ReplyAssembler
+from watchkeeper.models.credentials import ANTHROPIC_HOST
 from watchkeeper.models.error_bodies import error_bounding_client
 from watchkeeper.models.errors import Failure, Verdict, classify
 from watchkeeper.models.events import Timeouts, decoded_events, drain, explain_foreign_body, is_json, json_body
@@ -38,13 +39,10 @@ from watchkeeper.records.model import (
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
-ANTHROPIC_HOST = "api.anthropic.com"
 DEFAULT_CONTEXT_WINDOW = 200_000
 SHORTEST_SECRET = 8
 """Characters; what is shorter is a placeholder, and would garble messages if it were blotted out."""
-NO_KEY = (
-    "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), or choose --model offline/surveyor, then resume"
-)
+NO_KEY = "no API key for Anthropic: set ANTHROPIC_API_KEY (or ANTHROPIC_AUTH_TOKEN), then resume"
 
 
 class AnthropicModel:
@@ -74,6 +72,7 @@ class AnthropicModel:
         timeouts: Timeouts | None = None,
         rng: random.Random | None = None,
         prompt_cache: bool = True,
+        sends_key: bool = True,
     ) -> None:
         """Nothing is imported, read or connected yet. `base_url` and credentials default to the SDK's own
         environment variables (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`, profiles)."""
@@ -87,6 +86,7 @@ class AnthropicModel:
         self._timeouts = timeouts or Timeouts()
         self._rng = rng or random.Random()
         self._prompt_cache = prompt_cache
+        self._sends_key = sends_key
         self._client: AsyncAnthropic | None = None
         self._client_loop: asyncio.AbstractEventLoop | None = None
         self._opening = asyncio.Lock()
@@ -252,8 +252,8 @@ class AnthropicModel:
 
         try:
             client = anthropic.AsyncAnthropic(
-                api_key=self._api_key,
-                auth_token=self._auth_token,
+                api_key=self._api_key if self._sends_key else "none",  # given, it keeps the SDK from looking for others
+                auth_token=self._auth_token if self._sends_key else None,
                 base_url=self.base_url or self._default_url(),
                 max_retries=0,
                 timeout=httpx2.Timeout(self._timeouts.first_event, connect=self._timeouts.connect, pool=None),
@@ -267,6 +267,8 @@ class AnthropicModel:
                 f"{self.ref}: cannot set up the connection: {one_line(str(error))}; check base_url and credentials, then resume",
                 kind=ErrorKind.PAUSE,
             ) from error
+        if not self._sends_key:
+            client.api_key = None
         if _credentialless(client) and client.base_url.host == ANTHROPIC_HOST:
             raise ModelError(f"{self.ref}: {NO_KEY}", kind=ErrorKind.PAUSE, error_type="missing_key")
         client.messages  # noqa: B018  (imports its resources here, in the thread)

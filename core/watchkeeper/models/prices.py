@@ -5,6 +5,7 @@ A model that nobody has a price for is unpriced: its cost is None, never zero, a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from urllib.parse import urlsplit
@@ -43,6 +44,26 @@ def price(
 def is_priced(model_ref: str) -> bool:
     """Whether `price` knows this model: a budget in USD cannot be kept for one that it does not."""
     return price(model_ref, Usage()).usd is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """List prices in USD per million tokens of a short prompt."""
+
+    input_usd: float
+    output_usd: float
+    cache_read_usd: float
+    cache_write_usd: float
+
+    def __str__(self) -> str:
+        return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"
+
+
+def rates(model_ref: str) -> Rates | None:
+    """What a model's tokens cost by the public prices; None for a model without a price."""
+    kinds = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    found = [price(model_ref, Usage(**{kind: 1_000})).usd for kind in kinds]
+    return None if None in found else Rates(*(round(usd * 1_000, 6) for usd in found if usd is not None))
 
 
 @cache

@@ -11,7 +11,13 @@ from watchkeeper.records.clock import Clock
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import Model
 
-KNOWN = ("anthropic/<model>", "offline/surveyor")
+SURVEYOR = "offline/surveyor"
+"""Not a language model: a program that surveys a folder. It is used where it is named, and nowhere else."""
+
+KNOWN = ("anthropic/<model>", SURVEYOR)
+
+SUGGESTED = ("anthropic/claude-sonnet-5", "anthropic/claude-opus-5", "anthropic/claude-haiku-4-5")
+"""Models that are offered to a user who named none. A test compares them with the price table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class ModelConfig:
     auth_token: str | None = field(default=None, repr=False)
     base_url: str | None = None
     """A Messages API server other than Anthropic's; None: `ANTHROPIC_BASE_URL`, or Anthropic's."""
+    sends_key: bool = True
+    """False: no key goes to the server, whatever the environment holds."""
     context_window: int | None = None
     """Tokens; None: what is known of the model, else 200,000."""
     retries: RetryPolicy = field(default_factory=RetryPolicy)
@@ -63,6 +71,7 @@ def resolve(
             retries=config.retries,
             rng=rng,
             prompt_cache=config.prompt_cache,
+            sends_key=config.sends_key,
         )
     if (provider, name) == ("offline", "surveyor"):
         return _surveyor(config, clock)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.environment import Environment, LoopSettings
-from watchkeeper.agents.roles import Roles, agents_md, load_roles
+from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
 from watchkeeper.agents.storetools.artifact import artifact_tools
 from watchkeeper.agents.storetools.plan import PlanTools
 from watchkeeper.agents.storetools.recalling import RecallTool
@@ -27,10 +27,13 @@ from watchkeeper.memory.tokens import default_counter
 from watchkeeper.models.registry import ModelConfig, resolve
 from watchkeeper.models.slots import Gate, Gates
 from watchkeeper.records.clock import Clock
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.records.known_secrets import known_secrets
 from watchkeeper.records.model import Cost, Model, Usage
 from watchkeeper.records.redact import Redactor
+from watchkeeper.records.states import AGENT_ENDED
+from watchkeeper.runtime import recovery
 from watchkeeper.runtime.budgets import Budgets
 from watchkeeper.runtime.config import Config, load_config, load_workspace_config
 from watchkeeper.runtime.host import SessionHost
@@ -87,8 +90,30 @@ async def assemble(
     `model` stands in for every model reference: for somebody else's program, and for tests.
 
     Raises:
-        BadInput: the configuration or the workspace cannot be used.
+        BadInput: the configuration or the workspace cannot be used. The session is paused with that reason (not for a
+            host that was started for one command: that leaves the session as it was).
     """
+    try:
+        return await _assemble(
+            store, clock, once=once, config=config, model=model, new_id=new_id, approval_timeout=approval_timeout
+        )
+    except BadInput as error:
+        if once is None:
+            reason = str(error)
+            await store.commit(lambda tx: recovery.pause_open_session(tx, reason))
+        raise
+
+
+async def _assemble(
+    store: SessionStore,
+    clock: Clock,
+    *,
+    once: int | None,
+    config: Config | None,
+    model: Model | None,
+    new_id: IdSource,
+    approval_timeout: ApprovalTimeout,
+) -> Assembled:
     row = store.one("SELECT workspace, settings FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
     check_workspace(workspace, store.path)
@@ -123,7 +148,9 @@ async def assemble(
         if model is not None:
             return RedactedModel(model, redact)
         if ref not in models:
-            models[ref] = resolve(ref, config=model_config(config, settings.speed, settings.context_tokens), clock=clock)
+            models[ref] = resolve(
+                ref, config=model_config(config, settings.speed, settings.context_tokens, settings.base_url), clock=clock
+            )
         return RedactedModel(models[ref], redact)
 
     gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
@@ -135,7 +162,7 @@ async def assemble(
         workspace=workspace,
         model=model_of,
         gate=gates.of,
-        price=partial(_price, config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")),
+        price=partial(_price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")),
         counter=counter,
         tools=tools,
         tools_of=partial(tools_of, roles, tools),
@@ -163,7 +190,9 @@ async def assemble(
 
     mcp.on_late = joined
     host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
-    host.warnings = redact([*roles.warnings, *mcp.warnings, *([recalling.warning] if recalling.warning else [])])
+    host.warnings = redact(
+        [*roles.warnings, *_roles_gone(store, roles), *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
+    )
     budgets = Budgets(store, store.session_id, host.heartbeat.hosted_seconds)
     environment.budget = budgets.reached
     return Assembled(host, pool, mcp, models)
@@ -179,12 +208,15 @@ def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate
     )
 
 
-def model_config(config: Config, speed: float | None, surveyor_window: int | None = None) -> ModelConfig:
-    """What the user's configuration says about models."""
+def model_config(
+    config: Config, speed: float | None, surveyor_window: int | None = None, base_url: str | None = None
+) -> ModelConfig:
+    """What the user's configuration says about models. `base_url`: the local server of the session, which gets no key."""
     own = config.anthropic
     return ModelConfig(
         api_key=os.environ.get(own.api_key_env) if own.api_key_env else None,
-        base_url=own.base_url,
+        base_url=base_url or own.base_url,
+        sends_key=base_url is None,
         context_window=own.context_window,
         prompt_cache=own.prompt_cache,
         speed=speed,
@@ -193,9 +225,23 @@ def model_config(config: Config, speed: float | None, surveyor_window: int | Non
 
 
 def tools_of(roles: Roles, everything: Iterable[str], role_name: str) -> list[str]:
-    """The names of the tools that a role may call; a role that is gone may call what an explorer may."""
-    role = roles.get(role_name) or roles["explorer"]
-    return [name for name in everything if role.may_call(name)]
+    """The names of the tools that a role may call; of a role that is gone, only those that every role may (`ALWAYS`)."""
+    role = roles.get(role_name)
+    return [name for name in everything if (role.may_call(name) if role is not None else name in ALWAYS)]
+
+
+def _roles_gone(store: SessionStore, roles: Roles) -> list[str]:
+    """A line for each role of an agent that has not ended, where the role has no file any more."""
+    ended = sorted(AGENT_ENDED)
+    rows = store.all(
+        f"SELECT DISTINCT role FROM agents WHERE session_id = ? AND status NOT IN ({', '.join('?' for _ in ended)})",  # noqa: S608
+        (store.session_id, *ended),
+    )
+    return [
+        f"{roles.gone(row[0])}; agents that have it keep the memory and artifact tools, and no others"
+        for row in rows
+        if row[0] not in roles
+    ]
 
 
 def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, recalling: RecallTool) -> dict[str, Tool]:

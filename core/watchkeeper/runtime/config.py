@@ -6,6 +6,8 @@ A flag wins over the environment, the environment over the user's file, the user
 
 from __future__ import annotations
 
+import os
+import stat
 import tomllib
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store.user_secrets import config_folder
+
+MOST_BYTES = 1_000_000
+"""Of a configuration file."""
 
 M = TypeVar("M", bound=BaseModel)
 PermissionName = Literal["allow", "ask", "deny"]
@@ -50,8 +55,8 @@ class NotificationSettings(_Strict):
 class Config(_Strict):
     """Every setting, documented where it stands."""
 
-    model: str = "offline/surveyor"
-    """The model of planner and sub-agents where none is named."""
+    model: str | None = None
+    """The model of planner and sub-agents where none is named. `offline/surveyor` counts as none."""
     max_parallel: int = Field(default=4, ge=1, le=256)
     """How many sub-agents work at a time."""
     slots: int = Field(default=8, ge=1, le=256)
@@ -104,16 +109,33 @@ def load_workspace_config(workspace: Path) -> WorkspaceConfig:
 
 def _read(path: Path, model: type[M]) -> M:
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = _content(path).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
         return model()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read ({error}); mend or remove it") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); mend or remove it") from None
     try:
         return model.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{path} is no valid TOML: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise BadInput(f"{path}: {where}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is no valid TOML: {error}") from None
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a regular file of at most `MOST_BYTES`. A workspace may hold a pipe or a device in its place.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is not a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES:,} bytes")
+    return content

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
+from watchkeeper.runtime.preflight import check_resume
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import probe
@@ -111,14 +112,17 @@ def start_host(
     resume: bool = True,
     once: int | None = None,
     approval_timeout_seconds: float | None = None,
+    environment: str = "this process",
 ) -> int | None:
     """Start a detached host process for a session, unless one lives; returns its pid, or None where one lives.
 
     `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it was.
     `approval_timeout_seconds`: how long that host's questions wait; None: until somebody answers.
+    `environment` says whose environment the host inherits, for the message where that holds no key.
 
     Raises:
-        BadInput: another program ran the session, its workspace contains the database, or called from a tool.
+        BadInput: another program ran the session, its workspace contains the database, its model has no key here, or called
+            from a tool.
     """
     refuse_agents()
     connection = database.open_readonly(database_path)
@@ -131,6 +135,8 @@ def start_host(
         refuse_inside(database_path, Path(row[0]))
     if probe(database_path, session_id) is not None:
         return None
+    if once is None:
+        check_resume(database_path, session_id, environment=environment)
     command = [sys.executable, "-P", "-m", "watchkeeper", "host", session_id, "--db", str(database_path)]
     if resume:
         command.append("--resume")

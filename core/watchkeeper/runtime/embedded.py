@@ -7,12 +7,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.models.registry import SURVEYOR
 from watchkeeper.records.clock import Clock, SystemClock
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.records.model import Model
 from watchkeeper.runtime import control
 from watchkeeper.runtime.carrying import carry
 from watchkeeper.runtime.host import HostResult, SessionHost
+from watchkeeper.runtime.preflight import check_configuration
 from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
 from watchkeeper.store import database, state
 from watchkeeper.store.driver import sqlite3
@@ -64,10 +67,14 @@ class Runtime:
         `from_session`: a session to carry on. Its planner is told that one's plan, facts and what it saw last.
 
         Raises:
-            BadInput: the workspace is no folder or contains the database, or a budget makes no sense.
+            BadInput: no model is chosen, the configuration is damaged, the workspace is no folder or contains the database, or
+                a budget makes no sense.
             NotFound: there is no session to carry on.
         """
-        ref = model or (self._model.ref if self._model else "offline/surveyor")
+        config = check_configuration(Path(workspace))
+        ref = model or (self._model.ref if self._model else config.model)
+        if ref is None or (not model and ref.strip() == SURVEYOR):
+            raise BadInput("no model is chosen; pass one, as in model='anthropic/<model>', or set `model` in config.toml")
         wanted = NewSession(goal, Path(workspace), ref, settings or SessionSettings(), budgets or {})
         prepare = None
         if from_session is not None:

@@ -35,6 +35,7 @@ from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.runtime.watching import CommandWatch
 from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
+from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -322,7 +323,13 @@ class SessionHost:
             task = plans.load_task(self.store, task_id)
             if task is None:
                 continue
-            role = self._roles.get(task.role) or self._roles["explorer"]
+            role = self._roles.get(task.role)
+            if role is None:
+                await self.store.commit(
+                    partial(_cannot_start, task=task, reason=f"{self._roles.gone(task.role)}; the task cannot start")
+                )
+                self.kick()
+                continue
             model = task.model or role.model_for(session_model)
             try:
                 agent_id = await dispatch(
@@ -333,7 +340,7 @@ class SessionHost:
             except WatchkeeperError as error:
                 if host_fault(error) is not None:
                     raise
-                await self.store.commit(partial(_cannot_start, task_id=task.id, reason=str(error)))
+                await self.store.commit(partial(_cannot_start, task=task, reason=str(error)))
                 self.kick()
                 continue
             agent = agents.load(self.store, agent_id)
@@ -421,9 +428,9 @@ class SessionHost:
 _PLANNER = "SELECT planner_agent_id FROM sessions WHERE id = ?"
 
 
-def _cannot_start(tx: Transaction, *, task_id: str, reason: str) -> None:
-    """A task whose agent cannot even be made (an unknown model, say) fails, and the planner is told."""
-    tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task_id))
-    plans.move(tx, task_id, TaskStatus.RUNNING)
-    plans.move(tx, task_id, TaskStatus.FAILED, reason)
-    reporting.tell_planner(tx, "task_failed", task_id, error=reason, attempt=1)
+def _cannot_start(tx: Transaction, *, task: Task, reason: str) -> None:
+    """A task whose agent cannot even be made (a role that is gone, an unknown model) fails, and the planner is told."""
+    tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
+    plans.move(tx, task.id, TaskStatus.RUNNING)
+    plans.move(tx, task.id, TaskStatus.FAILED, reason)
+    reporting.tell_planner(tx, "task_failed", task.id, error=reason, attempt=task.attempt)

@@ -72,6 +72,13 @@ def pause_session(tx: Transaction, reason: str) -> None:
     sessions.set_status(tx, SessionStatus.PAUSED, reason)
 
 
+def pause_open_session(tx: Transaction, reason: str) -> None:
+    """A host cannot begin, for this reason: a session that has not ended is paused, and can be resumed."""
+    status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
+    if status in (SessionStatus.RUNNING, SessionStatus.PAUSED):
+        pause_session(tx, reason)
+
+
 def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
     """A stale task whose inputs are all there again: as good as before, or run anew."""
     current = plans.load_task(tx, task.id)

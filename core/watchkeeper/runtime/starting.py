@@ -35,6 +35,7 @@ class SessionSettings:
     approval_timeout_seconds: float | None = None
     """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it starts."""
     base_url: str | None = None
+    """A local server that was picked for this session; it is sent no key. None: the server of the configuration."""
 
     @classmethod
     def load(cls, text: str) -> SessionSettings:

@@ -10,6 +10,7 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
+from watchkeeper.agents.roles import ALWAYS
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
 from watchkeeper.runtime import heartbeat
@@ -314,3 +315,59 @@ async def test_a_second_name_of_the_database_stops_the_host_at_its_heartbeat_and
     bench.model.script = PlannedRun([task("one")])
     assert (await bench.run()).status == "done"
     bench.assert_sound()
+
+
+class TestARoleThatIsGone:
+    """A role file is removed between two hosts of a session."""
+
+    ROLE = "---\nname: checker\ntools: read, bash\n---\nYou check.\n"
+
+    def add_role(self, bench: Bench) -> Path:
+        file = bench.workspace / ".claude" / "agents" / "checker.md"
+        file.parent.mkdir(parents=True)
+        file.write_text(self.ROLE)
+        return file
+
+    async def test_fails_the_task_with_its_name_and_tells_the_planner(self, bench: Bench) -> None:
+        file = self.add_role(bench)
+        broken = [True]
+
+        def work(name: str, request: ModelRequest) -> Any:
+            if name == "first" and broken[0]:
+                return ModelError("no credit", kind=ErrorKind.PAUSE)
+            return [said("done")]
+
+        def finish(name: str) -> list[dict[str, Any]]:
+            return [call("finish_session", {"summary": f"{name} could not start", "status": "failed"})]
+
+        bench.start(PlannedRun([task("first"), task("check", needs=("first",), role="checker")], work, finish))
+        assert (await bench.run()).status == "paused"
+        file.unlink()
+        broken[0] = False
+        assert (await bench.run()).status == "failed"
+        failed = bench.tasks()["check"]
+        assert failed["status"] == "failed"
+        assert "the role checker is gone" in failed["error"]
+        assert ".claude/agents" in failed["error"]
+        assert failed["agent"] is None, "no agent of another role takes its place"
+        assert any("the role checker is gone" in flat(request.messages) for request in bench.model.requests)
+        bench.assert_sound()
+
+    async def test_leaves_an_agent_that_has_it_with_the_tools_that_every_role_may_call(self, bench: Bench) -> None:
+        file = self.add_role(bench)
+        broken = [True]
+        offered: list[set[str]] = []
+
+        def work(name: str, request: ModelRequest) -> Any:
+            offered.append({one.name for one in request.tools})
+            return ModelError("no credit", kind=ErrorKind.PAUSE) if broken[0] else [said("done")]
+
+        bench.start(PlannedRun([task("check", role="checker")], work))
+        assert (await bench.run()).status == "paused"
+        assert {"read", "bash"} < offered[-1]
+        file.unlink()
+        broken[0] = False
+        assert (await bench.run()).status == "done"
+        assert offered[-1] == set(ALWAYS)
+        (told,) = bench.query("SELECT data FROM events WHERE kind = 'host.warning' AND data LIKE '%checker is gone%'")
+        assert "memory and artifact tools" in told[0]

@@ -42,6 +42,12 @@ class Roles(dict[str, Role]):
     def __init__(self) -> None:
         super().__init__()
         self.warnings: list[str] = []
+        self.folders: list[str] = []
+        """Where role files were looked for, as people name the places."""
+
+    def gone(self, name: str) -> str:
+        """Why no agent can take this role, which has no file any more."""
+        return f"the role {name} is gone: no file of it in {', '.join(self.folders)}"
 
 
 def load_roles(workspace: Path, user_config_dir: Path | None = None) -> Roles:
@@ -51,6 +57,7 @@ def load_roles(workspace: Path, user_config_dir: Path | None = None) -> Roles:
     planner. A damaged file is a warning, never an error.
     """
     roles = Roles()
+    roles.folders = ["your agents folder", *WORKSPACE_FOLDERS]
     _take(roles, Path(__file__).parent / "builtin", Path(__file__).parent, trusted=True)
     if user_config_dir is not None:
         # The user's own folder may hold links to wherever the user likes.

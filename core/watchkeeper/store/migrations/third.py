@@ -8,8 +8,9 @@ its transaction may write; rows of an earlier schema have none.
 THIRD = """
 ALTER TABLE sessions ADD COLUMN ordinal INTEGER;
 UPDATE sessions SET ordinal = rowid;
-CREATE UNIQUE INDEX sessions_ordinal ON sessions (ordinal);
-CREATE TRIGGER sessions_get_an_ordinal AFTER INSERT ON sessions WHEN new.ordinal IS NULL
+CREATE INDEX sessions_ordinal ON sessions (ordinal);
+CREATE TRIGGER sessions_get_an_ordinal AFTER INSERT ON sessions
+WHEN new.ordinal IS NULL OR EXISTS (SELECT 1 FROM sessions other WHERE other.ordinal = new.ordinal AND other.id <> new.id)
 BEGIN UPDATE sessions SET ordinal = (SELECT coalesce(max(ordinal), 0) + 1 FROM sessions) WHERE id = new.id; END;
 ALTER TABLE sessions ADD COLUMN deletion_ordinal INTEGER;
 UPDATE sessions SET deletion_ordinal = (SELECT count(*) FROM sessions d WHERE d.deleted_at > 0
