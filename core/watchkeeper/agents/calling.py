@@ -6,12 +6,24 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.control import AgentControl, Interrupted
-from watchkeeper.agents.environment import Environment, LiveBoard
+from watchkeeper.agents.environment import BudgetReached, Environment, LiveBoard, PlannedCall, Reservation
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, raising_host_faults
-from watchkeeper.records.model import Cost, Delta, ErrorKind, ModelError, ModelRequest, PriceStatus, Reply, Retrying, Usage
+from watchkeeper.records.model import (
+    Cost,
+    Delta,
+    ErrorKind,
+    ModelError,
+    ModelRequest,
+    PriceStatus,
+    Purpose,
+    Reply,
+    Retrying,
+    Usage,
+)
 from watchkeeper.records.states import ModelCallStatus
-from watchkeeper.store import agents
+from watchkeeper.store import agents, budgets
+from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
 from watchkeeper.store.transaction import Transaction
 
@@ -31,6 +43,14 @@ class Called:
     estimated_prompt_tokens: int
     model_ref: str
     request: ModelRequest
+    reservation: Reservation | None = None
+    refused: BudgetReached | None = None
+    """Set where no call was made, because no budget covers it."""
+
+    @property
+    def was_made(self) -> bool:
+        """Whether anything was sent; else there is nothing to record."""
+        return self.refused is None
 
     @property
     def status(self) -> ModelCallStatus:
@@ -45,8 +65,10 @@ class Called:
         return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
 
     def record(self, tx: Transaction, agent_id: str, turn: int) -> int:
-        """Write the row of `model_calls`, with the running totals; returns its id."""
+        """Write the row of `model_calls`, with the running totals, and settle its reservation; returns its id."""
         reply = self.reply
+        if self.reservation is not None:
+            budgets.settle_reservation(tx, self.reservation.id)
         return agents.add_model_call(
             tx,
             agent_id=agent_id,
@@ -103,6 +125,13 @@ class Spent:
         return taken
 
 
+class _OverBudget(Exception):
+    """No budget covers the call; nothing was sent."""
+
+    def __init__(self, reached: BudgetReached) -> None:
+        self.reached = reached
+
+
 class _Unshown:
     """A live board that nobody looks at."""
 
@@ -120,10 +149,12 @@ async def call_model(
     request: ModelRequest,
     *,
     estimated_prompt_tokens: int,
+    task_id: str | None = None,
     shown: bool = True,
 ) -> Called:
     """Call the model once (its own retries included). Never raises for what a model or a provider does.
 
+    Room for the call is reserved in the budgets of the session and of `task_id` first, which may wait for other calls.
     `shown`: whether the agent's live row follows the call; a call beside the loop leaves it alone.
 
     Raises:
@@ -132,13 +163,20 @@ async def call_model(
     clock, agent_id = environment.clock, request.agent_id
     live: LiveBoard = environment.live if shown else _Unshown()
     started_at, began = clock.now(), clock.monotonic()
+    planned = PlannedCall(agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens)
     waited = 0.0
     retries = 0
+    reservation: Reservation | None = None
 
     async def converse() -> Reply:
-        nonlocal waited, retries
+        nonlocal waited, retries, reservation
         live.show(agent_id, "slot", "waiting for a slot")
         control.waits(True)
+        if reservation is None:  # else the call is tried again
+            reserved = await environment.budgets.reserve(planned)
+            if isinstance(reserved, BudgetReached):
+                raise _OverBudget(reserved)
+            reservation = reserved
         gate = environment.gate(model_ref)
         async with AsyncExitStack() as held:
             await held.enter_async_context(gate.slot(request.purpose, agent_id))
@@ -172,6 +210,7 @@ async def call_model(
 
     reply: Reply | None = None
     error: ModelError | None = None
+    refused: BudgetReached | None = None
 
     async def converse_with_retries() -> Reply:
         for wait_seconds in host_faults.RETRY_SECONDS:
@@ -192,12 +231,21 @@ async def call_model(
     except ModelError as failed:
         error = failed
         retries = max(retries, failed.retries)
+    except _OverBudget as over:
+        refused = over.reached
     except Interrupted:
         pass
+    except BaseException:
+        if reservation is not None:
+            reservation.release()  # nothing of this call will be recorded
+        raise
     finally:
         control.waits(False)
     free = Cost(None, PriceStatus.UNPRICED)
     cost = environment.price(model_ref, reply.usage, reply.usage_exact) if reply else free
+    if reservation is not None:
+        turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
+        reservation.end(reply.usage if reply else Usage(), cost.usd, turns)
     return Called(
         reply=reply,
         error=error,
@@ -209,4 +257,34 @@ async def call_model(
         estimated_prompt_tokens=estimated_prompt_tokens,
         model_ref=model_ref,
         request=request,
+        reservation=reservation,
+        refused=refused,
     )
+
+
+async def call_beside(
+    environment: Environment, agent: Agent, request: ModelRequest, *, estimated_prompt_tokens: int, spent: Spent | None
+) -> str:
+    """Call the agent's model beside its loop, at background priority; returns the text of the reply.
+
+    The call is added to `spent`, whether it came to a reply or not; one that no budget covers is not made.
+
+    Raises:
+        ModelError: it failed, or was not made.
+    """
+    called = await call_model(
+        environment,
+        AgentControl(),
+        agent.model,
+        request,
+        estimated_prompt_tokens=estimated_prompt_tokens,
+        task_id=agent.task_id,
+        shown=False,
+    )
+    if spent is not None and called.was_made:
+        spent.calls.append(called)
+    if called.refused is not None:
+        raise ModelError(called.refused.reason, kind=ErrorKind.FAIL)
+    if called.reply is None:
+        raise called.error or RuntimeError("the call was abandoned")
+    return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")

@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.calling import Spent, call_model
-from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.calling import Spent, call_beside
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.observing import OBSERVER, REFLECTOR, Observing
 from watchkeeper.memory.changes import Prepared, Rejection
@@ -277,15 +276,8 @@ class Compaction:
             purpose=Purpose.REFLECTOR,
             agent_id=self._agent.id,
         )
-        called = await call_model(
-            environment, AgentControl(), self._agent.model, request,
-            estimated_prompt_tokens=run.source_tokens, shown=False,
-        )  # fmt: skip
-        if self._flight is not None:
-            self._flight.spent.calls.append(called)
-        if called.reply is None:
-            raise called.error or RuntimeError("the call was abandoned")
-        return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")
+        spent = self._flight.spent if self._flight is not None else None
+        return await call_beside(environment, self._agent, request, estimated_prompt_tokens=run.source_tokens, spent=spent)
 
     async def _land(self, flight: _Flight, also: Callable[[Transaction, Outcome], None] | None = None) -> Outcome:
         self._flight = None

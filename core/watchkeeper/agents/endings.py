@@ -10,7 +10,7 @@ from watchkeeper.agents.agent_memory import Snapshot
 from watchkeeper.agents.environment import BudgetReached
 from watchkeeper.records.host_faults import Shortage
 from watchkeeper.records.states import AgentStatus
-from watchkeeper.store import agents
+from watchkeeper.store import agents, budgets
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.transaction import Transaction
 
@@ -44,11 +44,7 @@ class Ending:
 def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> None:
     """Say that a budget is used up, the session's or that of the agent's task."""
     owner = None if reached.whole_session else agent.task_id
-    tx.execute(
-        "UPDATE budgets SET reached_at = coalesce(reached_at, ?) WHERE session_id = ? AND task_id IS ? AND kind = ?",
-        (tx.now, tx.session_id, owner, reached.kind),
-    )
-    tx.event("budget.reached", agent_id=agent.id, task_id=owner, budget=reached.kind, reason=reached.reason)
+    budgets.note_reached(tx, agent.id, owner, reached.kind, reached.reason, reached.required)
 
 
 def write_ending(tx: Transaction, agent: Agent, ending: Ending, text: str, turn: int, snapshot: Snapshot | None) -> None:

@@ -14,7 +14,7 @@ from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.models.slots import Gate
 from watchkeeper.records.clock import Clock
 from watchkeeper.records.ids import IdSource
-from watchkeeper.records.model import Cost, Model, Usage
+from watchkeeper.records.model import Cost, Model, Purpose, Usage
 from watchkeeper.store.session_store import SessionStore
 
 
@@ -54,6 +54,62 @@ class BudgetReached:
     """`usd`, `tokens`, `turns` or `seconds`."""
     whole_session: bool
     """False: only the task that has this budget stops."""
+    required: float | None = None
+    """The smallest budget that covers the input of the call that was refused, where it is not simply used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A model call that is about to be made: what it may use at most."""
+
+    agent_id: str
+    task_id: str | None
+    model: str
+    purpose: Purpose
+    input_tokens: int
+    """Estimated."""
+    output_tokens: int
+    """The most that it may write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Room in the budgets for one call, a row of `reservations` until the call is recorded."""
+
+    id: int
+    end: Callable[[Usage, float | None, int], None]
+    """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that records it."""
+    release: Callable[[], None]
+    """The call was given up, and nothing of it will be recorded."""
+
+
+class BudgetGuard(Protocol):
+    """What keeps the calls of a session within its budgets."""
+
+    def reached(self, task_id: str | None) -> BudgetReached | None:
+        """Why the agent of this task (None: the planner) may make no further call, or None."""
+        ...
+
+    async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
+        """Wait until there is room for the call; None where no budget applies."""
+        ...
+
+    def look_again(self) -> None:
+        """A budget was changed."""
+        ...
+
+
+class NoBudgets:
+    """Where nothing limits the calls."""
+
+    def reached(self, task_id: str | None) -> BudgetReached | None:
+        return None
+
+    async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
+        return None
+
+    def look_again(self) -> None:
+        pass
 
 
 async def _release_nothing(agent_id: str) -> None:
@@ -90,8 +146,7 @@ class Environment:
     """(role, tool) → may it run?"""
     redact: Callable[[Any], Any]
     live: LiveBoard
-    budget: Callable[[str | None], BudgetReached | None]
-    """Why the agent of this task (None: the planner) may make no further call, or None."""
+    budgets: BudgetGuard = field(default_factory=NoBudgets)
     settings: LoopSettings = field(default_factory=LoopSettings)
     release: Callable[[str], Awaitable[None]] = _release_nothing
     """An agent ended or paused: end the shell and the processes that its tools left behind."""

@@ -21,7 +21,7 @@ from watchkeeper.agents.calls import Call, assert_mine, load_calls, mark_unknown
 from watchkeeper.agents.compacting import Compaction
 from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.endings import Ending, Outcome, note_budget, write_ending
-from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.environment import BudgetReached, Environment
 from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.replies import SAME_CALLS_IN_A_ROW, Repetition, results_of, succeeded, text_of, usable, used_ids
 from watchkeeper.agents.toolbox import Toolbox
@@ -136,10 +136,9 @@ class AgentLoop:
             await self._deliver_inbox()
             if self._answered():
                 return await self._rest()
-            reached = self._environment.budget(self._agent.task_id)
+            reached = self._environment.budgets.reached(self._agent.task_id)
             if reached is not None:
-                await self._environment.store.commit(partial(note_budget, agent=self._agent, reached=reached))
-                return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
+                return await self._pause_by_budget(reached)
             finishing = await self._take_turn()
         return finishing
 
@@ -149,6 +148,8 @@ class AgentLoop:
         if self._turn >= self._environment.settings.most_turns:
             return await self._fail(f"it took {self._turn} turns without an end")
         called = await self._call()
+        if called.refused is not None:
+            return await self._pause_by_budget(called.refused)
         if called.reply is None:
             if called.error is None:
                 await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
@@ -220,7 +221,9 @@ class AgentLoop:
         estimated = state.tokens + self._limits.overhead_tokens
         environment, model = self._environment, self._agent.model
         with _for_a_call():
-            return await call_model(environment, self._control, model, request, estimated_prompt_tokens=estimated)
+            return await call_model(
+                environment, self._control, model, request, estimated_prompt_tokens=estimated, task_id=self._agent.task_id
+            )
 
     def _calibrate(self, reply: Reply, estimated_tokens: int) -> None:
         if reply.usage_exact:
@@ -427,6 +430,10 @@ class AgentLoop:
         await self._environment.store.commit(write)
         self._environment.live.show(self._agent.id, "paused", reason)
         return Ending(Outcome.BLOCKED if blocked else Outcome.PAUSED, reason)
+
+    async def _pause_by_budget(self, reached: BudgetReached) -> Ending:
+        await self._environment.store.commit(partial(note_budget, agent=self._agent, reached=reached))
+        return await self._pause(reached.reason, tell=True, blocked=reached.whole_session)
 
     async def _after_interruption(self) -> Ending:
         try:

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.calling import Spent, call_model
-from watchkeeper.agents.control import AgentControl
+from watchkeeper.agents.calling import Spent, call_beside
 from watchkeeper.agents.environment import Environment
 from watchkeeper.memory.buffering import BufferingState, ObservationChunk, ObserverOutput, ReflectorOutput
 from watchkeeper.memory.changes import Change
@@ -148,14 +147,8 @@ class Observing:
             if task is not None:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
-            called = await call_model(
-                environment, AgentControl(), self._agent.model, request,
-                estimated_prompt_tokens=environment.counter.count(prompt), shown=False,
-            )  # fmt: skip
-            row.spent.calls.append(called)
-            if called.reply is None:
-                raise called.error or RuntimeError("the call was abandoned")
-            return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")
+            tokens = environment.counter.count(prompt)
+            return await call_beside(environment, self._agent, request, estimated_prompt_tokens=tokens, spent=row.spent)
 
         return complete
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.options import Opened, db_option, json_option, print_json, session_argument
+from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, WatchkeeperError
 from watchkeeper.runtime import control
+from watchkeeper.store import budgets
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import refuse_imported
 
@@ -224,18 +225,21 @@ deny = _decision("deny")
 @click.command()
 @session_argument
 @click.option("--task", help="Of this task's agents, instead of the whole session.")
-@click.option("--usd", type=click.FloatRange(0, min_open=True))
-@click.option("--tokens", type=click.IntRange(1), help="Cache reads count.")
-@click.option("--turns", type=click.IntRange(1))
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), help="Hosted wall time.")
+@click.option("--usd", metavar="AMOUNT|+N", help="A limit in USD: an amount, or +N more than now.")
+@click.option("--tokens", metavar="AMOUNT|+N", help="Cache reads count.")
+@click.option("--turns", metavar="AMOUNT|+N", help="Model replies.")
+@click.option("--seconds", metavar="AMOUNT|+N", help="Hosted wall time.")
 @click.option("--lift", type=click.Choice(["usd", "tokens", "turns", "seconds"]), multiple=True, help="Take a budget away.")
 @db_option
 @json_option
 def budget(
-    session: str, task: str | None, usd: float | None, tokens: int | None, turns: int | None, seconds: float | None,
+    session: str, task: str | None, usd: str | None, tokens: str | None, turns: str | None, seconds: str | None,
     lift: tuple[str, ...], db: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything."""
+    """Set budgets of SESSION, or of one task. Reaching one pauses, and keeps everything.
+
+    An amount that is not more than what is used already is refused.
+    """
     control.refuse_agents()
     opened = Opened(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
@@ -244,11 +248,13 @@ def budget(
         task_id = opened.task(task)
         if task_id is None:
             raise NotFound(f"no task {task!r} in session {opened.session_id}")
-    wanted: list[tuple[str, float | None]] = [
-        (kind, float(amount))
-        for kind, amount in (("usd", usd), ("tokens", tokens), ("turns", turns), ("seconds", seconds))
-        if amount is not None
-    ]
+    wanted: list[tuple[str, float | None]] = []
+    for kind, typed in (("usd", usd), ("tokens", tokens), ("turns", turns), ("seconds", seconds)):
+        if typed is not None:
+            try:
+                wanted.append((kind, budgets.amount_of(opened, opened.session_id, task_id, kind, typed)))
+            except ValueError as refused:
+                raise BadInput(f"--{kind}: {clean(refused)}") from None
     wanted += [(kind, None) for kind in lift]
     if not wanted:
         raise BadInput("say which budget: --usd, --tokens, --turns, --seconds or --lift")

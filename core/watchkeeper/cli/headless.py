@@ -15,7 +15,7 @@ from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault
 from watchkeeper.records.wording import plural
-from watchkeeper.store import state
+from watchkeeper.store import budgets, state
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.encoding import decode
 
@@ -123,7 +123,10 @@ def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> N
         say("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))
         say(f"             wk artifacts {session_id} {clean(made[0]['name'], 60)}")
     if result["status"] == "paused":
-        say(f"  carry on   wk resume {session_id}")
+        reached = budgets.blocking(opened, session_id)
+        for use in reached:
+            say(f"  budget     {clean(use.describe(), 200)}")
+        say(f"  carry on   {budgets.resume_command(session_id, reached) if reached else f'wk resume {session_id}'}")
 
 
 class EventPrinter:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from watchkeeper.cli.budgeting import new_budget_options
 from watchkeeper.cli.options import (
     Opened,
     clean,
@@ -122,9 +123,8 @@ def run(goal: str | None, from_session: str | None, model: str | None, **options
 @click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard.")
 @click.option("--detach", is_flag=True, help="Start the background host and return.")
 @approval_timeout_option
-@click.pass_context
+@new_budget_options
 def resume(
-    ctx: click.Context,
     session: str,
     agent: str | None,
     db: Path | None,
@@ -132,11 +132,15 @@ def resume(
     headless: bool,
     detach: bool,
     approval_timeout: float | None,
+    **limits: str | None,
 ) -> int:
     """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause.
 
-    A host that is about to end, after `wk pause` or `wk compact` say, is waited for, for 30 s at most.
+    Where a budget is used up, it says what is used and asks for a new limit; without a terminal, give one:
+    `wk resume last --budget-usd +2`. A host that is about to end, after `wk pause` or `wk compact` say, is waited for,
+    for 30 s at most.
     """
+    from watchkeeper.cli.budgeting import PAUSED_EXIT, raise_reached, typed_budgets
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.runtime.preflight import check_configuration, check_resume
     from watchkeeper.store.transcripts import refuse_imported
@@ -144,9 +148,12 @@ def resume(
     refuse_agents()
     opened = Opened(db, session, own=True)
     refuse_imported(opened.connection, opened.session_id)
+    typed = typed_budgets(limits)
     if agent is not None:
         from watchkeeper.cli.controlling import command
 
+        if typed:
+            raise BadInput("a new budget is the session's or a task's: `wk budget`, or resume the session")
         return command(opened, "resume", as_json, agent_id=opened.agent(agent))
     _await_others(opened)
     status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
@@ -159,8 +166,11 @@ def resume(
         return 0 if status == "done" else 1
     check_configuration(Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]))
     check_resume(opened.path, opened.session_id, environment="this shell")
+    foreground = headless or as_json or not is_terminal()
+    if not raise_reached(opened, typed, ask=is_terminal() and not as_json, as_json=as_json):
+        return PAUSED_EXIT
     return _drive(
-        opened.path, opened.session_id, headless or as_json or not is_terminal(), as_json, resume=True, detach=detach,
+        opened.path, opened.session_id, foreground, as_json, resume=True, detach=detach,
         approval_timeout_seconds=approval_timeout,
     )  # fmt: skip
 

@@ -172,7 +172,6 @@ async def _assemble(
         look_for=mcp.look_for,
         live=live,
         watched=partial(is_watched, store.path, store.session_id),
-        budget=lambda task_id: None,
         settings=LoopSettings(
             approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
             max_output_tokens=config.max_output_tokens,
@@ -193,8 +192,7 @@ async def _assemble(
     host.warnings = redact(
         [*roles.warnings, *_roles_gone(store, roles), *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
     )
-    budgets = Budgets(store, store.session_id, host.heartbeat.hosted_seconds)
-    environment.budget = budgets.reached
+    environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)
     return Assembled(host, pool, mcp, models)
 
 

@@ -1,98 +1,270 @@
-"""Budgets: what was spent against what may be, asked before each model call."""
+"""The host's side of budgets: what may be spent is reserved before each model call, and settled after it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from watchkeeper.agents.environment import BudgetReached
+from watchkeeper.agents.environment import BudgetReached, PlannedCall, Reservation
+from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.model import Cost, Purpose, Usage
+from watchkeeper.store import budgets
+from watchkeeper.store.budgets import Budget, BudgetUse, ReservedCall, amount_text
+from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
-UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """What is left does not cover this call beside those in progress."""
 
 
-def write_budget(tx: Transaction, task_id: str | None, kind: str, amount: float | None) -> None:
-    """Set the budget of a session (None) or a task; without an amount, take it away.
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What one call takes of each kind of budget."""
 
-    Raises:
-        ValueError: no such kind, or not positive.
-    """
-    if kind not in UNITS:
-        raise ValueError("a budget is in usd, tokens, turns or seconds")
-    if amount is not None and not amount > 0:
-        raise ValueError("a budget must be positive; leave the amount out to lift it")
-    tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
-    if amount is not None:
-        tx.execute(
-            "INSERT INTO budgets (session_id, task_id, kind, amount, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?)",
-            (tx.session_id, task_id, kind, float(amount), tx.now, tx.commit_seq),
-        )
-    tx.event("budget.set", task_id=task_id, budget=kind, amount=amount)
+    tokens: int
+    input_tokens: int
+    cost_usd: float | None
+    """None: nobody knows the model's price, so that a budget in USD does not count it."""
+    input_usd: float
+    turns: int
+
+    def of(self, kind: str) -> tuple[float, float]:
+        """At most, and for its input alone."""
+        if kind == "tokens":
+            return self.tokens, self.input_tokens
+        if kind == "usd":
+            return self.cost_usd or 0.0, self.input_usd
+        return (self.turns, self.turns) if kind == "turns" else (0.0, 0.0)
 
 
 class Budgets:
-    """Answers whether a session, or one task, may go on.
+    """Answers whether a session, or one task, may go on, and reserves what its calls may use.
 
-    Tokens count the cache reads; turns are model replies; seconds are hosted wall time (for a task: its agents'
-    active time).
+    A reservation is the estimate of a call's input and its largest output, a row of `reservations`. While what is left
+    covers every call, calls run side by side. When it does not cover one more, that one waits in line until a call in
+    progress has ended. A call that is alone needs room for its input only: so nothing but the last call's own output can
+    go beyond a budget. Without a budget, nothing is written and nothing waits.
+
+    For one event loop.
     """
 
-    def __init__(self, reads: Any, session_id: str, hosted_seconds: Callable[[], float]) -> None:
-        self._reads = reads
-        self._session_id = session_id
+    def __init__(
+        self, store: SessionStore, hosted_seconds: Callable[[], float], price: Callable[[str, Usage, bool], Cost]
+    ) -> None:
+        self._store = store
         self._hosted_seconds = hosted_seconds
+        self._price = price
         self._turns: tuple[int, int] | None = None
         """Turns of all agents, through which event: counted once, and from then on in the log of events."""
+        self._line: deque[object] = deque()
+        """Who waits, first come first served."""
+        self._changed = asyncio.Event()
+        self._ended: dict[int, ReservedCall] = {}
+        """Calls that have ended and are not recorded yet, by reservation: what they used in fact."""
 
     def reached(self, task_id: str | None) -> BudgetReached | None:
         """The first budget that is used up, for the session or for the task; None: go on."""
-        rows = self._reads.all("SELECT task_id, kind, amount FROM budgets WHERE session_id = ? ORDER BY id", (self._session_id,))
-        for owner, kind, amount in rows:
-            if owner is not None and owner != task_id:
-                continue
-            spent = self.spent(owner, kind)
-            if spent is not None and spent >= amount:
-                whole = owner is None
-                what = "the session's" if whole else "the task's"
-                said = f"{what} budget of {amount:g} {UNITS[kind]} is reached ({spent:g} spent); raise it with `wk budget`"
-                return BudgetReached(said, kind, whole)
+        hosted_seconds = self._hosted_seconds()
+        for budget in self._applying(task_id):
+            use = BudgetUse(budget, self._used(self._store, budget, hosted_seconds))
+            if use.is_reached:
+                return self._say(use)
         return None
 
-    def spent(self, task_id: str | None, kind: str) -> float | None:
-        """What a session (None) or a task has used, in units of a kind of budget."""
-        if task_id is not None:
-            row = self._reads.one(
-                "SELECT sum(cost_usd) AS usd, sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens,"
-                " sum(turn) AS turns, sum(active_seconds) AS seconds FROM agents WHERE task_id = ?",
-                (task_id,),
-            )
-            spent: float | None = row[kind]
-            return spent if kind == "usd" else spent or 0
-        if kind == "seconds":
-            return self._hosted_seconds()
-        if kind == "turns":
-            return self._count_turns()
-        row = self._reads.one(
-            "SELECT cost_usd AS usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens AS tokens"
-            " FROM sessions WHERE id = ?",
-            (self._session_id,),
-        )
-        of_session: float | None = row[kind]
-        return of_session
+    async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
+        """Wait until the call fits what is left, and reserve it; None where no budget applies.
 
-    def _count_turns(self) -> int:
+        A call beside the loops (a summary, an observer) does not wait: it gets the reason why it cannot be made now.
+        Cancelling the wait leaves the line.
+        """
+        if not self._applying(call.task_id):
+            return None
+        need = self._need(call)
+        me = object()
+        try:
+            while True:
+                changed = self._changed
+                if not self._line or self._line[0] is me:
+                    decision = await self._decide(call, need)
+                    if not isinstance(decision, _Wait):
+                        return decision
+                    if call.purpose not in _IN_LINE:
+                        return BudgetReached("what is left of the budget is reserved for calls in progress", "", True)
+                if me not in self._line:
+                    self._line.append(me)
+                await changed.wait()
+        finally:
+            if me in self._line:
+                self._line.remove(me)
+                self.look_again()
+
+    def look_again(self) -> None:
+        """A call has ended, or a budget was changed: whoever waits asks again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- deciding ----------------------------------------------------------------------------------------------
+
+    def _applying(self, task_id: str | None) -> list[Budget]:
+        found = budgets.load(self._store, self._store.session_id)
+        return [budget for budget in found if budget.task_id is None or budget.task_id == task_id]
+
+    async def _decide(self, call: PlannedCall, need: _Need) -> Reservation | BudgetReached | _Wait:
+        self._count_turns()
+        ended, hosted_seconds = dict(self._ended), self._hosted_seconds()
+
+        def decide(tx: Transaction) -> tuple[int | BudgetReached | _Wait, set[int]]:
+            rows = budgets.reservations(tx)
+            known = {row.id for row in rows}
+            waits = False
+            for budget in budgets.load(tx, tx.session_id):
+                if budget.task_id is not None and budget.task_id != call.task_id:
+                    continue
+                verdict = self._fits(budget, self._used(tx, budget, hosted_seconds), need, rows, ended)
+                if isinstance(verdict, BudgetReached):
+                    return verdict, known
+                waits = waits or verdict is not None
+            if waits:
+                return _Wait(), known
+            reserved = budgets.add_reservation(
+                tx,
+                agent_id=call.agent_id,
+                task_id=call.task_id,
+                model=call.model,
+                purpose=call.purpose,
+                tokens=need.tokens,
+                cost_usd=need.cost_usd,
+            )
+            return reserved, known
+
+        deciding = asyncio.ensure_future(self._store.commit(decide))
+        try:
+            outcome, known = await asyncio.shield(deciding)
+        except asyncio.CancelledError:
+            deciding.add_done_callback(self._release_unused)
+            raise
+        for number in [number for number in ended if number not in known]:
+            self._ended.pop(number, None)
+        if not isinstance(outcome, int):
+            return outcome
+        return Reservation(outcome, partial(self._end, outcome, call.task_id), partial(self._release, outcome))
+
+    def _fits(
+        self, budget: Budget, used: float | None, need: _Need, rows: list[ReservedCall], ended: dict[int, ReservedCall]
+    ) -> BudgetReached | _Wait | None:
+        """Whether one budget, of which `used` is recorded, covers the call; None: it does."""
+        if used is None and budget.kind == "usd" and need.cost_usd is None:
+            return None
+        spent, reserved, in_progress = used or 0.0, 0.0, False
+        for row in rows:
+            if budget.task_id is not None and row.task_id != budget.task_id:
+                continue
+            if row.id in ended:
+                spent += _amount(ended[row.id], budget.kind)
+            else:
+                reserved += _amount(row, budget.kind)
+                in_progress = in_progress or _amount(row, budget.kind) > 0
+        if BudgetUse(Budget(budget.task_id, budget.kind, budget.amount), spent).is_reached:
+            return self._say(BudgetUse(budget, spent))
+        at_most, for_input = need.of(budget.kind)
+        left = budget.amount - spent
+        if at_most <= left - reserved:
+            return None
+        if in_progress:
+            return _Wait()
+        if for_input <= left or not spent:
+            return None
+        return self._say(BudgetUse(budget, spent), required=spent + for_input)
+
+    def _need(self, call: PlannedCall) -> _Need:
+        read = Usage(input_tokens=call.input_tokens, output_tokens=call.output_tokens)
+        cached = Usage(cache_write_tokens=call.input_tokens, output_tokens=call.output_tokens)
+        prices = [self._price(call.model, usage, False).usd for usage in (read, cached)]
+        inputs = [
+            self._price(call.model, usage, False).usd
+            for usage in (Usage(input_tokens=call.input_tokens), Usage(cache_write_tokens=call.input_tokens))
+        ]
+        return _Need(
+            tokens=call.input_tokens + call.output_tokens,
+            input_tokens=call.input_tokens,
+            cost_usd=max((price for price in prices if price is not None), default=None),
+            input_usd=max((price for price in inputs if price is not None), default=0.0),
+            turns=1 if call.purpose in _IN_LINE else 0,
+        )
+
+    def _used(self, reads: Any, budget: Budget, hosted_seconds: float) -> float | None:
+        session_id = self._store.session_id
+        if budget.task_id is None and budget.kind == "seconds":
+            return hosted_seconds
+        if budget.task_id is None and budget.kind == "turns":
+            counted, through = self._turns or self._count_turns()
+            row = reads.one(_REPLIES_SINCE, (session_id, through))
+            return float(counted + row[0])
+        return budgets.used(reads, session_id, budget.task_id, budget.kind)
+
+    def _count_turns(self) -> tuple[int, int]:
+        """Bring the count of turns up to the newest event that is committed."""
         if self._turns is None:
-            row = self._reads.one(
+            row = self._store.one(
                 "SELECT event_seq, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = sessions.id) FROM sessions"
                 " WHERE id = ?",
-                (self._session_id,),
+                (self._store.session_id,),
             )
             self._turns = (row[1], row[0])
         else:
-            row = self._reads.one(
-                "SELECT event_seq, (SELECT count(*) FROM events WHERE session_id = sessions.id AND seq > ?"
-                " AND kind = 'model.replied') FROM sessions WHERE id = ?",
-                (self._turns[1], self._session_id),
+            newest = self._store.one("SELECT event_seq FROM sessions WHERE id = ?", (self._store.session_id,))[0]
+            since = self._store.one(_REPLIES_SINCE + " AND seq <= ?", (self._store.session_id, self._turns[1], newest))[0]
+            self._turns = (self._turns[0] + since, newest)
+        return self._turns
+
+    def _say(self, use: BudgetUse, required: float | None = None) -> BudgetReached:
+        budget, kind = use.budget, use.budget.kind
+        owner = "the session's" if budget.task_id is None else "the task's"
+        limit = f"{owner} budget of {budget.amount:g} {budgets.UNITS[kind]}"
+        least = required if required is not None else budget.required
+        spent = amount_text(use.used or 0.0, kind)
+        if least is not None and (use.used or 0.0) < budget.amount:
+            said = f"{limit} does not cover the next call ({spent} used, {amount_text(least, kind)} needed)"
+        else:
+            said = f"{limit} is reached ({spent} used)"
+        return BudgetReached(f"{said}; raise it with `wk budget`", kind, budget.task_id is None, least)
+
+    # --- after the call ----------------------------------------------------------------------------------------
+
+    def _end(self, number: int, task_id: str | None, usage: Usage, cost_usd: float | None, turns: int) -> None:
+        """The call has ended; until it is recorded, what it used in fact counts instead of what was reserved."""
+        self._ended[number] = ReservedCall(number, task_id, usage.total_tokens, cost_usd, turns)
+        self.look_again()
+
+    def _release(self, number: int) -> None:
+        """The call was given up and will not be recorded."""
+        self._end(number, None, Usage(), None, 0)
+        store, now = self._store, self._store.now()
+        with contextlib.suppress(StoreUnusable):  # the store is closed: the next host releases what is left
+            store.writer.submit(
+                lambda group: budgets.settle_reservation(Transaction(group, store.session_id, store.epoch, now), number)
             )
-            self._turns = (self._turns[0] + row[1], row[0])
-        return self._turns[0]
+
+    def _release_unused(self, deciding: asyncio.Future[Any]) -> None:
+        if deciding.cancelled() or deciding.exception() is not None:
+            return
+        number = deciding.result()[0]
+        if isinstance(number, int):
+            self._release(number)
+
+
+_IN_LINE = frozenset({Purpose.TURN, Purpose.PLANNER})
+"""Calls that an agent cannot go on without."""
+
+_REPLIES_SINCE = "SELECT count(*) FROM events WHERE session_id = ? AND seq > ? AND kind = 'model.replied'"
+
+
+def _amount(row: ReservedCall, kind: str) -> float:
+    return {"tokens": row.tokens, "usd": row.cost_usd or 0.0, "turns": row.turns}.get(kind, 0.0)

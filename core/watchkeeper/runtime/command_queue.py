@@ -24,9 +24,8 @@ from watchkeeper.records.states import (
     TaskStatus,
 )
 from watchkeeper.runtime import recovery
-from watchkeeper.runtime.budgets import write_budget
 from watchkeeper.runtime.compaction_orders import Command, CompactionOrders, NotYet
-from watchkeeper.store import agents, commands, facts, plans, sessions
+from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode
 from watchkeeper.store.plans import Task
@@ -129,6 +128,7 @@ class CommandQueue:
         return f"{agent.name} pauses" + (" at once" if now else " at its next step")
 
     async def _resume(self, command: Command) -> str | None:
+        self._refuse_by_budget(command)
         if command.agent_id is None:
             # The host of another command drives nothing: it goes on as one that does when that command is done.
             if self._host.driving_once or not self._host.go_on():
@@ -155,6 +155,20 @@ class CommandQueue:
             await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
             return None
         raise ValueError(f"{agent.name} is {agent.status}; only a paused, failed or cancelled agent can be resumed")
+
+    def _refuse_by_budget(self, command: Command) -> None:
+        """A resume that would pause again at once is refused with what is used and how to raise the budget.
+
+        Raises:
+            ValueError: a budget of the session, or of the agent's task, covers no further call.
+        """
+        agent = agents.load(self._store, command.agent_id) if command.agent_id else None
+        uses = budgets.blocking(self._store, self._store.session_id) if agent is None else []
+        if agent is not None:
+            every = budgets.usage(self._store, self._store.session_id)
+            uses = [use for use in every if use.is_reached and use.budget.task_id in (None, agent.task_id)]
+        if uses:
+            raise ValueError(f"{uses[0].describe()}; raise it with `wk budget`, then resume")
 
     def _after_its_compaction(self, agent: Agent) -> str:
         """Said, and shown, of an agent that cannot go on at once."""
@@ -260,7 +274,8 @@ class CommandQueue:
         limit = float(amount) if amount is not None else None
         of = f"{task.name}'s" if task else "the session's"
         said = f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
-        await self._commit(command, said, lambda tx: write_budget(tx, task_id, kind, limit))
+        await self._commit(command, said, lambda tx: budgets.write(tx, task_id, kind, limit))
+        self._host.environment.budgets.look_again()
 
     async def _pin(self, command: Command) -> None:
         """`fact` (an id), or for `pin` a `text` with its `sources`: what every prompt of the session is to show."""

@@ -234,10 +234,17 @@ def cancel_without_host(database_path: Path, session_id: str) -> str:
 
 
 def set_budget_without_host(database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None) -> str:
-    """Set or lift a budget of a session that no host drives."""
-    from watchkeeper.runtime.budgets import write_budget
+    """Set or lift a budget of a session that no host drives.
 
-    _change_once(database_path, session_id, lambda tx: write_budget(tx, task_id, kind, amount))
+    Raises:
+        BadInput: the amount is not more than what is used.
+    """
+    from watchkeeper.store import budgets
+
+    try:
+        _change_once(database_path, session_id, lambda tx: budgets.write(tx, task_id, kind, amount))
+    except ValueError as refused:
+        raise BadInput(str(refused)) from None
     return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
 
 

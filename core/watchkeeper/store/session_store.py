@@ -74,6 +74,10 @@ class SessionStore:
             self.lost = lost
             raise
 
+    def now(self) -> float:
+        """Wall time by the clock of this host."""
+        return self._clock.now()
+
     def is_ours(self, connection: Connection) -> bool:
         """Whether no other host has claimed the session since, as `connection` sees it."""
         row = connection.execute("SELECT lease_epoch FROM sessions WHERE id = ?", (self.session_id,)).fetchone()
@@ -107,4 +111,6 @@ def _raise_epoch(group: Group, session_id: str, pid: int, host_name: str) -> int
     ).fetchone()
     if row is None:
         raise NotFound(f"no session {session_id}; list them with `wk sessions`")
+    # No call of an earlier host is in progress any more: what it had reserved is free.
+    group.connection.execute("DELETE FROM reservations WHERE session_id = ?", (session_id,))
     return int(row[0])

@@ -68,6 +68,11 @@ class Transaction:
         )
         return self._fence.event_seq
 
+    @property
+    def unflushed_usage(self) -> tuple[float | None, int]:
+        """USD (None: nothing priced) and tokens that this group has added to the session and not yet written to its row."""
+        return self._fence.cost_usd, sum(self._fence.tokens)
+
     def add_usage(self, usage: Usage, cost: Cost, *, calls: int = 1, retries: int = 0, errors: int = 0) -> None:
         """Add one model call to the session's running totals."""
         fence = self._fence

@@ -342,4 +342,4 @@ class Cut:
 
     def _keep_budgets(self, row: Row) -> Row | None:
         reached = row["reached_at"] if (row["task_id"], row["kind"]) in self.moment.budgets else None
-        return row | {"reached_at": reached}
+        return row | {"reached_at": reached, "required": row["required"] if reached is not None else None}

@@ -49,6 +49,8 @@ CREATE INDEX permission_grants_session ON permission_grants (session_id);
 ALTER TABLE rate_limits ADD COLUMN kind TEXT NOT NULL DEFAULT 'rate';
 ALTER TABLE rate_limits ADD COLUMN noted_at REAL;
 
+ALTER TABLE budgets ADD COLUMN required REAL;
+
 CREATE TABLE reservations (
     id INTEGER PRIMARY KEY,
     session_id TEXT NOT NULL,

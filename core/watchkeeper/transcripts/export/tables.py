@@ -188,7 +188,7 @@ TABLES: tuple[Table, ...] = (
     ),
     Table(
         "budgets",
-        ("id", "session_id", "task_id", "kind", "amount", "reached_at", "created_at", "commit_seq"),
+        ("id", "session_id", "task_id", "kind", "amount", "required", "reached_at", "created_at", "commit_seq"),
         numbered=True,
     ),
     Table(

@@ -1,0 +1,307 @@
+"""Budgets of a session and of its tasks: what may be spent, what is used, and what calls in progress may still use.
+
+A budget is a row of `budgets`; a call in progress is a row of `reservations`, written before the call and deleted in the
+transaction that records it. Every reader (host, command line, dashboard) asks the same functions.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.store.transaction import Transaction
+
+UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds of hosted time"}
+"""Kind of budget → its unit. Tokens include cache reads; turns are model replies."""
+
+RESERVATION_SECONDS = 3_600.0
+"""After this time a viewer may take a reservation for one whose host died; its own host keeps it until the call ends."""
+
+_USD_TOLERANCE = 1e-9
+"""Sums of prices are floats: less than this is no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One limit."""
+
+    task_id: str | None
+    """None: of the whole session."""
+    kind: str
+    amount: float
+    required: float | None = None
+    """The smallest amount that covers the input of the call that was refused, if one was; in the same unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetUse:
+    """A budget with what is used of it."""
+
+    budget: Budget
+    used: float | None
+    """None where no price is known."""
+    task_name: str | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether no further call fits: it is used up, or what is left did not cover the input of the next call."""
+        required = self.budget.required
+        if self.used is not None and self.used >= self.budget.amount - _tolerance(self.budget.kind):
+            return True
+        return required is not None and self.budget.amount < required
+
+    @property
+    def least(self) -> float:
+        """An amount must be more than this to be of use."""
+        return max(self.used or 0.0, 0.0)
+
+    @property
+    def shortfall(self) -> float:
+        """What must be added, at least, so that the next call fits; a round figure of at least a tenth of the limit."""
+        budget = self.budget
+        missing = max(self.least - budget.amount, (budget.required or 0.0) - budget.amount, 0.0)
+        return _round_up(max(missing * 1.1, budget.amount / 10), budget.kind)
+
+    def describe(self) -> str:
+        """`the session's budget: $1.03 of $1 used`, on one line."""
+        owner = f"task {self.task_name or self.budget.task_id}" if self.budget.task_id is not None else "the session"
+        used, amount = amount_text(self.used or 0.0, self.budget.kind), amount_text(self.budget.amount, self.budget.kind)
+        said = f"{owner} has used {used} of its budget of {amount}"
+        if self.budget.required is not None and self.budget.amount < self.budget.required and self.least < self.budget.amount:
+            said += f", and the next call needs a budget of {amount_text(self.budget.required, self.budget.kind)}"
+        return said
+
+
+def amount_text(amount: float, kind: str) -> str:
+    """`$1.25`, `3,000 tokens`."""
+    if kind == "usd":
+        return f"${amount:,.4f}".rstrip("0").rstrip(".")
+    figure = f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.1f}"
+    return f"{figure} {UNITS.get(kind, kind)}"
+
+
+def plain_amount(amount: float, kind: str) -> str:
+    """The amount as a person would type it: `1.25`, `3000`."""
+    return f"{amount:.4f}".rstrip("0").rstrip(".") if kind in ("usd", "seconds") else f"{amount:.0f}"
+
+
+def load(reads: Any, session_id: str) -> list[Budget]:
+    """The budgets of a session and of its tasks, oldest first."""
+    rows = reads.all("SELECT task_id, kind, amount, required FROM budgets WHERE session_id = ? ORDER BY id", (session_id,))
+    return [Budget(row[0], row[1], row[2], row[3]) for row in rows]
+
+
+def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float | None:
+    """What a session (None) or a task has used of a kind of budget; None for USD where no price is known.
+
+    A task's seconds are its agents' active time, a session's the time for which it was hosted.
+    """
+    if task_id is not None:
+        row = reads.one(
+            "SELECT sum(cost_usd) AS usd, sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens,"
+            " sum(turn) AS turns, sum(active_seconds) AS seconds FROM agents WHERE task_id = ?",
+            (task_id,),
+        )
+        spent: float | None = row[("usd", "tokens", "turns", "seconds").index(kind)]
+        return spent if kind == "usd" else spent or 0.0
+    if kind == "turns":
+        return float(reads.one("SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = ?", (session_id,))[0])
+    row = reads.one(
+        "SELECT cost_usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens, hosted_seconds FROM sessions"
+        " WHERE id = ?",
+        (session_id,),
+    )
+    of_session: float | None = row[("usd", "tokens", "seconds").index(kind)]
+    if isinstance(reads, Transaction) and kind != "seconds":
+        cost_usd, tokens = reads.unflushed_usage
+        if kind == "tokens":
+            return (of_session or 0.0) + tokens
+        return of_session if cost_usd is None else (of_session or 0.0) + cost_usd
+    return of_session
+
+
+def usage(reads: Any, session_id: str) -> list[BudgetUse]:
+    """Every budget of a session with what is used of it, oldest first."""
+    found = []
+    for budget in load(reads, session_id):
+        name = None
+        if budget.task_id is not None:
+            row = reads.one("SELECT name FROM tasks WHERE id = ?", (budget.task_id,))
+            name = str(row[0]) if row else None
+        found.append(BudgetUse(budget, used(reads, session_id, budget.task_id, budget.kind), name))
+    return found
+
+
+def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
+    """The reached budgets because of which a host would pause again at once; empty where something could go on.
+
+    A session's budget stops everything. A task's stops its task: nothing goes on where the planner has nothing to answer
+    and every other open task waits for a stopped one.
+    """
+    reached = [use for use in usage(reads, session_id) if use.is_reached]
+    of_session = [use for use in reached if use.budget.task_id is None]
+    if of_session or not reached:
+        return of_session
+    stopped = {use.budget.task_id for use in reached}
+    planner = reads.one(
+        "SELECT agents.status, EXISTS (SELECT 1 FROM inbox WHERE inbox.agent_id = agents.id AND delivered_seq IS NULL)"
+        " FROM sessions JOIN agents ON agents.id = sessions.planner_agent_id WHERE sessions.id = ?",
+        (session_id,),
+    )
+    if planner is None or planner[0] != "idle" or planner[1]:
+        return []
+    tasks = reads.all("SELECT id, status FROM tasks WHERE session_id = ?", (session_id,))
+    needs = reads.all(
+        "SELECT task_id, depends_on FROM task_dependencies WHERE task_id IN (SELECT id FROM tasks WHERE session_id = ?)",
+        (session_id,),
+    )
+    satisfied = {row[0] for row in tasks if row[1] in ("done", "dropped")}
+    waiting = {row[0] for row in needs if row[1] not in satisfied}
+    could_go = [
+        row[0]
+        for row in tasks
+        if row[0] not in stopped
+        and (row[1] in ("running", "paused") or (row[1] in ("pending", "stale") and row[0] not in waiting))
+    ]
+    open_and_stopped = {row[0] for row in tasks if row[0] in stopped and row[1] in ("running", "paused", "pending")}
+    return [] if could_go else [use for use in reached if use.budget.task_id in open_and_stopped]
+
+
+def refusal(reads: Any, session_id: str, task_id: str | None, kind: str, amount: float) -> str | None:
+    """Why this amount cannot be the limit, or None: it must be more than what is used."""
+    if kind not in UNITS:
+        return "a budget is in usd, tokens, turns or seconds"
+    if not (amount > 0 and math.isfinite(amount)):
+        return "a budget must be positive; leave the amount out to lift it"
+    spent = used(reads, session_id, task_id, kind)
+    if spent is not None and amount <= spent:
+        owner = "the task" if task_id is not None else "the session"
+        wanted, so_far = amount_text(amount, kind), amount_text(spent, kind)
+        return f"a budget of {wanted} would pause at once: {owner} has used {so_far} already; give more than that, or +N"
+    return None
+
+
+def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text: str) -> float:
+    """The limit that a person means by `text`: an amount, or `+N` for N more than the limit that there is.
+
+    Without a limit of that kind, `+N` is N more than what is used.
+
+    Raises:
+        ValueError: no amount, or one that `refusal` refuses.
+    """
+    typed = text.strip().removeprefix("$").replace(",", "").replace("_", "")
+    more = typed.startswith("+")
+    try:
+        amount = float(typed[1:].removeprefix("$") if more else typed)
+    except ValueError:
+        raise ValueError(f"{text.strip()[:40]!r} is no amount; give a number (5) or an increase (+2)") from None
+    if more:
+        if not amount > 0:
+            raise ValueError("an increase must be positive, as in +2")
+        current = next((one for one in load(reads, session_id) if (one.task_id, one.kind) == (task_id, kind)), None)
+        amount += current.amount if current is not None else used(reads, session_id, task_id, kind) or 0.0
+    refused = refusal(reads, session_id, task_id, kind, amount)
+    if refused is not None:
+        raise ValueError(refused)
+    return amount
+
+
+def write(tx: Transaction, task_id: str | None, kind: str, amount: float | None) -> None:
+    """Set the budget of a session (None) or a task; without an amount, lift it.
+
+    Raises:
+        ValueError: no such kind, not positive, or not more than what is used.
+    """
+    if kind not in UNITS:
+        raise ValueError("a budget is in usd, tokens, turns or seconds")
+    if amount is not None:
+        refused = refusal(tx, tx.session_id, task_id, kind, amount)
+        if refused is not None:
+            raise ValueError(refused)
+    earlier = tx.one(
+        "SELECT required FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind)
+    )
+    tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
+    if amount is not None:
+        required = earlier[0] if earlier is not None and earlier[0] is not None and amount < earlier[0] else None
+        tx.execute(
+            "INSERT INTO budgets (session_id, task_id, kind, amount, required, created_at, commit_seq)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (tx.session_id, task_id, kind, float(amount), required, tx.now, tx.commit_seq),
+        )
+    tx.event("budget.set", task_id=task_id, budget=kind, amount=amount)
+
+
+def note_reached(tx: Transaction, agent_id: str, task_id: str | None, kind: str, reason: str, required: float | None) -> None:
+    """Say that a budget covers no further call; `task_id` is None for the session's own."""
+    tx.execute(
+        "UPDATE budgets SET reached_at = coalesce(reached_at, ?), required = ? WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        (tx.now, required, tx.session_id, task_id, kind),
+    )
+    tx.event("budget.reached", agent_id=agent_id, task_id=task_id, budget=kind, reason=reason)
+
+
+def resume_command(session_id: str, uses: list[BudgetUse]) -> str:
+    """The command that raises these budgets and resumes."""
+    kinds = {use.budget.kind: max(one.shortfall for one in uses if one.budget.kind == use.budget.kind) for use in uses}
+    options = " ".join(f"--budget-{kind} +{plain_amount(shortfall, kind)}" for kind, shortfall in kinds.items())
+    return f"wk resume {session_id} {options}"
+
+
+# --- calls in progress -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedCall:
+    """What a call in progress may use at most."""
+
+    id: int
+    task_id: str | None
+    tokens: int
+    cost_usd: float | None
+    turns: int
+
+
+def reservations(tx: Transaction) -> list[ReservedCall]:
+    """The calls of this host that are in progress."""
+    rows = tx.all(
+        "SELECT id, task_id, tokens, cost_usd, purpose FROM reservations WHERE session_id = ? AND lease_epoch = ?",
+        (tx.session_id, tx.epoch),
+    )
+    return [ReservedCall(row[0], row[1], row[2], row[3], 1 if row[4] in ("turn", "planner") else 0) for row in rows]
+
+
+def add_reservation(
+    tx: Transaction, *, agent_id: str, task_id: str | None, model: str, purpose: str, tokens: int, cost_usd: float | None
+) -> int:
+    """Write what a call may use before it is made; returns the row's id."""
+    return tx.insert(
+        "INSERT INTO reservations (session_id, agent_id, task_id, lease_epoch, model, purpose, tokens, cost_usd, created_at,"
+        " expires_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            tx.session_id, agent_id, task_id, tx.epoch, model, purpose, tokens, cost_usd, tx.now, tx.now + RESERVATION_SECONDS,
+            tx.commit_seq,
+        ),
+    )  # fmt: skip
+
+
+def settle_reservation(tx: Transaction, reservation_id: int) -> None:
+    """The call has ended, and what it used is recorded in this transaction (or it used nothing)."""
+    tx.execute("DELETE FROM reservations WHERE id = ?", (reservation_id,))
+
+
+def _tolerance(kind: str) -> float:
+    return _USD_TOLERANCE if kind == "usd" else 0.0
+
+
+def _round_up(amount: float, kind: str) -> float:
+    """To two figures, upwards: 1,234 becomes 1,300."""
+    if amount <= 0:
+        return 1.0
+    step = 10.0 ** (math.floor(math.log10(amount)) - 1)
+    if kind in ("tokens", "turns"):
+        step = max(1.0, step)
+    elif kind == "usd":
+        step = max(0.01, step)
+    return float(f"{math.ceil(amount / step - 1e-9) * step:.6g}")

@@ -1,0 +1,99 @@
+"""A session that a budget paused: what is used, what the limit is, and a new limit before anything starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+
+from watchkeeper.cli import running
+from watchkeeper.store.driver import sqlite3
+
+from .conftest import Wk
+
+
+@pytest.fixture
+def spent(wk: Wk, tmp_path: Path) -> str:
+    """A demo that its budget of 3 turns has paused; gives its id."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "main.py").write_text("print(1)\n")
+    ended = wk("demo", "--headless", "--speed", "max", "--workspace", tmp_path / "folder", "--budget-turns", 3)
+    assert ended.code == 5
+    session = str(wk("sessions", "--json").json[0]["id"])
+    assert "the session has used 3 turns of its budget of 3 turns" in ended.out
+    assert ended.out.splitlines()[-1].strip() == f"carry on   wk resume {session} --budget-turns +1"
+    return session
+
+
+def hosts(tmp_path: Path) -> int:
+    connection = sqlite3.connect(tmp_path / "watchkeeper.db")
+    started: int = connection.execute("SELECT count(*) FROM events WHERE kind = 'host.started'").fetchone()[0]
+    connection.close()
+    return started
+
+
+def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk: Wk, spent: str, tmp_path: Path) -> None:
+    for arguments in ((), ("--headless",), ("--detach",)):
+        refused = wk("resume", "last", *arguments)
+        assert refused.code == 5
+        assert "the session has used 3 turns of its budget of 3 turns" in refused.out
+        assert refused.out.splitlines()[-1].strip() == f"raise it: wk resume {spent} --budget-turns +1"
+    shown = wk("resume", "last", "--json")
+    assert shown.code == 5
+    assert (shown.json["status"], shown.json["next"]) == ("paused", f"wk resume {spent} --budget-turns +1")
+    assert shown.json["reached_budgets"] == [{"task": None, "kind": "turns", "used": 3.0, "amount": 3.0, "required": None}]
+    assert hosts(tmp_path) == 1
+
+
+@pytest.mark.parametrize("typed", ["3", "2", "+0", "-1", "nan", "many"])
+def test_a_limit_that_is_not_more_than_what_is_used_is_refused_and_changes_nothing(
+    wk: Wk, spent: str, tmp_path: Path, typed: str
+) -> None:
+    for arguments in (("resume", "last", f"--budget-turns={typed}"), ("budget", "last", f"--turns={typed}")):
+        refused = wk(*arguments)
+        assert refused.code == 2
+        assert refused.error
+    if typed in ("2", "3"):
+        assert "3 turns already" in wk("budget", "last", "--turns", typed).error
+    assert [one["amount"] for one in wk("show", "last", "--json").json["budgets"]] == [3.0]
+    assert hosts(tmp_path) == 1
+
+
+def test_an_increase_or_an_amount_raises_the_budget_and_carries_on(wk: Wk, spent: str) -> None:
+    again = wk("resume", "last", "--headless", "--budget-turns", "+2")
+    assert again.code == 5
+    assert "has used 5 turns of its budget of 5 turns" in again.out
+    last = wk("resume", "last", "--headless", "--json", "--budget-turns", "100000")
+    assert (last.code, json.loads(last.out.splitlines()[-1])["status"]) == (0, "done")
+
+
+def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(
+    wk: Wk, spent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(running, "is_terminal", lambda: True)
+    typed = iter(["2", "nothing", "+100000"])
+    asked: list[str] = []
+
+    def prompt(text: str, default: str) -> str:
+        asked.append(f"{text} [{default}]")
+        return next(typed)
+
+    monkeypatch.setattr(click, "prompt", prompt)
+    ended = wk("resume", "last", "--headless")
+    assert ended.code == 0
+    assert len(asked) == 3
+    assert "turns" in asked[0]
+    assert "3 turns already" in ended.out
+
+
+def test_whoever_gives_up_at_the_terminal_starts_no_host(
+    wk: Wk, spent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(running, "is_terminal", lambda: True)
+    monkeypatch.setattr(click, "prompt", lambda text, default: "q")
+    ended = wk("resume", "last")
+    assert ended.code == 5
+    assert "no host was started" in ended.out
+    assert hosts(tmp_path) == 1

@@ -1,0 +1,190 @@
+"""Budgets hold while many agents ask at once: room for a call is reserved before it, and settled after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+
+from watchkeeper.models.prices import price
+from watchkeeper.records.model import ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.store import budgets, database
+from watchkeeper.store.queries import Queries
+
+from .conftest import Bench
+
+PRICED = "anthropic/claude-sonnet-4-5"
+NAMES = [f"t{number}" for number in range(50)]
+
+
+class Wasteful:
+    """A model that writes as much as it may in each reply, and answers in rounds: once nobody new has asked for a while."""
+
+    ref = PRICED
+    context_window = 60_000
+
+    def __init__(self, script: Any) -> None:
+        self._script = script
+        self.usages: list[Usage] = []
+        self.in_progress = self.most_in_progress = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        self.in_progress += 1
+        self.most_in_progress = max(self.most_in_progress, self.in_progress)
+        try:
+            seen = -1
+            while seen != self.in_progress:  # all who can ask meanwhile do
+                seen = self.in_progress
+                await asyncio.sleep(0.02)
+            usage = Usage(input_tokens=len(flat(request.messages)) // 5, output_tokens=request.max_tokens)
+            self.usages.append(usage)
+            content = self._script(request)
+            stop = "tool_use" if any(block["type"] == "tool_use" for block in content) else "end_turn"
+            yield Reply(content=content, stop_reason=stop, usage=usage)
+        finally:
+            self.in_progress -= 1
+
+
+def remember_twice(name: str, request: ModelRequest) -> list[dict[str, Any]]:
+    turn = turns(request)
+    return [call("remember", {"text": f"{name} at {turn}"}, f"t{turn}")] if turn < 2 else [said(f"{name} is done")]
+
+
+def wide(bench: Bench, kind: str, amount: float) -> Wasteful:
+    """Fifty tasks at once under one budget, with as many slots."""
+    config = bench.path.parent / "config"
+    config.mkdir()
+    (config / "config.toml").write_text("slots = 60\n")
+    script = PlannedRun([task(name) for name in NAMES], remember_twice)
+    model = Wasteful(script)
+    bench.runtime._model = model
+    bench.start(script, budgets={kind: amount}, max_parallel=50)
+    return model
+
+
+def amount_of(kind: str, usage: Usage) -> float:
+    if kind == "usd":
+        return price(PRICED, usage, True).usd or 0.0
+    return float(usage.total_tokens) if kind == "tokens" else 1.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount"), [("tokens", 400_000.0), ("tokens", 61_000.0), ("usd", 5.0), ("usd", 1.3), ("turns", 37.0)]
+)
+async def test_fifty_agents_at_once_go_beyond_a_budget_by_one_calls_output_at_most(
+    bench: Bench, kind: str, amount: float
+) -> None:
+    model = wide(bench, kind, amount)
+    result = await bench.run()
+    assert (result.status, result.exit_code) == ("paused", 5)
+    assert "budget of" in (result.reason or "")
+    total = sum(amount_of(kind, usage) for usage in model.usages)
+    one_output = max(amount_of(kind, Usage(output_tokens=usage.output_tokens)) for usage in model.usages)
+    assert total <= amount + (0 if kind == "turns" else one_output)
+    assert total >= amount * 0.5, "it is used, not hoarded"
+    if amount > 100_000:
+        assert model.most_in_progress > 5, "while there is room, calls run side by side"
+    assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+    assert "failed" not in {one["status"] for one in bench.tasks().values()}
+    bench.assert_sound()
+
+    bench.submit("set_budget", payload={"kind": kind, "amount": None})
+    assert (await bench.run()).exit_code == 0
+    assert {one["attempt"] for one in bench.tasks().values()} == {1}
+
+
+async def test_a_task_budget_holds_for_that_task_while_the_others_run_side_by_side(bench: Bench) -> None:
+    model = wide(bench, "tokens", 1e9)
+    bench.submit("set_budget", payload={"kind": "tokens", "amount": None})
+
+    async def limit() -> None:
+        await bench.until(lambda state: state["plan"])
+        bench.submit("set_budget", task_id=bench.tasks()["t7"]["id"], payload={"kind": "turns", "amount": 2})
+
+    result = await bench.run_while(limit)
+    assert result.exit_code == 5
+    by_status = {name: one["status"] for name, one in bench.tasks().items()}
+    assert by_status.pop("t7") == "paused"
+    assert set(by_status.values()) == {"done"}
+    assert model.most_in_progress > 5
+
+
+async def test_without_a_budget_no_reservation_is_written(bench: Bench) -> None:
+    connection = database.open_writable(bench.path)
+    connection.execute("CREATE TABLE seen (id)")
+    connection.execute("CREATE TRIGGER reserved AFTER INSERT ON reservations BEGIN INSERT INTO seen VALUES (new.id); END")
+    connection.close()
+    bench.start(PlannedRun([task("a")], remember_twice))
+    assert (await bench.run()).exit_code == 0
+    assert bench.query("SELECT count(*) FROM seen") == [(0,)]
+    bench.start(PlannedRun([task("a")], remember_twice), budgets={"tokens": 1e9})
+    assert (await bench.run()).exit_code == 0
+    calls = bench.query("SELECT count(*) FROM model_calls WHERE session_id = ?", bench.session)
+    assert bench.query("SELECT count(*) FROM seen") == calls
+
+
+async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench: Bench) -> None:
+    """One call holds what is left; the others wait, are paused, and nothing is left behind."""
+    gate = asyncio.Event()
+
+    def work(name: str, request: ModelRequest) -> Any:
+        return remember_twice(name, request) if gate.is_set() else gate
+
+    bench.start(PlannedRun([task("a"), task("b"), task("c")], work), budgets={"tokens": 40_000}, max_parallel=4)
+
+    async def pause() -> None:
+        await bench.until(lambda state: bench.model.hanging)
+        await bench.until(lambda state: len(state["agents"]) == 4)
+        assert bench.model.hanging < 3, "what is left does not cover all three"
+        bench.submit("pause", payload={"now": True})
+
+    assert (await bench.run_while(pause)).exit_code == 5
+    assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+    gate.set()
+    bench.submit("set_budget", payload={"kind": "tokens", "amount": None})
+    assert (await bench.run()).exit_code == 0
+
+
+async def test_a_host_that_takes_over_frees_what_an_earlier_one_had_reserved(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a")], remember_twice), budgets={"tokens": 60_000})
+    connection = database.open_writable(bench.path)
+    connection.execute(
+        "INSERT INTO reservations (session_id, agent_id, lease_epoch, model, purpose, tokens, created_at, expires_at)"
+        " VALUES (?, 'gone', 0, 'm', 'turn', 59999, 1.0, 1e12)",
+        (bench.session,),
+    )
+    connection.commit()
+    connection.close()
+    assert (await bench.run()).exit_code == 0
+    assert bench.query("SELECT count(*) FROM reservations") == [(0,)]
+
+
+async def test_a_budget_that_is_not_more_than_what_is_used_is_refused_by_the_host(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a")], remember_twice), budgets={"turns": 3})
+    assert (await bench.run()).exit_code == 5
+    command = bench.submit("set_budget", payload={"kind": "turns", "amount": 3})
+    result = await bench.run()
+    assert result.exit_code == 5
+    refused = next(one for one in bench.state["commands"] if one["id"] == command)
+    assert refused["status"] == "refused"
+    assert "3 turns already" in refused["result"]
+
+
+async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench: Bench, tmp_path: Path) -> None:
+    bench.start(PlannedRun([task("a")], remember_twice), budgets={"turns": 3})
+    await bench.run()
+    reads = Queries(database.open_readonly(bench.path))
+    (use,) = budgets.blocking(reads, bench.session)
+    assert (use.used, use.budget.amount, use.is_reached) == (3.0, 3.0, True)
+    assert "3 turns of its budget of 3 turns" in use.describe()
+    assert budgets.resume_command(bench.session, [use]) == f"wk resume {bench.session} --budget-turns +1"
+    assert budgets.amount_of(reads, bench.session, None, "turns", "+2") == 5
+    assert budgets.amount_of(reads, bench.session, None, "turns", "9") == 9
+    assert budgets.amount_of(reads, bench.session, None, "tokens", "+10") > 10
+    for typed in ("3", "2.5", "+0", "-1", "nan", "inf", "five", ""):
+        with pytest.raises(ValueError, match=r"already|no amount|positive"):
+            budgets.amount_of(reads, bench.session, None, "turns", typed)
