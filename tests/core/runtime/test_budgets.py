@@ -134,7 +134,7 @@ async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench: Be
     def work(name: str, request: ModelRequest) -> Any:
         return remember_twice(name, request) if gate.is_set() else gate
 
-    bench.start(PlannedRun([task("a"), task("b"), task("c")], work), budgets={"tokens": 40_000}, max_parallel=4)
+    bench.start(PlannedRun([task("a"), task("b"), task("c")], work), budgets={"tokens": 24_000}, max_parallel=4)
 
     async def pause() -> None:
         await bench.until(lambda state: bench.model.hanging)
