@@ -76,7 +76,7 @@ class PlannedCall:
 class Reservation:
     """Room in the budgets for one call, a row of `reservations` until the call is recorded."""
 
-    id: int
+    id: str
     end: Callable[[Usage, float | None, int], None]
     """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that records it."""
     release: Callable[[], None]

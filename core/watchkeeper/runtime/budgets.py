@@ -66,8 +66,10 @@ class Budgets:
         self._line: deque[object] = deque()
         """Who waits, first come first served."""
         self._changed = asyncio.Event()
-        self._ended: dict[int, ReservedCall] = {}
+        self._ended: dict[str, ReservedCall] = {}
         """Calls that have ended and are not recorded yet, by reservation: what they used in fact."""
+        self._reserved = 0
+        """How many reservations were made: no two have the same id, so that none is taken for one that has ended."""
 
     def reached(self, task_id: str | None) -> BudgetReached | None:
         """The first budget that is used up, for the session or for the task; None: go on."""
@@ -120,7 +122,10 @@ class Budgets:
         self._count_turns()
         ended, hosted_seconds = dict(self._ended), self._hosted_seconds()
 
-        def decide(tx: Transaction) -> tuple[int | BudgetReached | _Wait, set[int]]:
+        self._reserved += 1
+        number = f"{call.agent_id}:{self._reserved}"
+
+        def decide(tx: Transaction) -> tuple[str | BudgetReached | _Wait, set[str]]:
             rows = budgets.reservations(tx)
             known = {row.id for row in rows}
             waits = False
@@ -133,8 +138,9 @@ class Budgets:
                 waits = waits or verdict is not None
             if waits:
                 return _Wait(), known
-            reserved = budgets.add_reservation(
+            budgets.add_reservation(
                 tx,
+                number,
                 agent_id=call.agent_id,
                 task_id=call.task_id,
                 model=call.model,
@@ -142,7 +148,7 @@ class Budgets:
                 tokens=need.tokens,
                 cost_usd=need.cost_usd,
             )
-            return reserved, known
+            return number, known
 
         deciding = asyncio.ensure_future(self._store.commit(decide))
         try:
@@ -150,14 +156,14 @@ class Budgets:
         except asyncio.CancelledError:
             deciding.add_done_callback(self._release_unused)
             raise
-        for number in [number for number in ended if number not in known]:
-            self._ended.pop(number, None)
-        if not isinstance(outcome, int):
+        for recorded in [one for one in ended if one not in known]:
+            self._ended.pop(recorded, None)
+        if not isinstance(outcome, str):
             return outcome
         return Reservation(outcome, partial(self._end, outcome, call.task_id), partial(self._release, outcome))
 
     def _fits(
-        self, budget: Budget, used: float | None, need: _Need, rows: list[ReservedCall], ended: dict[int, ReservedCall]
+        self, budget: Budget, used: float | None, need: _Need, rows: list[ReservedCall], ended: dict[str, ReservedCall]
     ) -> BudgetReached | _Wait | None:
         """Whether one budget, of which `used` is recorded, covers the call; None: it does."""
         if used is None and budget.kind == "usd" and need.cost_usd is None:
@@ -238,12 +244,12 @@ class Budgets:
 
     # --- after the call ----------------------------------------------------------------------------------------
 
-    def _end(self, number: int, task_id: str | None, usage: Usage, cost_usd: float | None, turns: int) -> None:
+    def _end(self, number: str, task_id: str | None, usage: Usage, cost_usd: float | None, turns: int) -> None:
         """The call has ended; until it is recorded, what it used in fact counts instead of what was reserved."""
         self._ended[number] = ReservedCall(number, task_id, usage.total_tokens, cost_usd, turns)
         self.look_again()
 
-    def _release(self, number: int) -> None:
+    def _release(self, number: str) -> None:
         """The call was given up and will not be recorded."""
         self._end(number, None, Usage(), None, 0)
         store, now = self._store, self._store.now()
@@ -256,7 +262,7 @@ class Budgets:
         if deciding.cancelled() or deciding.exception() is not None:
             return
         number = deciding.result()[0]
-        if isinstance(number, int):
+        if isinstance(number, str):
             self._release(number)
 
 

@@ -256,7 +256,8 @@ def resume_command(session_id: str, uses: list[BudgetUse]) -> str:
 class ReservedCall:
     """What a call in progress may use at most."""
 
-    id: int
+    id: str
+    """Never used again, unlike a row's number."""
     task_id: str | None
     tokens: int
     cost_usd: float | None
@@ -273,20 +274,28 @@ def reservations(tx: Transaction) -> list[ReservedCall]:
 
 
 def add_reservation(
-    tx: Transaction, *, agent_id: str, task_id: str | None, model: str, purpose: str, tokens: int, cost_usd: float | None
-) -> int:
-    """Write what a call may use before it is made; returns the row's id."""
-    return tx.insert(
-        "INSERT INTO reservations (session_id, agent_id, task_id, lease_epoch, model, purpose, tokens, cost_usd, created_at,"
-        " expires_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    tx: Transaction,
+    reservation_id: str,
+    *,
+    agent_id: str,
+    task_id: str | None,
+    model: str,
+    purpose: str,
+    tokens: int,
+    cost_usd: float | None,
+) -> None:
+    """Write what a call may use before it is made."""
+    tx.execute(
+        "INSERT INTO reservations (id, session_id, agent_id, task_id, lease_epoch, model, purpose, tokens, cost_usd, created_at,"
+        " expires_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            tx.session_id, agent_id, task_id, tx.epoch, model, purpose, tokens, cost_usd, tx.now, tx.now + RESERVATION_SECONDS,
+            reservation_id, tx.session_id, agent_id, task_id, tx.epoch, model, purpose, tokens, cost_usd, tx.now, tx.now + RESERVATION_SECONDS,
             tx.commit_seq,
         ),
     )  # fmt: skip
 
 
-def settle_reservation(tx: Transaction, reservation_id: int) -> None:
+def settle_reservation(tx: Transaction, reservation_id: str) -> None:
     """The call has ended, and what it used is recorded in this transaction (or it used nothing)."""
     tx.execute("DELETE FROM reservations WHERE id = ?", (reservation_id,))
 

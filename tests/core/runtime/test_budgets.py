@@ -153,8 +153,8 @@ async def test_a_host_that_takes_over_frees_what_an_earlier_one_had_reserved(ben
     bench.start(PlannedRun([task("a")], remember_twice), budgets={"tokens": 60_000})
     connection = database.open_writable(bench.path)
     connection.execute(
-        "INSERT INTO reservations (session_id, agent_id, lease_epoch, model, purpose, tokens, created_at, expires_at)"
-        " VALUES (?, 'gone', 0, 'm', 'turn', 59999, 1.0, 1e12)",
+        "INSERT INTO reservations (id, session_id, agent_id, lease_epoch, model, purpose, tokens, created_at, expires_at)"
+        " VALUES ('gone:1', ?, 'gone', 0, 'm', 'turn', 59999, 1.0, 1e12)",
         (bench.session,),
     )
     connection.commit()

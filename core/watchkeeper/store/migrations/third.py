@@ -52,7 +52,7 @@ ALTER TABLE rate_limits ADD COLUMN noted_at REAL;
 ALTER TABLE budgets ADD COLUMN required REAL;
 
 CREATE TABLE reservations (
-    id INTEGER PRIMARY KEY,
+    id TEXT PRIMARY KEY,
     session_id TEXT NOT NULL,
     agent_id TEXT NOT NULL,
     task_id TEXT,
