@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 INTERRUPTED_EXIT = 130
+HOLDS_KEYS = frozenset(
+    {"approve", "compact", "demo", "deny", "follow", "host", "redo", "rerun", "resume", "run", "serve", "steer", "undo", "watch"}
+)
+"""Commands that drive a run, start its host or stay beside it: a run's tools must not read keys from their processes."""
 
 
 def main() -> None:
@@ -16,6 +21,7 @@ def main() -> None:
         print(f"watchkeeper {__version__}")
         return
     try:
+        _hide_keys(sys.argv[1:])
         from watchkeeper.cli.app import run
 
         code = run(sys.argv[1:])
@@ -24,6 +30,22 @@ def main() -> None:
         code = INTERRUPTED_EXIT
     gc.freeze()  # all that is left goes with the process: the interpreter need not look through it for rubbish first
     sys.exit(code)
+
+
+def _hide_keys(arguments: list[str]) -> None:
+    """Keep secret variables out of what other processes of this user can read of this one; may start the program again."""
+    from watchkeeper.records import process_secrets
+
+    if process_secrets.HANDOVER_VARIABLE in os.environ:
+        process_secrets.receive()
+    elif not arguments or arguments[0] in HOLDS_KEYS:
+        from watchkeeper.store.user_secrets import config_text
+
+        try:
+            process_secrets.restart_without_secrets(config_text())
+        except process_secrets.HandoverFailed as failure:
+            print(f"wk: {failure}", file=sys.stderr)
+            sys.exit(2)
 
 
 if __name__ == "__main__":

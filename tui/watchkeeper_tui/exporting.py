@@ -9,6 +9,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.store.user_secrets import config_text
+
 FORMS = {"h": ("html", "a web page"), "m": ("md", "Markdown"), "j": ("json", "JSON, everything")}
 """By key: the form's name, which is the file's ending too, and what people call it."""
 
@@ -36,11 +39,13 @@ def free_name(folder: Path, session_id: str, form: str) -> Path:
 async def export(database_path: Path, session_id: str, form: str, folder: Path) -> Exported:
     """Run `wk export` and wait for its end. It never takes the place of a file."""
     path = free_name(folder, session_id, form)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "watchkeeper", "export", session_id, "--format", form, "--output", str(path), "--json",
-        "--db", str(database_path),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    with handed_over(config_text()) as handover:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "watchkeeper", "export", session_id, "--format", form, "--output", str(path), "--json",
+            "--db", str(database_path),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=handover.environment, pass_fds=handover.descriptors,
+        )  # fmt: skip
     try:
         out, err = await process.communicate()
     except asyncio.CancelledError:

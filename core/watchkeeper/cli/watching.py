@@ -13,7 +13,9 @@ import click
 
 from watchkeeper.cli.options import complete_session, db_option, is_terminal
 from watchkeeper.records.errors import NotFound, WatchkeeperError
+from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database, sessions
+from watchkeeper.store.user_secrets import config_text
 
 START_LOCK_SECONDS = 5.0
 """How long somebody looks at an empty terminal before a lock is told of."""
@@ -110,13 +112,16 @@ def _followed(path: Path, what: str) -> Iterator[subprocess.Popen[bytes]]:
     """A process that imports what is written to the logs, as long as this one lives."""
     place = str(Path(what).expanduser().absolute()) if Path(what).expanduser().exists() else what
     command = [sys.executable, "-P", "-m", "watchkeeper", "follow", place, "--parent", str(os.getpid())]
-    follower = subprocess.Popen(
-        [*command, "--db", str(path)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    with handed_over(config_text()) as handover:
+        follower = subprocess.Popen(
+            [*command, "--db", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=handover.environment,
+            pass_fds=handover.descriptors,
+        )
     try:
         yield follower
     finally:

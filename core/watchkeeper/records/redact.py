@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-SECRET_NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|DATABASE_URL|DSN|COOKIE", re.IGNORECASE)
-PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*)$", re.IGNORECASE)
-"""Variables that say where something secret lies, or nothing secret at all: `SSH_AUTH_SOCK`, `XAUTHORITY`."""
+from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
+
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
 

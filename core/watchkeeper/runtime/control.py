@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.records.errors import BadInput, NotFound, StoreUnusable
+from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.runtime.preflight import check_resume
 from watchkeeper.store import commands, database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import probe
 from watchkeeper.store.placement import refuse_inside
 from watchkeeper.store.transcripts import refuse_imported
-from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.user_secrets import config_text, user_redactor
 
 GUARD = "WATCHKEEPER_AGENT"
 """Set in the environment of every tool: an agent must not steer the run that it is part of."""
@@ -145,7 +146,10 @@ def start_host(
     if approval_timeout_seconds is not None:
         command += ["--approval-timeout", str(approval_timeout_seconds)]
     log = host_log_path(database_path, session_id)
-    with open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output:
+    with (
+        open(log, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as output,
+        handed_over(config_text()) as handover,
+    ):
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -153,7 +157,8 @@ def start_host(
             stderr=output,
             start_new_session=True,
             cwd="/",
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            env=handover.environment | {"PYTHONUNBUFFERED": "1"},
+            pass_fds=handover.descriptors,
         )
     return process.pid
 

@@ -17,6 +17,7 @@ from typing import Any
 from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, StoreUnusable
 from watchkeeper.records.host_faults import HostFault, StoreExhausted, host_fault
+from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.recovery import pause_session
@@ -69,6 +70,7 @@ def drive(
         HostFault: the machine ran out of something that the host itself needs. The session is paused, as far as that could
             be written, and can be resumed in any case.
     """
+    deny_inspection()  # a model's client holds keys, wherever they came from
     sys.setswitchinterval(SWITCH_SECONDS)
     _refuse_imported(database_path, session_id)
     clock = SystemClock()

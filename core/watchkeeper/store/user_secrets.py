@@ -7,11 +7,11 @@ secret, and goes on without where the file is damaged: the host is who complains
 from __future__ import annotations
 
 import os
-import tomllib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from watchkeeper.records.known_secrets import known_secrets
-from watchkeeper.records.redact import Redactor
+if TYPE_CHECKING:
+    from watchkeeper.records.redact import Redactor
 
 
 def config_folder() -> Path:
@@ -24,10 +24,23 @@ def config_folder() -> Path:
     return user_config_path("watchkeeper", appauthor=False)
 
 
+def config_text() -> str:
+    """The user's configuration as it is written; empty where there is none that can be read."""
+    try:
+        return (config_folder() / "config.toml").read_text("utf-8")
+    except (OSError, ValueError, RuntimeError):
+        return ""
+
+
 def user_redactor() -> Redactor:
     """Knows the secret variables of this process, and what the user's configuration holds."""
+    import tomllib
+
+    from watchkeeper.records.known_secrets import known_secrets
+    from watchkeeper.records.redact import Redactor
+
     try:
-        config = tomllib.loads((config_folder() / "config.toml").read_text("utf-8"))
-    except (OSError, ValueError, RuntimeError, RecursionError):
+        config = tomllib.loads(config_text())
+    except (ValueError, RecursionError):
         config = {}
     return Redactor(os.environ, known_secrets(config, os.environ))

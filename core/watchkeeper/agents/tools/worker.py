@@ -30,6 +30,7 @@ from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
 from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, end_descendants, kill_descendants
 from watchkeeper.agents.tools.surroundings import AGENT_VARIABLE, hide_worker_variables
 from watchkeeper.records.host_faults import RETRY_SECONDS, HostFault, as_record, host_fault
+from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 
 Answer = tuple[Any, bool]
 """Content, and whether it is an error."""
@@ -55,7 +56,10 @@ def main() -> None:
     adopt_orphans()
     signal.signal(signal.SIGTERM, lambda *_: _end())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    deny_inspection()  # before a configuration comes that may hold what a user gives to an MCP server
     config = json.loads(lines.readline())
+    if config["mode"] != "mcp":
+        allow_inspection()
     # A search may hold the interpreter for minutes; such a worker has no children to see off, and may die at once.
     die_with_parent(parent, signal.SIGKILL if config["mode"] == "files" else signal.SIGTERM)
     try:

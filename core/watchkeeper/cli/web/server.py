@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import aiohttp_jinja2
+import textual_serve.server
 from aiohttp import web
+from textual_serve.app_service import AppService
 from textual_serve.server import Server, to_int
 
 from watchkeeper.cli.web.guard import COOKIE, Asked, Guard
+from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.store.user_secrets import config_text
 
 MOST_VIEWERS = 16
 """Each has a process of its own."""
@@ -24,6 +31,28 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+
+
+class DashboardProcess(AppService):
+    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, never in its environment."""
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
+        with handed_over(config_text()) as handover:
+            own = self._build_environment(width, height)
+            changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+            self._process = process = await asyncio.create_subprocess_exec(
+                *shlex.split(self.command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=handover.environment | changed,
+                pass_fds=handover.descriptors,
+            )
+        self._stdin = process.stdin
+        return process
+
+
+setattr(textual_serve.server, "AppService", DashboardProcess)  # noqa: B010 - its websocket handler has no other place to choose the process
 
 
 class DashboardServer(Server):
