@@ -19,7 +19,20 @@ from typing import Any
 import pytest
 from tests.tui.fake_store import FakeSession, create, small_session
 
-from watchkeeper.cli.web.guard import Asked, Guard, is_loopback
+from watchkeeper.cli.web.guard import (
+    IDLE_SECONDS,
+    LONGEST_DELAY_SECONDS,
+    LONGEST_SECONDS,
+    MOST_SESSIONS,
+    Admitted,
+    Guard,
+    Refused,
+    Request,
+    cookie_name,
+    is_loopback,
+    new_token,
+    token_file,
+)
 
 TOKEN = "a-token-of-more-than-16-characters"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -28,35 +41,181 @@ needs_extra = pytest.mark.skipif(find_spec("textual_serve") is None, reason="the
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
-def asked(host: str = "127.0.0.1:8765", origin: str | None = None, cookie: str = "", token: str = "") -> Asked:
-    return Asked(host, origin, cookie, token)
+HOST = "127.0.0.1:8765"
 
 
-def test_without_a_token_this_machine_alone_is_served_under_its_own_names() -> None:
-    guard = Guard("")
+class Clock:
+    """Time that moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def guard(clock: Clock) -> Guard:
+    return Guard(TOKEN, loopback_only=True, now=clock)
+
+
+def log_in(guard: Guard, host: str = HOST) -> str:
+    admitted = guard.decide(Request(host, token=TOKEN))
+    assert isinstance(admitted, Admitted)
+    assert admitted.is_new
+    return admitted.session
+
+
+def admits(guard: Guard, session: str, host: str = HOST, origin: str | None = None) -> bool:
+    return isinstance(guard.decide(Request(host, origin, session)), Admitted)
+
+
+def test_nothing_is_answered_without_a_session_not_even_on_loopback(guard: Guard) -> None:
+    for session in ("", TOKEN, "x" * 43, "\udcff"):
+        assert not admits(guard, session)
+    session = log_in(guard)
+    assert admits(guard, session)
+    assert not admits(guard, session[:-1])
+    assert TOKEN not in session
+
+
+def test_sessions_are_random_and_known_to_their_listener_alone(guard: Guard, clock: Clock) -> None:
+    several = {log_in(guard) for _ in range(20)}
+    assert len(several) == 20
+    assert all(admits(guard, session) for session in several)
+    after_restart = Guard(TOKEN, loopback_only=True, now=clock)
+    assert not any(admits(after_restart, session) for session in several)
+    assert len({new_token() for _ in range(20)}) == 20
+    assert len(new_token()) >= 43
+
+
+def test_a_session_ends_when_it_is_idle_and_at_the_latest_after_a_day(guard: Guard, clock: Clock) -> None:
+    idle, used, open_all_day = log_in(guard), log_in(guard), log_in(guard)
+    with guard.hold(open_all_day) as seconds_left:
+        assert seconds_left == LONGEST_SECONDS
+        clock.now += IDLE_SECONDS - 1
+        assert admits(guard, used)
+        clock.now += 1
+        assert admits(guard, used)
+        assert not admits(guard, idle)
+        assert admits(guard, open_all_day)
+        while clock.now < 1_000 + LONGEST_SECONDS - 1:
+            clock.now = min(clock.now + IDLE_SECONDS / 2, 1_000 + LONGEST_SECONDS - 1)
+            assert admits(guard, used)
+        assert admits(guard, open_all_day)
+        clock.now += 1
+        assert not admits(guard, used)
+        assert not admits(guard, open_all_day)
+    with guard.hold(open_all_day) as seconds_left:
+        assert seconds_left == 0
+
+
+def test_a_new_login_ends_the_session_that_the_browser_had(guard: Guard) -> None:
+    first = log_in(guard)
+    second = guard.decide(Request(HOST, session=first, token=TOKEN))
+    assert isinstance(second, Admitted)
+    assert not admits(guard, first)
+    assert admits(guard, second.session)
+
+
+def test_sessions_are_bounded_and_the_one_unused_the_longest_ends_first(guard: Guard, clock: Clock) -> None:
+    first = log_in(guard)
+    second = log_in(guard)
+    clock.now += 1
+    assert admits(guard, first)
+    for _ in range(MOST_SESSIONS - 1):
+        log_in(guard)
+    assert admits(guard, first)
+    assert not admits(guard, second)
+
+
+def test_wrong_tokens_are_slow_and_never_keep_the_right_one_out(guard: Guard, clock: Clock) -> None:
+    delays = []
+    for wrong in ("", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "\udcff", *("y" * 20 for _ in range(2_000))):
+        refused = guard.decide(Request(HOST, token=wrong))
+        assert isinstance(refused, Refused)
+        delays.append(refused.delay_seconds)
+    assert delays[0] > 0
+    assert delays[:5] == sorted(set(delays[:5]))
+    assert delays[-1] == LONGEST_DELAY_SECONDS
+    assert log_in(guard)
+    clock.now += 120
+    again = guard.decide(Request(HOST, token="x"))
+    assert isinstance(again, Refused)
+    assert again.delay_seconds == delays[0]
+
+
+def test_only_the_names_that_a_listener_may_have_are_answered(guard: Guard, clock: Clock) -> None:
+    session = log_in(guard)
     for host in ("127.0.0.1:8765", "localhost:8765", "[::1]:8765", "127.0.0.1"):
-        assert guard.refuses(asked(host)) is None, host
+        assert admits(guard, session, host), host
     for host in ("evil.example:8765", "192.168.0.7:8765", "", "127.0.0.1.evil.example", "a b", "localhost@evil.example"):
-        assert guard.refuses(asked(host)) is not None, host
+        assert not admits(guard, session, host), host
+        assert isinstance(guard.decide(Request(host, token=TOKEN)), Refused), host
+    anywhere = Guard(TOKEN, loopback_only=False, now=clock)
+    session = log_in(anywhere, "box.example:8765")
+    assert admits(anywhere, session, "box.example:8765")
+    assert not admits(anywhere, session, "a b")
 
 
-def test_a_page_of_another_site_never_reaches_the_websocket() -> None:
-    for guard in (Guard(""), Guard(TOKEN)):
-        ticket = guard.ticket if guard.token else ""
-        assert guard.refuses(asked(origin="http://127.0.0.1:8765", cookie=ticket)) is None
-        for origin in ("http://evil.example", "http://127.0.0.1:9999", "null", "http://127.0.0.1:8765.evil.example"):
-            assert guard.refuses(asked(origin=origin, cookie=ticket, token=guard.token)) is not None, origin
+def test_a_page_of_another_site_never_reaches_the_websocket(guard: Guard) -> None:
+    session = log_in(guard)
+    assert admits(guard, session, origin="http://127.0.0.1:8765")
+    for origin in ("http://evil.example", "http://127.0.0.1:9999", "null", "http://127.0.0.1:8765.evil.example"):
+        assert not admits(guard, session, origin=origin), origin
+        assert isinstance(guard.decide(Request(HOST, origin, token=TOKEN)), Refused), origin
 
 
-def test_a_token_is_asked_of_every_request_and_the_cookie_does_not_hold_it() -> None:
-    guard = Guard(TOKEN)
-    assert guard.refuses(asked("box.example:8765")) is not None
-    assert guard.refuses(asked("box.example:8765", token=TOKEN[:-1])) is not None
-    assert guard.refuses(asked("box.example:8765", cookie=TOKEN)) is not None
-    assert guard.refuses(asked("box.example:8765", cookie="\udcff")) is not None
-    assert guard.refuses(asked("box.example:8765", token=TOKEN)) is None
-    assert guard.refuses(asked("box.example:8765", cookie=guard.ticket)) is None
-    assert TOKEN not in guard.ticket
+def test_the_guard_serves_any_listener() -> None:
+    """It knows no web framework."""
+    program = "import sys, watchkeeper.cli.web.guard; assert not {'aiohttp', 'textual_serve', 'textual'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    assert cookie_name(8765) != cookie_name(8766)
+
+
+def test_the_file_with_the_token_is_for_its_owner_alone_and_goes_with_the_listener(tmp_path: Path) -> None:
+    folder = tmp_path / "data" / "listeners"
+    folder.mkdir(parents=True, mode=0o755)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = folder / f"serve-{ended.pid}-0123abcd.json"
+    left.write_text("{}")
+    (folder / "other.json").write_text("{}")
+    before = os.umask(0)
+    try:
+        with (
+            token_file(folder, "serve", f"http://127.0.0.1:1/?token={TOKEN}") as path,
+            token_file(folder, "serve", "x") as second,
+        ):
+            assert path != second
+            assert json.loads(path.read_text())["url"].endswith(TOKEN)
+            assert path.stat().st_mode & 0o777 == 0o600
+            assert folder.stat().st_mode & 0o777 == 0o700
+            assert not left.exists()
+    finally:
+        os.umask(before)
+    assert [one.name for one in folder.iterdir()] == ["other.json"]
+
+
+def test_every_address_of_a_name_is_taken_or_none() -> None:
+    pytest.importorskip("textual_serve")
+    from watchkeeper.cli.web.server import bind
+
+    sockets = bind("localhost", 0)
+    ports = {one.getsockname()[1] for one in sockets}
+    assert len(ports) == 1
+    port = ports.pop()
+    with pytest.raises(OSError, match="in use"):
+        bind("localhost", port)
+    for one in sockets:
+        one.close()
+    for one in bind("127.0.0.1", port):
+        one.close()
 
 
 def test_only_this_machines_own_addresses_are_loopback() -> None:
@@ -83,9 +242,11 @@ class Served:
     """The real command, and the database behind it."""
 
     def __init__(self, path: Path, token: str) -> None:
+        path.parent.mkdir(exist_ok=True)
         self.connection = create(path)
         self.session: FakeSession = small_session(self.connection, now=time.time())
-        environment = {**os.environ, "WATCHKEEPER_SERVE_TOKEN": token}
+        self.data = path.parent / "data"
+        environment = {**os.environ, "WATCHKEEPER_SERVE_TOKEN": token, "XDG_DATA_HOME": str(self.data)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "watchkeeper", "serve", "--port", "0", "--db", str(path)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True,
@@ -95,6 +256,10 @@ class Served:
         assert "http://" in line, line
         self.address = next(word for word in line.split() if word.startswith("http"))
         self.root = self.address.partition("?")[0]
+        self.token = self.address.partition("?token=")[2]
+
+    def token_files(self) -> list[Path]:
+        return [path for path in self.data.rglob("*") if path.is_file()]
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGINT)
@@ -124,25 +289,74 @@ async def answering(session: Any, url: str) -> None:
 
 
 @needs_extra
-async def test_the_real_server_refuses_strangers_on_every_route(served: Served) -> None:
+async def test_the_real_server_answers_no_route_without_a_session(served: Served) -> None:
     import aiohttp
 
+    routes = ("", "ws", "static/js/textual.js", "download/x", "static/", "nothing-there")
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
         await answering(client, served.root)
-        for route in ("", "ws", "static/js/textual.js", "download/x"):
-            for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
-                async with client.get(served.root + route, headers=headers) as answer:
-                    assert answer.status == 403, (route, headers)
-            if served.address != served.root:
-                async with client.get(served.root + route) as answer:
-                    assert answer.status == 403, route
-        async with client.get(served.address) as answer:
+
+        async def status(route: str, **headers: str) -> int:
+            async with client.get(served.root + route, headers=headers) as answer:
+                return answer.status
+
+        for route in routes:
+            assert await status(route) == 403, route
+            assert await status(f"{route}?token={served.token}x") == 403, route
+        for route in routes[1:]:
+            assert await status(f"{route}?token={served.token}") == 403, "the token is taken by one address alone"
+        async with client.post(served.address) as answer:
+            assert answer.status == 403
+        async with client.get(served.address, allow_redirects=False) as answer:
+            assert answer.status == 303
+            assert answer.headers["Location"] == "/"
+            cookie = answer.headers["Set-Cookie"]
+            assert served.token not in cookie
+            for part in ("HttpOnly", "SameSite=Strict", "Path=/", cookie_name(int(served.root.rsplit(":", 1)[1].strip("/")))):
+                assert part in cookie, part
+        async with client.get(served.root) as answer:
             assert answer.status == 200
             page = await answer.text()
-            assert "token" not in str(answer.url)
-            assert TOKEN not in page
+            assert served.token not in page
             assert "https://" not in page
             assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+            assert answer.headers["Referrer-Policy"] == "no-referrer"
+        assert await status("static/js/textual.js") == 200
+        for route in routes:
+            if served.token != TOKEN:  # who chose the token may have a proxy of another name before it
+                assert await status(route, Host="evil.example", Origin="http://evil.example") == 403, route
+            assert await status(route, Origin="http://evil.example") == 403, route
+    async with aiohttp.ClientSession() as other:
+        headers = {"Cookie": cookie.partition("=")[0] + "=" + served.token}
+        async with other.get(served.root, headers=headers) as answer:
+            assert answer.status == 403, "the token is no session"
+
+
+@needs_extra
+async def test_the_token_is_random_and_its_file_private_and_gone_at_the_end(tmp_path: Path) -> None:
+    first, second = Served(tmp_path / "a" / "w.db", ""), Served(tmp_path / "b" / "w.db", "")
+    try:
+        assert len(first.token) >= 43
+        assert first.token != second.token
+        (file,) = first.token_files()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        assert json.loads(file.read_text())["url"] == first.address
+        command = Path(f"/proc/{first.process.pid}/cmdline")
+        if command.exists():
+            assert first.token.encode() not in command.read_bytes()
+    finally:
+        first.close()
+        second.process.kill()
+        second.close()
+    assert first.token_files() == []
+    (left,) = second.token_files()
+    third = Served(tmp_path / "b" / "x.db", "")
+    assert not left.exists()
+    third.process.send_signal(signal.SIGTERM)
+    third.process.wait(20)
+    third.close()
+    assert third.token_files() == []
 
 
 class Browser:
@@ -214,6 +428,7 @@ async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_any
     await browser.do("Page.navigate", url=served.address)
     await holds(browser, "document.body.classList.contains('-first-byte')")
     assert "token" not in await browser.value("location.href")
+    assert await browser.value("document.cookie") == ""
     empty = await browser.picture()
     # The key goes through the browser, the websocket, the dashboard and the command queue, and back to the screen.
     await browser.value("document.querySelector('.xterm-helper-textarea').focus()")
