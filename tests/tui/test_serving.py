@@ -255,6 +255,7 @@ class Served:
         line = self.process.stdout.readline()
         assert "http://" in line, line
         self.address = next(word for word in line.split() if word.startswith("http"))
+        assert "which only you can read" in self.process.stdout.readline()
         self.root = self.address.partition("?")[0]
         self.token = self.address.partition("?token=")[2]
 
