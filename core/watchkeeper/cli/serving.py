@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import sys
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -83,6 +84,8 @@ def _serve(command: str, host: str, port: int, guard: Guard) -> int:
     port = sockets[0].getsockname()[1]
     # Told only now that the port is ours: another user's listener there would be given the token.
     address = f"http://{shown}:{port}/?{guard.token_query}"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(0))  # so that the file goes, also before the server answers signals
     with ExitStack() as ending:
         for one in sockets:
             ending.callback(one.close)
