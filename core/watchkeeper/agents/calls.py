@@ -30,17 +30,20 @@ class Call:
     tool_use_id: str
     name: str
     arguments: Any
+    """What runs: what a person edited, else the model's input."""
     idempotent: bool
     status: ToolCallStatus
     result: Any
     is_error: bool
+    original: Any = None
+    """The model's input, where a person edited it; else None."""
 
 
 def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
     """The calls of a turn, joined with the inputs that stand in the model's reply."""
     uses: list[Block] = [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
     rows = reads.all(
-        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error FROM tool_calls"
+        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error, edited_input FROM tool_calls"
         " WHERE agent_id = ? AND turn = ? ORDER BY position",
         (agent_id, turn),
     )
@@ -50,7 +53,8 @@ def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]
             position=row[1],
             tool_use_id=row[2],
             name=row[3],
-            arguments=uses[row[1]].get("input") if row[1] < len(uses) else None,
+            arguments=decode(row[8]) if row[8] is not None else _input(uses, row[1]),
+            original=_input(uses, row[1]) if row[8] is not None else None,
             idempotent=bool(row[4]),
             status=ToolCallStatus(row[5]),
             result=decode(row[6]) if row[6] is not None else None,
@@ -58,6 +62,10 @@ def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]
         )
         for row in rows
     ]
+
+
+def _input(uses: list[Block], position: int) -> Any:
+    return uses[position].get("input") if position < len(uses) else None
 
 
 def assert_mine(tx: Transaction, agent_id: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from watchkeeper.agents.tools.contract import Permission, Tool
+from watchkeeper.agents.tools.contract import Permission, ProgramRun, Tool
 from watchkeeper.memory.calibration import Calibrations
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.models.slots import Gate
@@ -121,6 +121,16 @@ def _nobody() -> bool:
     return False
 
 
+def _no_shell(agent_id: str) -> str | None:
+    """Where it is not known in which folder a shell is."""
+    return None
+
+
+def _no_program(agent_id: str, words: Sequence[str]) -> ProgramRun | None:
+    """Where no program can be run outside a shell."""
+    return None
+
+
 async def _find_nothing(tool: str) -> None:
     """Where all tools are there from the beginning."""
 
@@ -154,6 +164,10 @@ class Environment:
     """An agent called a tool that is not in `tools`, which may grow: ask whoever might offer it by now."""
     watched: Callable[[], bool] = _nobody
     """Whether somebody watches the session now who can answer a question."""
+    shell_folder: Callable[[str], str | None] = _no_shell
+    """The folder that an agent's shell is in, where that is known."""
+    program: Callable[[str, Sequence[str]], ProgramRun | None] = _no_program
+    """(agent, words) → what a command of these words would run outside the agent's shell, where that is certain."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

@@ -7,18 +7,21 @@ import json
 from functools import partial
 from typing import Any
 
-from watchkeeper.agents.calls import IDENTICAL_RUNS, Call, assert_mine, identical_runs
+from watchkeeper.agents.approvals import Approvals, Permit
+from watchkeeper.agents.calls import Call, assert_mine
 from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.tools.builtin import mark_fault
 from watchkeeper.agents.tools.contract import OutsideTool, Permission, StoreTool, ToolContext, ToolResult
 from watchkeeper.records import host_faults
+from watchkeeper.records.file_subject import SUBJECT_CHANGED
 from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.model import ToolSpec
-from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
+from watchkeeper.records.states import ToolCallStatus
 from watchkeeper.store import agents, artifacts
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.questions import editable, unified_diff
 from watchkeeper.store.transaction import Transaction
 
 _OUTCOME_UNKNOWN_BY_HOST = (
@@ -28,8 +31,11 @@ _OUTCOME_UNKNOWN_BY_HOST = (
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
 """Tools that change nothing: neighbours in a turn run side by side. Others run in the model's order."""
 
-PRESENCE_SECONDS = 1.0
-"""How soon a host that denies unwatched questions learns that the last who watched has left."""
+MOST_OF_AN_EDIT = 4_000
+"""Characters of a person's edit that the model is shown; of a longer one, the difference."""
+
+MOST_CHANGES = 5
+"""As often a question is put again because the file changed between the answer and the write."""
 
 SHORTEST_KEPT = 8_000
 """Characters of a result that always stay in the context, however small the window."""
@@ -42,6 +48,7 @@ class Toolbox:
         self._environment = environment
         self._agent = agent
         self._control = control
+        self._approvals = Approvals(environment, agent, control, self._has_effects)
         self._result_characters = max(SHORTEST_KEPT, min(100_000, agent.context_limit))
 
     @property
@@ -62,6 +69,10 @@ class Toolbox:
     def is_idempotent(self, name: str) -> bool:
         tool = self._environment.tools.get(name)
         return tool is None or tool.idempotent
+
+    def _has_effects(self, name: str) -> bool:
+        """Whether a tool may change something outside the database."""
+        return name not in LOOKING and not isinstance(self._environment.tools.get(name), StoreTool)
 
     async def carry_out(self, calls: list[Call], turn: int) -> None:
         """Do every call that has not ended, until a pause is asked for.
@@ -100,23 +111,27 @@ class Toolbox:
             refused = ToolResult(f"{call.name}: {marked}", is_error=True)
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
         permission = environment.permission(self._agent.role, call.name)
-        repeated = self._repeated(call) if permission is not Permission.DENY else ""
-        if permission is Permission.ASK or repeated:
-            permission, said = await self._ask(call, repeated)
-            said = f"{said} ({repeated})" if repeated else said
-        else:
-            said = "the configuration denies it"
         if permission is Permission.DENY:
-            refused = ToolResult(f"denied: {said}. Go on without it, or another way", is_error=True)
+            refused = ToolResult("denied: the configuration denies it. Go on without it, or another way", is_error=True)
             return await self._end(call, refused, ToolCallStatus.DENIED, began)
-        context = self._context(call)
-        if isinstance(tool, StoreTool):
-            return await self._apply(tool, call, context, began)
-        assert isinstance(tool, OutsideTool)
-        result = await self._run_outside(tool, call, context)
-        if result is None:
-            unknown = _OUTCOME_UNKNOWN_BY_HOST
-            return await self._end(call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began)
+        changed = ""
+        for _ in range(MOST_CHANGES):
+            permit = await self._approvals.permit(call, permission, changed)
+            call = permit.call
+            if not permit.allowed:
+                refused = ToolResult(f"denied: {permit.reason}. Go on without it, or another way", is_error=True)
+                return await self._end(call, refused, ToolCallStatus.DENIED, began)
+            context = self._context(call, permit)
+            if isinstance(tool, StoreTool):
+                return await self._apply(tool, call, context, began)
+            assert isinstance(tool, OutsideTool)
+            result = await self._run_outside(tool, call, context)
+            if result is None:
+                unknown = _OUTCOME_UNKNOWN_BY_HOST
+                return await self._end(call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began)
+            if not (result.is_error and result.content == SUBJECT_CHANGED):
+                break
+            changed = "the file changed just before it was written, after the question was answered"
         return await self._end(call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began)
 
     async def _run_outside(self, tool: OutsideTool, call: Call, context: ToolContext) -> ToolResult | None:
@@ -178,7 +193,7 @@ class Toolbox:
 
         def change(tx: Transaction) -> ToolResult:
             assert_mine(tx, self._agent.id)
-            done = tool.apply(tx, arguments, context)
+            done = self._with_edit(call, tool.apply(tx, arguments, context))
             self._record(tx, call, done, ToolCallStatus.ERROR if done.is_error else ToolCallStatus.DONE, began)
             return done
 
@@ -188,6 +203,7 @@ class Toolbox:
             return await self._end(call, ToolResult(str(error), is_error=True), ToolCallStatus.ERROR, began)
 
     async def _end(self, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> ToolResult:
+        result = self._with_edit(call, result)
         result = ToolResult(self._environment.redact(result.content), result.is_error, self._environment.redact(result.effects))
 
         def change(tx: Transaction) -> ToolResult:
@@ -197,6 +213,20 @@ class Toolbox:
             return shown
 
         return await self._environment.store.commit(change)
+
+    def _with_edit(self, call: Call, result: ToolResult) -> ToolResult:
+        """A result that tells the model, in its first lines, what a person put in the place of its input."""
+        if call.original is None:
+            return result
+        text = editable(call.name, call.arguments)
+        if len(text) > MOST_OF_AN_EDIT:
+            text = unified_diff(editable(call.name, call.original), text, "input")
+        if len(text) > MOST_OF_AN_EDIT:
+            text = text[:MOST_OF_AN_EDIT] + f"\n[… {len(text) - MOST_OF_AN_EDIT} characters left out]"
+        head = f"[edited] A person changed the input of this call before approving it. This ran instead:\n{text}\n[its result]\n"
+        if isinstance(result.content, str):
+            return ToolResult(head + result.content, result.is_error, result.effects)
+        return ToolResult([{"type": "text", "text": head}, *result.content], result.is_error, result.effects)
 
     def _record(self, tx: Transaction, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> None:
         agents.end_tool_call(tx, call.id, status, result.content, result.is_error, began)
@@ -228,73 +258,7 @@ class Toolbox:
         cut = f"\n[… {len(text) - len(head) - len(tail)} characters left out; the whole is {ref}, read it with read_back …]\n"
         return ToolResult(head + cut + tail, result.is_error, result.effects)
 
-    def _repeated(self, call: Call) -> str:
-        """That an identical call ran as often as one may without a question; empty where it did not."""
-        if call.idempotent:
-            return ""
-        count = identical_runs(self._environment.store, self._agent.id, call, self._has_effects)
-        return f"the same {call.name} call, with the same input, ran {count} times already" if count >= IDENTICAL_RUNS else ""
-
-    def _has_effects(self, name: str) -> bool:
-        """Whether a tool may change something outside the database."""
-        return name not in LOOKING and not isinstance(self._environment.tools.get(name), StoreTool)
-
-    async def _ask(self, call: Call, note: str = "") -> tuple[Permission, str]:
-        """Put the question to a person, and wait. Returns the decision and what was said. `note`: why it is asked."""
-        environment, agent = self._environment, self._agent
-        row = environment.store.one(
-            "SELECT id, status, reason FROM approvals WHERE tool_call_id = ? ORDER BY created_at DESC LIMIT 1", (call.id,)
-        )
-        if row is not None and row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
-            return _decided(row["status"], row["reason"])
-        asked = row is not None and row["status"] == ApprovalStatus.WAITING
-        approval_id = row["id"] if asked else environment.new_id()
-        question = f"{call.name} {json.dumps(environment.redact(call.arguments), ensure_ascii=False)}"
-
-        def put(tx: Transaction) -> None:
-            assert_mine(tx, agent.id)
-            if not asked:
-                agents.ask_approval(
-                    tx,
-                    approval_id=approval_id,
-                    agent_id=agent.id,
-                    task_id=agent.task_id,
-                    call_id=call.id,
-                    tool=call.name,
-                    question=question,
-                    cause="repetition" if note else "permission",
-                    note=note or None,
-                )
-            agents.move(tx, agent.id, AgentStatus.WAITING, f"may it run {call.name}?")
-
-        decided = environment.decisions.setdefault(approval_id, asyncio.Event())
-        await environment.store.commit(put)
-        environment.live.show(agent.id, "waiting", question[:500])
-        try:
-            self._control.waits(True)
-            answered = await self._control.abandonable(self._answer(decided))
-        finally:
-            self._control.waits(False)
-            environment.decisions.pop(approval_id, None)
-
-        def settle(tx: Transaction) -> tuple[Permission, str]:
-            assert_mine(tx, agent.id)
-            if not answered:
-                agents.expire_approval(tx, approval_id, call.name)
-            agents.move(tx, agent.id, AgentStatus.WORKING)
-            status, reason = tx.one("SELECT status, reason FROM approvals WHERE id = ?", (approval_id,))
-            return _decided(status, reason)
-
-        return await environment.store.commit(settle)
-
-    async def _answer(self, decided: asyncio.Event) -> bool:
-        """Wait for a person; False where nobody answered in time. A time of 0 counts only while nobody watches."""
-        timeout_seconds = self._environment.settings.approval_timeout_seconds
-        while timeout_seconds == 0 and not decided.is_set() and self._environment.watched():
-            await _within(decided, PRESENCE_SECONDS)
-        return await _within(decided, timeout_seconds)
-
-    def _context(self, call: Call) -> ToolContext:
+    def _context(self, call: Call, permit: Permit) -> ToolContext:
         environment = self._environment
         row = environment.store.one("SELECT current_plan_id FROM sessions WHERE id = ?", (environment.session_id,))
         return ToolContext(
@@ -305,24 +269,9 @@ class Toolbox:
             workspace=environment.workspace,
             now=environment.clock.now(),
             tool_call_id=str(call.id),
+            subject_digest=permit.subject_digest,
+            program=permit.program,
         )
-
-
-def _decided(status: str, reason: str | None) -> tuple[Permission, str]:
-    if status == ApprovalStatus.APPROVED:
-        return Permission.ALLOW, ""
-    return Permission.DENY, reason or ("a person said no" if status == ApprovalStatus.DENIED else "nobody answered in time")
-
-
-async def _within(event: asyncio.Event, timeout_seconds: float | None) -> bool:
-    if timeout_seconds is None:
-        await event.wait()
-        return True
-    try:
-        await asyncio.wait_for(event.wait(), timeout_seconds)
-    except TimeoutError:
-        return event.is_set()
-    return True
 
 
 def _problem(schema: dict[str, Any], arguments: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 _SEQUENCES = re.compile(
     r"\x1b\][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # OSC: title, clipboard, links
@@ -24,3 +25,38 @@ def sanitize(text: str) -> str:
     text = _CONTROLS.sub("", text)
     text = _HIDDEN.sub("", text)
     return _SURROGATES.sub("\ufffd", text)
+
+
+_SAFE_LINES = re.compile(r"[\n\x20-\x7e]*\Z")
+_NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
+_BLANK_LETTERS = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_SHOWN_AS: dict[str, str] = {}
+
+
+def _revealed(match: re.Match[str]) -> str:
+    character = match.group()
+    shown = _SHOWN_AS.get(character)
+    if shown is None:
+        # Controls, format characters (bidirectional, zero-width, tags), surrogates, unassigned ones, and odd spaces.
+        hides = unicodedata.category(character)[0] in "CZ" or _BLANK_LETTERS.match(character) is not None
+        shown = f"<U+{ord(character):04X}>" if hides else character
+        if len(_SHOWN_AS) < 50_000:
+            _SHOWN_AS[character] = shown
+    return shown
+
+
+_STACKED = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{2})"
+                      "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+)")  # fmt: skip
+
+
+def reveal(text: str) -> str:
+    """`text` with every character that a terminal would obey or hide as `<U+202E>`, for a person who has to approve it.
+
+    Line breaks stay; a tab becomes an arrow and spaces. Nothing is dropped, so what is shown is what would run.
+    """
+    if _SAFE_LINES.match(text):
+        return text
+    if "\t" in text:
+        text = "\n".join(line.replace("\t", "→\t").expandtabs(4) if "\t" in line else line for line in text.split("\n"))
+    text = _STACKED.sub(lambda found: found[1] + "".join(f"<U+{ord(mark):04X}>" for mark in found[2]), text)
+    return _NOT_PLAIN.sub(_revealed, text)

@@ -169,6 +169,8 @@ async def _assemble(
         permission=permissions.resolve,
         redact=redact,
         release=pool.release,
+        shell_folder=pool.shell_folder,
+        program=pool.program,
         look_for=mcp.look_for,
         live=live,
         watched=partial(is_watched, store.path, store.session_id),

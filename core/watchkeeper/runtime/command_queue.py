@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from watchkeeper.agents import reporting
 from watchkeeper.agents.agent_memory import AgentMemory
@@ -12,7 +12,10 @@ from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.limits import limits_of
 from watchkeeper.agents.storetools import plan as plan_tools
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.agents.tools.builtin import mark_fault
+from watchkeeper.agents.tools.validate import validate_arguments
 from watchkeeper.memory.recall.instructions import lift
+from watchkeeper.records.command_pattern import parse_pattern, pattern_of
 from watchkeeper.records.states import (
     AGENT_ENDED,
     SESSION_ENDED,
@@ -28,6 +31,7 @@ from watchkeeper.runtime.compaction_orders import Command, CompactionOrders, Not
 from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.grants import add_grant, revoke_grant
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
@@ -62,6 +66,7 @@ class CommandQueue:
             "memory_sync": self._sync,
             "pin": self._pin,
             "unpin": self._pin,
+            "revoke": self._revoke,
         }
 
     async def apply_waiting(self) -> None:
@@ -248,24 +253,90 @@ class CommandQueue:
     async def _decide(self, command: Command) -> None:
         wanted = str(command.payload.get("approval") or "")
         row = self._store.one(
-            "SELECT id, tool, status FROM approvals WHERE session_id = ? AND (id = ? OR (? = '' AND agent_id = ?))"
+            "SELECT id, tool, status, cause, agent_id, task_id FROM approvals WHERE session_id = ?"
+            " AND (id = ? OR (? = '' AND agent_id = ?))"
             " ORDER BY status = 'waiting' DESC, created_at DESC LIMIT 1",
             (self._store.session_id, wanted, wanted, command.agent_id),
         )
         if row is None:
             raise ValueError(f"no question {wanted!r} waits in this session")
-        status = ApprovalStatus.APPROVED if command.kind == "approve" else ApprovalStatus.DENIED
-        reason = command.payload.get("reason")
+        approves = command.kind == "approve"
+        status = ApprovalStatus.APPROVED if approves else ApprovalStatus.DENIED
+        reason, by = command.payload.get("reason"), command.requested_by
+        edited = self._edited(command, row["tool"]) if approves else None
+        scope, pattern = self._scope(command, row["tool"], row["cause"]) if approves else (None, None)
+        seen = command.payload.get("subject_digest")
 
         def change(tx: Transaction) -> None:
-            if not commands.decide_approval(tx, row[0], status, command.requested_by, reason):
+            if not commands.decide_approval(
+                tx, row[0], status, by, reason, scope=scope, edited_input=edited,
+                subject_digest=seen if isinstance(seen, str) else None,
+            ):  # fmt: skip
                 raise ValueError(f"that question was answered before ({row[2]})")
-            tx.event(f"approval.{status}", approval=row[0], tool=row[1], by=command.requested_by)
+            about = {"edited": True} if edited is not None else {}
+            tx.event(
+                f"approval.{status}",
+                agent_id=row["agent_id"],
+                task_id=row["task_id"],
+                approval=row[0],
+                tool=row["tool"],
+                by=by,
+                **about,
+            )
+            if scope in ("tool", "pattern"):
+                add_grant(tx, tool=row["tool"], pattern=pattern, approval_id=row[0], by=by)
 
-        await self._commit(command, f"{row[1]}: {status}", change)
-        event = self._host.environment.decisions.get(row[0])
-        if event is not None:
+        said = f"{row['tool']}: {status}" + (", as edited" if edited is not None else "")
+        if scope in ("tool", "pattern"):
+            said += f"; from now on without a question: {pattern or f'every call of {row[1]}'}"
+        await self._commit(command, said, change)
+        decisions = self._host.environment.decisions
+        # A grant may cover questions of other agents too.
+        for event in decisions.values() if scope in ("tool", "pattern") else filter(None, [decisions.get(row[0])]):
             event.set()
+
+    def _edited(self, command: Command, tool_name: str) -> dict[str, Any] | None:
+        """The input that the person put in the place of the model's, or None.
+
+        Raises:
+            ValueError: the tool would not take it.
+        """
+        edited = command.payload.get("edited_input")
+        if edited is None:
+            return None
+        tool = self._host.environment.tools.get(tool_name)
+        if tool is None:
+            raise ValueError(f"the tool {tool_name} is not there now, so its edited input cannot be checked; approve it later")
+        fault = validate_arguments(tool.spec.input_schema, edited) or mark_fault(tool_name, edited)
+        if fault:
+            raise ValueError(f"the edited input cannot be used: {fault}")
+        return dict(edited)
+
+    @staticmethod
+    def _scope(command: Command, tool_name: str, cause: str | None) -> tuple[str, str | None]:
+        """`once`, `tool` or `pattern`, and the pattern.
+
+        Raises:
+            ValueError: this question cannot be answered so.
+        """
+        scope = str(command.payload.get("scope") or "once")
+        if scope not in ("once", "tool", "pattern"):
+            raise ValueError(f"an answer is for once, for the tool or for a pattern, not for {scope!r}")
+        if scope == "once":
+            return scope, None
+        if cause == "repetition":
+            raise ValueError("this call repeats itself; it can be allowed once, not always")
+        if scope == "tool":
+            return scope, None
+        if tool_name != "bash":
+            raise ValueError(f"only commands of bash have patterns; allow every call of {tool_name} instead")
+        return scope, pattern_of(parse_pattern(str(command.payload.get("pattern") or "")))
+
+    async def _revoke(self, command: Command) -> None:
+        number = command.payload.get("grant")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError("name a grant by its number")
+        await self._commit(command, f"grant {number} is revoked", lambda tx: revoke_grant(tx, number, command.requested_by))
 
     async def _set_budget(self, command: Command) -> None:
         kind, amount = str(command.payload.get("kind")), command.payload.get("amount")

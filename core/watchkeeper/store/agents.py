@@ -330,13 +330,22 @@ def ask_approval(
     question: str,
     cause: str = "permission",
     note: str | None = None,
+    folder: str | None = None,
+    subject_digest: str | None = None,
 ) -> None:
-    """Put a question to a person. `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked."""
+    """Put a question to a person.
+
+    `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked. `folder` is that of the agent's shell,
+    `subject_digest` that of the file that would change (see `records.file_subject`).
+    """
     tx.execute(
-        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause, note, created_at,"
-        " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, cause, note, tx.now, tx.commit_seq),
-    )
+        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause, note, folder,"
+        " subject_digest, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, cause, note, folder, subject_digest, tx.now,
+            tx.commit_seq,
+        ),
+    )  # fmt: skip
     tx.event(
         "approval.asked",
         agent_id=agent_id,

@@ -27,6 +27,7 @@ KINDS = frozenset(
         "memory_sync",
         "pin",
         "unpin",
+        "revoke",
     }
 )
 
@@ -83,10 +84,31 @@ def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:
     )
 
 
-def decide_approval(tx: Transaction, approval_id: str, status: ApprovalStatus, by: str, reason: str | None) -> bool:
-    """Answer a question that waits; False if it was answered before."""
+def decide_approval(
+    tx: Transaction,
+    approval_id: str,
+    status: ApprovalStatus,
+    by: str,
+    reason: str | None,
+    *,
+    scope: str | None = None,
+    edited_input: dict[str, Any] | None = None,
+    subject_digest: str | None = None,
+) -> bool:
+    """Answer a question that waits; False if it was answered before.
+
+    `scope`: `once`, `tool`, `pattern` or `grant` of an approval. `edited_input` takes the place of the model's input of the
+    call. `subject_digest`: of the file as the person saw it; None: as it was when the question was put.
+    """
+    edited = encode(edited_input) if edited_input is not None else None
     changed = tx.execute(
-        "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, decided_at = ? WHERE id = ? AND status = 'waiting'",
-        (status, by, reason, tx.now, approval_id),
+        "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, decided_at = ?, scope = ?, edited_input = ?,"
+        " subject_digest = coalesce(?, subject_digest) WHERE id = ? AND status = 'waiting'",
+        (status, by, reason, tx.now, scope, edited, subject_digest, approval_id),
     )
+    if changed == 1 and edited is not None:
+        tx.execute(
+            "UPDATE tool_calls SET edited_input = ? WHERE id = (SELECT tool_call_id FROM approvals WHERE id = ?)",
+            (edited, approval_id),
+        )
     return changed == 1

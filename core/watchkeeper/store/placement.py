@@ -52,6 +52,12 @@ def refuse_inside(path: Path, workspace: Path) -> None:
     raise BadInput(fault.format("would be") + f"use --db {target}")
 
 
+def protected_files(path: Path) -> frozenset[tuple[int, int]]:
+    """Device and inode of the database's files and of its leases: a process that has them locked must not open them again."""
+    files = [*database_files(path), *lease_folder(path).glob("*")]
+    return frozenset(found for found in map(_identity, files) if found is not None)
+
+
 def lies_inside(path: Path, folder: Path) -> bool:
     """Whether the database is anywhere below `folder`: by its resolved path, or by another name of the same folder.
 

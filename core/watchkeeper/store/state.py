@@ -42,6 +42,9 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "approvals": [
             dict(row) for row in reads.all("SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at", (session_id,))
         ],
+        "grants": [
+            dict(row) for row in reads.all("SELECT * FROM permission_grants WHERE session_id = ? ORDER BY id", (session_id,))
+        ],
         "commands": [
             dict(row) | {"payload": decode(row["payload"])}
             for row in reads.all("SELECT * FROM commands WHERE session_id = ? ORDER BY id", (session_id,))

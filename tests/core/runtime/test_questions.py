@@ -239,7 +239,7 @@ async def test_a_session_that_somebody_watches_asks_though_its_time_out_is_zero(
 async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched_has_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper.agents.toolbox.PRESENCE_SECONDS", 0.01)
+    monkeypatch.setattr("watchkeeper.agents.approvals.PRESENCE_SECONDS", 0.01)
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=0.0)
     presences = [Presence(bench.path, bench.session), Presence(bench.path, bench.session)]
 
@@ -285,3 +285,202 @@ def test_the_time_out_belongs_to_the_host_that_runs(
     unattended: bool, said: float | None, stored: float | None, wanted: float | None
 ) -> None:
     assert Asking(unattended=unattended, timeout_seconds=said).seconds(stored) == wanted
+
+
+# --- what a person answers -------------------------------------------------------------------------------------------
+
+
+def runs(*calls: tuple[str, dict[str, Any]]) -> Any:
+    """A coder that makes these calls, one a turn, and then says all that it was told."""
+
+    def work(name: str, request: ModelRequest) -> Any:
+        turn = turns(request)
+        if turn < len(calls):
+            return [call(calls[turn][0], calls[turn][1], f"t{turn}")]
+        return [said(flat(request.messages))]
+
+    return work
+
+
+def shell(*commands: str) -> Any:
+    return runs(*(("bash", {"command": command}) for command in commands))
+
+
+def answers(bench: Bench, *given: dict[str, Any]) -> Any:
+    """Answers the questions that come, one after the other, with these payloads; `kind` says how."""
+
+    async def answer() -> None:
+        seen: set[str] = set()
+        for payload in given:
+            waiting = await bench.until(
+                lambda state: [one for one in state["approvals"] if one["status"] == "waiting" and one["id"] not in seen]
+            )
+            seen.add(waiting[0]["id"])
+            payload = dict(payload)
+            before = payload.pop("before", None)
+            if before is not None:
+                before()
+            bench.submit(payload.pop("kind", "approve"), payload={"approval": waiting[0]["id"], **payload})
+
+    return answer
+
+
+async def test_a_tool_that_is_always_allowed_is_asked_about_once_until_that_is_revoked(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], shell("echo 1 >> log", "echo 2 >> log")), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"scope": "tool"}))
+    assert (bench.workspace / "log").read_text() == "1\n2\n"
+    assert len(bench.state["approvals"]) == 1
+    [grant] = bench.state["grants"]
+    assert (grant["tool"], grant["pattern"], grant["revoked_by"]) == ("bash", None, None)
+
+
+async def test_a_revoked_grant_does_not_answer(bench: Bench) -> None:
+    commands = ["echo 1 >> log", "sleep 0.2", "echo 3 >> log", "echo 4 >> log"]
+    bench.start(PlannedRun([task("a", role="coder")], shell(*commands)), approval_timeout_seconds=None)
+
+    async def grant_and_revoke() -> None:
+        await answers(bench, {"scope": "tool"})()
+        grants = await bench.until(lambda state: state["grants"])
+        await bench.applied(bench.submit("revoke", payload={"grant": grants[0]["id"]}))
+        while True:  # until the run ends
+            waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+            bench.submit("deny", payload={"approval": waiting[0]["id"]})
+            await bench.until(
+                lambda state: (
+                    not [one for one in state["approvals"] if one["id"] == waiting[0]["id"] and one["status"] == "waiting"]
+                )
+            )
+
+    await bench.run_while(grant_and_revoke)
+    assert bench.state["grants"][0]["revoked_by"] == "program"
+    assert "denied" in {one["status"] for one in bench.state["approvals"]}
+    assert "4" not in (bench.workspace / "log").read_text()
+
+
+async def test_a_pattern_lets_one_simple_command_run_and_asks_for_all_else(bench: Bench) -> None:
+    commands = ["touch one", "touch two", "touch three; rm one", "touch four > five", "touch $(echo six)"]
+    bench.start(PlannedRun([task("a", role="coder")], shell(*commands)), approval_timeout_seconds=None)
+    denied = {"kind": "deny"}
+    await bench.run_while(answers(bench, {"scope": "pattern", "pattern": "touch *"}, denied, denied, denied))
+    assert sorted(path.name for path in bench.workspace.iterdir()) == ["one", "two"]
+    assert [one["status"] for one in bench.state["approvals"]] == ["approved", "denied", "denied", "denied"]
+
+
+async def test_what_the_shell_defined_before_does_not_change_what_a_pattern_allows(bench: Bench) -> None:
+    evil = bench.workspace / "evil"
+    commands = [
+        "date +%Y",
+        f"date() {{ echo function; }}; alias date='echo alias'; mkdir evil; printf '#!/bin/sh\\necho path' > evil/date;"
+        f" chmod +x evil/date; export PATH={evil}:$PATH; hash -p {evil}/date date; date",
+        "date +%Y",
+    ]
+    bench.start(PlannedRun([task("a", role="coder")], shell(*commands)), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"scope": "pattern", "pattern": "date +%Y"}, {}))
+    result = bench.tasks()["a"]["result"]
+    assert len(bench.state["approvals"]) == 2
+    assert "function" in result  # what a person approved by itself runs in the shell
+    assert "[ran outside your shell" in result
+    assert result.rstrip().rsplit("\n", 1)[-1].strip().isdecimal()
+
+
+async def test_a_pattern_runs_in_the_folder_of_the_shell(bench: Bench) -> None:
+    (bench.workspace / "sub").mkdir()
+    bench.start(PlannedRun([task("a", role="coder")], shell("touch a", "cd sub", "touch b")), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"scope": "pattern", "pattern": "touch *"}, {}))
+    assert (bench.workspace / "sub" / "b").exists()
+
+
+async def test_a_grant_answers_a_question_of_another_agent_that_waits_already(bench: Bench) -> None:
+    bench.start(
+        PlannedRun(
+            [task("a", role="coder"), task("b", role="coder")], lambda name, request: shell(f"echo {name} >> log")(name, request)
+        ),
+        approval_timeout_seconds=None,
+    )
+
+    async def grant() -> None:
+        waiting = await bench.until(
+            lambda state: len(found := [one for one in state["approvals"] if one["status"] == "waiting"]) == 2 and found
+        )
+        bench.submit("approve", payload={"approval": waiting[0]["id"], "scope": "tool"})
+
+    await bench.run_while(grant)
+    assert sorted((bench.workspace / "log").read_text().split()) == ["a", "b"]
+    assert {one["scope"] for one in bench.state["approvals"]} == {"tool", "grant"}
+
+
+async def test_an_edited_call_runs_as_edited_and_its_result_says_so(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"edited_input": {"command": "echo person > out"}}))
+    assert (bench.workspace / "out").read_text() == "person\n"
+    result = bench.tasks()["a"]["result"]
+    assert "A person changed the input of this call" in result
+    assert "echo person > out" in result
+    [(stored, content)] = bench.query(
+        "SELECT c.edited_input, m.content FROM tool_calls c JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq"
+        " WHERE c.name = 'bash'"
+    )
+    assert "echo person > out" in stored
+    assert "echo model > out" in content
+    assert "echo person" not in content
+
+
+async def test_an_edited_input_that_the_tool_would_not_take_is_refused_and_the_question_waits_on(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+
+    async def answer() -> None:
+        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        for wrong in ({"file_path": 3, "content": "x"}, {"file_path": "a", "content": "ghp_" + "q7W2" * 9}):
+            number = bench.submit("approve", payload={"approval": waiting[0]["id"], "edited_input": wrong})
+            await bench.until(lambda state: any(one["id"] == number and one["status"] == "refused" for one in state["commands"]))  # noqa: B023
+        bench.submit("approve", payload={"approval": waiting[0]["id"]})
+
+    await bench.run_while(answer)
+    assert (bench.workspace / "note.txt").read_text() == "hello"
+
+
+async def test_a_file_that_changed_since_the_question_is_asked_about_again(bench: Bench) -> None:
+    note = bench.workspace / "note.txt"
+    note.write_text("first")
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"before": lambda: note.write_text("second")}, {}))
+    assert note.read_text() == "hello"
+    first, second = bench.state["approvals"]
+    assert (first["cause"], second["cause"]) == ("permission", "changed")
+    assert first["subject_digest"] != second["subject_digest"]
+
+
+async def test_a_link_that_is_swapped_after_the_answer_is_asked_about_again(bench: Bench) -> None:
+    for name in ("one", "two"):
+        (bench.workspace / name).write_text("same")
+    link = bench.workspace / "note.txt"
+    link.symlink_to("one")
+
+    def swap() -> None:
+        link.unlink()
+        link.symlink_to("two")
+
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"before": swap}, {"kind": "deny"}))
+    assert (bench.workspace / "one").read_text() == (bench.workspace / "two").read_text() == "same"
+
+
+async def test_a_file_that_changes_after_the_last_look_of_the_host_is_not_written(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = bench.workspace / "note.txt"
+    note.write_text("first")
+    changes = iter(["second"])
+
+    def reached(point: str) -> None:
+        if point == "tool.before_run" and note.exists():
+            for text in changes:
+                note.write_text(text)
+                break
+
+    monkeypatch.setattr("watchkeeper.agents.toolbox.reach", reached)
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {}, {"kind": "deny", "reason": "it changed", "before": lambda: None}))
+    assert note.read_text() == "second"
+    assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "changed"]
+    assert bench.query("SELECT status FROM tool_calls WHERE name = 'write'") == [("denied",)]

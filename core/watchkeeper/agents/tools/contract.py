@@ -28,6 +28,15 @@ class Permission(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """A command that a pattern allowed: the very words that matched, run without a shell that could change their meaning."""
+
+    path: str
+    words: tuple[str, ...]
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
 class ToolContext:
     """For whom a tool runs."""
 
@@ -39,6 +48,10 @@ class ToolContext:
     now: float
     tool_call_id: str = ""
     """The same when the call runs again after a crash: what a tool gives to a service that takes each request once."""
+    subject_digest: str = ""
+    """Of the file that a person approved the change of (see `records.file_subject`): the tool changes no other one."""
+    program: ProgramRun | None = None
+    """For `bash`: run this program outside the shell, in the place of the command that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)

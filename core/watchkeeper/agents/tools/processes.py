@@ -46,6 +46,28 @@ def descendants(pid: int) -> list[int]:
     return [one for one in found if not _is_zombie(one)]
 
 
+def folder_of_shell(worker_pid: int) -> str | None:
+    """The folder of the shell that a worker started: its first child named bash; None where the system cannot tell."""
+    if sys.platform != "linux":
+        return None
+    shells = [pid for pid in sorted(_children_of(worker_pid)) if _name_of(pid) == "bash"]
+    if not shells:
+        return None
+    try:
+        folder = os.readlink(f"/proc/{shells[0]}/cwd")
+    except OSError:
+        return None
+    return folder if os.path.isdir(folder) else None
+
+
+def _name_of(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as name:
+            return name.read().strip()
+    except OSError:
+        return ""
+
+
 def kill_descendants(pid: int) -> None:
     """Kill all below `pid`, until nothing is left.
 

@@ -17,6 +17,7 @@ from typing import Any
 from watchkeeper.agents.tools.folder.examine import why
 from watchkeeper.agents.tools.protected import IsDatabase, ProtectedFiles
 from watchkeeper.agents.tools.worker_text import MOST_BYTES, read_plainly
+from watchkeeper.records.file_subject import FILE_CHANGES, SUBJECT_CHANGED, state_digest
 from watchkeeper.records.host_faults import HostFault, host_fault
 
 MOST_PDF_BYTES = 8 * 1024 * 1024
@@ -72,6 +73,8 @@ class FileTools:
             return f"{name}: the workspace {self._workspace} is gone", True
         self._protected.look()
         try:
+            if name in FILE_CHANGES:
+                return self._change(name, arguments, str(request.get("subject_digest") or ""))
             if name not in SEARCHING:
                 return await self._run(name, arguments)
             with nothing_passed_over():
@@ -85,14 +88,6 @@ class FileTools:
             text = read_plainly(self._workspace, arguments, self._protected.refuses)
             if text is not None:
                 return text, False
-        if name in ("write", "edit"):
-            change = self._write if name == "write" else self._edit
-            try:
-                return change(**arguments), False
-            except ValueError as error:
-                if (fault := host_fault(error)) is not None:
-                    raise fault from error
-                return f"{name}: {error}", True
         tool = self._sdk_tools().get(name)
         if tool is None:
             return f"there is no tool {name!r}", True
@@ -115,22 +110,47 @@ class FileTools:
             content = self._without_database(str(content), target)
         return (self._told(name, content) if isinstance(content, str) else list(content)), False
 
-    def _write(self, file_path: str, content: str) -> str:
+    def _change(self, name: str, arguments: dict[str, Any], approved: str) -> tuple[str, bool]:
+        """Run `write` or `edit`. `approved`: the digest of the file that a person approved the change of; empty: none did."""
+        try:
+            change = self._write if name == "write" else self._edit
+            return change(approved, **arguments), False
+        except _SubjectChanged:
+            return SUBJECT_CHANGED, True
+        except ValueError as error:
+            if (fault := host_fault(error)) is not None:
+                raise fault from error
+            return f"{name}: {error}", True
+
+    def _write(self, approved: str, /, file_path: str, content: str) -> str:
         if self._is_odd(file_path):
             raise ValueError(f"{file_path}: not a regular file")
         data, target = content.encode(), self._resolved(file_path)
         with _system_faults(file_path):
-            target.parent.mkdir(parents=True, exist_ok=True)
+            may_exist = approved != state_digest(target, None)
+            may_be_new = not approved or not may_exist
+            if may_be_new:
+                target.parent.mkdir(parents=True, exist_ok=True)
             self._protected.check(target)
             try:
+                if not may_be_new:
+                    raise FileExistsError
                 with self._opened(target, file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor, _removed_on_fault(target):
                     _replace(descriptor, data)
             except FileExistsError:
-                with self._opened(target, file_path, os.O_RDWR) as descriptor, _kept_on_fault(descriptor):
-                    _replace(descriptor, data)
+                if not may_exist:
+                    raise _SubjectChanged from None
+                try:
+                    with self._opened(target, file_path, os.O_RDWR) as descriptor, _kept_on_fault(descriptor):
+                        _check_subject(approved, target, descriptor)
+                        _replace(descriptor, data)
+                except FileNotFoundError:
+                    if approved:
+                        raise _SubjectChanged from None
+                    raise
         return f"wrote {len(content)} bytes to {file_path}"
 
-    def _edit(self, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
+    def _edit(self, approved: str, /, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
         target = self._resolved(file_path)
         with _system_faults(file_path), self._opened(target, file_path, os.O_RDWR) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -139,6 +159,7 @@ class FileTools:
                     f"{file_path} is {size} bytes, exceeds {MOST_BYTES}-byte limit."
                     " The edit tool loads the whole file and cannot modify a file this large."
                 )
+            _check_subject(approved, target, descriptor)
             try:
                 text = _content(descriptor).decode()
             except UnicodeDecodeError:
@@ -242,6 +263,20 @@ class FileTools:
             return content
         prefix = f"{self._workspace.resolve()}/"
         return "\n".join(line.removeprefix(prefix) for line in content.split("\n"))
+
+
+class _SubjectChanged(Exception):
+    """The file is not the one that a person approved the change of."""
+
+
+def _check_subject(approved: str, target: Path, descriptor: int) -> None:
+    """Refuse to change another file than the approved one, as late as can be.
+
+    Raises:
+        _SubjectChanged: it is another one, or holds something else.
+    """
+    if approved and state_digest(target, descriptor) != approved:
+        raise _SubjectChanged
 
 
 def _replace(descriptor: int, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,11 @@ TRUNCATED = "[output truncated]\n"
 """What the SDK puts before the end of an output whose beginning it dropped."""
 
 
+OUTSIDE_SHELL = "[ran outside your shell, in its folder: the shell's variables, functions and aliases do not apply]"
+_OUTPUT_BYTES = 100 * 1024
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+
 class Shell:
     """Runs `bash` with the SDK's session."""
 
@@ -32,6 +38,8 @@ class Shell:
     async def run(self, request: dict[str, Any]) -> tuple[str, bool]:
         """Run one command; a result other than 0 is an error that says so."""
         arguments = request["arguments"]
+        if isinstance(program := request.get("program"), dict):
+            return await self._run_program(program)
         if arguments.get("restart"):
             await self._close()
             return "the shell was restarted", False
@@ -65,11 +73,68 @@ class Shell:
             return f"{output}\n[exit code {code}]".lstrip("\n"), True
         return output or "[no output]", False
 
+    async def _run_program(self, program: dict[str, Any]) -> tuple[str, bool]:
+        """Run one program with the environment that the shell began with: nothing that the shell defined since applies."""
+        folder, words = str(program["folder"]), [str(word) for word in program["words"]]
+        if self._session is not None and _folder_of(self._session) not in (folder, None):
+            return "bash: [not run] your shell is in another folder than the one for which this command was allowed", True
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                executable=str(program["path"]),
+                cwd=folder,
+                env={**os.environ, "TERM": "dumb"},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+            )
+        except OSError as error:
+            return f"bash: {words[0]}: {error.strerror or error}", True
+        output, is_cut = await _output_of(process)
+        text = _COLOURS.sub("", output.decode("utf-8", "replace")).strip("\n")
+        if is_cut:
+            text = TRUNCATED + text[after_word(text, 1) :].lstrip()
+        if self._session is not None:
+            text = f"{OUTSIDE_SHELL}\n{text}".rstrip("\n")
+        if process.returncode:
+            return f"{text}\n[exit code {process.returncode}]".lstrip("\n"), True
+        return text or "[no output]", False
+
     async def _close(self) -> None:
         if self._session is not None:
             await self._session.close()
             self._session = None
         kill_descendants(os.getpid())
+
+
+def _folder_of(session: BashSession) -> str | None:
+    process = getattr(session, "_proc", None)  # nothing public says which process it is
+    try:
+        return os.readlink(f"/proc/{process.pid}/cwd") if process is not None else None
+    except OSError:
+        return None
+
+
+async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
+    """The end of what a process prints until it ends, and whether more came before. Its children may keep the pipe open."""
+    assert process.stdout is not None
+    stream, kept, is_cut = process.stdout, bytearray(), False
+
+    async def read() -> None:
+        nonlocal is_cut
+        while block := await stream.read(65_536):
+            kept.extend(block)
+            if len(kept) > _OUTPUT_BYTES:
+                del kept[: len(kept) - _OUTPUT_BYTES]
+                is_cut = True
+
+    reading = asyncio.create_task(read())
+    try:
+        await process.wait()
+        await asyncio.wait({reading}, timeout=0.5)
+    finally:
+        reading.cancel()
+    return bytes(kept), is_cut
 
 
 async def _syntax_fault(command: str) -> str | None:

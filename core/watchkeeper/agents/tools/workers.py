@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.child import Child, ChildFailed
-from watchkeeper.agents.tools.contract import ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import ProgramRun, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
+from watchkeeper.agents.tools.processes import folder_of_shell
+from watchkeeper.records.command_pattern import program_path
 from watchkeeper.records.host_faults import HostFault
 from watchkeeper.store.placement import database_files, lease_folder
 
@@ -125,6 +127,21 @@ class WorkerPool:
             return ToolResult(SHELL_RESTARTED + result.content, result.is_error, result.effects)
         return result
 
+    def shell_folder(self, agent_id: str) -> str | None:
+        """The folder that the agent's shell is in: the workspace where it has none yet, None where it cannot be known."""
+        shell = self._shells.get(agent_id)
+        if shell is None or shell.child is None or not shell.child.alive:
+            return str(self._workspace)
+        return folder_of_shell(shell.child.pid)
+
+    def program(self, agent_id: str, words: Sequence[str]) -> ProgramRun | None:
+        """What a command of these words would run outside the agent's shell, in its folder; None where that is not certain."""
+        folder = self.shell_folder(agent_id)
+        if folder is None:
+            return None
+        path = program_path(words[0], folder, str(self._workspace), self._environ.get("PATH", ""))
+        return ProgramRun(path, tuple(words), folder) if path is not None else None
+
     async def release(self, agent_id: str) -> None:
         """End the agent's shell and all that it started: the agent is done, paused or cancelled."""
         shell = self._shells.get(agent_id)
@@ -144,7 +161,12 @@ class WorkerPool:
     async def _call(
         self, child: Child, name: str, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float
     ) -> ToolResult:
-        request = {"tool": name, "arguments": dict(arguments), "agent": context.agent_id}
+        request: dict[str, Any] = {"tool": name, "arguments": dict(arguments), "agent": context.agent_id}
+        if context.subject_digest:
+            request["subject_digest"] = context.subject_digest
+        if context.program is not None:
+            run = context.program
+            request["program"] = {"path": run.path, "words": list(run.words), "folder": run.folder}
         try:
             async with asyncio.timeout(timeout_seconds):
                 answer = await child.call(request)
