@@ -114,7 +114,7 @@ class Toolbox:
         if permission is Permission.DENY:
             refused = ToolResult("denied: the configuration denies it. Go on without it, or another way", is_error=True)
             return await self._end(call, refused, ToolCallStatus.DENIED, began)
-        changed = ""
+        changed, result = "", ToolResult(SUBJECT_CHANGED, is_error=True)
         for _ in range(MOST_CHANGES):
             permit = await self._approvals.permit(call, permission, changed)
             call = permit.call
@@ -125,10 +125,11 @@ class Toolbox:
             if isinstance(tool, StoreTool):
                 return await self._apply(tool, call, context, began)
             assert isinstance(tool, OutsideTool)
-            result = await self._run_outside(tool, call, context)
-            if result is None:
+            ran = await self._run_outside(tool, call, context)
+            if ran is None:
                 unknown = _OUTCOME_UNKNOWN_BY_HOST
                 return await self._end(call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began)
+            result = ran
             if not (result.is_error and result.content == SUBJECT_CHANGED):
                 break
             changed = "the file changed just before it was written, after the question was answered"

@@ -193,35 +193,6 @@ def steer(session: str, agent: str, text: str, db: Path | None, as_json: bool) -
     return command(opened, "steer", as_json, agent_id=opened.agent(agent), payload={"text": text})
 
 
-def _decision(kind: str) -> Any:
-    @click.command(name=kind)
-    @session_argument
-    @click.argument("approval", metavar="ID")
-    @click.option("--reason", help="What the model is told.")
-    @db_option
-    @json_option
-    def decide(session: str, approval: str, reason: str | None, db: Path | None, as_json: bool) -> int:
-        opened = Opened(db, session, own=True)
-        rows = opened.all(
-            "SELECT id FROM approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at", (opened.session_id,)
-        )
-        found = [row[0] for row in rows if approval == "last" or row[0].startswith(approval)]
-        if not found:
-            waiting = ", ".join(row[0] for row in rows)
-            raise NotFound(f"no question {approval!r} waits; {'these do: ' + waiting if waiting else 'none does'}")
-        if len(found) > 1 and approval != "last":
-            raise BadInput(f"{approval!r} could be {', '.join(found[:5])}; give more characters")
-        return command(opened, kind, as_json, payload={"approval": found[-1], "reason": reason})
-
-    lets = kind == "approve"
-    decide.help = f"{'Let' if lets else 'Refuse'} the tool call that waits under ID{' run' if lets else ''} (`last`: the newest)."
-    return decide
-
-
-approve = _decision("approve")
-deny = _decision("deny")
-
-
 @click.command()
 @session_argument
 @click.option("--task", help="Of this task's agents, instead of the whole session.")

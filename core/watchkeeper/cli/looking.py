@@ -79,7 +79,22 @@ def show(session: str, db: Path | None, as_json: bool) -> int:
         print_json(whole)
         return 0
     _print_state(whole, f"host pid {holder.pid}" if holder else "no host")
+    _print_questions(opened, [one["id"] for one in whole["approvals"] if one["status"] == "waiting"])
     return 0
+
+
+def _print_questions(opened: Opened, waiting: list[str]) -> None:
+    if not waiting:
+        return
+    from watchkeeper.cli.approving import print_answers, print_question
+    from watchkeeper.store.questions import load_question
+
+    for approval_id in waiting:
+        question = load_question(opened.connection, opened.path, approval_id)
+        if question is not None:
+            click.echo("\n? ", nl=False)
+            print_question(question)
+            print_answers(question)
 
 
 def _print_state(whole: dict[str, Any], host: str) -> None:
@@ -113,11 +128,6 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         )
         if agent["status_reason"]:
             click.echo(f"      {clean(agent['status_reason'], 200)}")
-    waiting = [one for one in whole["approvals"] if one["status"] == "waiting"]
-    for one in waiting:
-        click.echo(
-            f"\n? {clean(one['question'], 200)}\n  wk approve {session['id']} {one['id']}   or   wk deny {session['id']} {one['id']}"
-        )
 
 
 @click.command()

@@ -250,6 +250,21 @@ def set_budget_without_host(database_path: Path, session_id: str, task_id: str |
     return f"budget: {'no limit' if amount is None else f'{amount:g}'} {kind}"
 
 
+def revoke_without_host(database_path: Path, session_id: str, grant_id: int) -> str:
+    """Revoke a grant of a session that no host drives.
+
+    Raises:
+        BadInput: there is no such grant, or it was revoked before.
+    """
+    from watchkeeper.store.grants import revoke_grant
+
+    try:
+        _change_once(database_path, session_id, lambda tx: revoke_grant(tx, grant_id, "command line"))
+    except ValueError as refused:
+        raise BadInput(str(refused)) from None
+    return f"grant {grant_id} is revoked"
+
+
 def _change_once(database_path: Path, session_id: str, change: Any) -> None:
     """One fenced transaction by a claim that ends with it."""
     clock = SystemClock()

@@ -342,14 +342,13 @@ async def test_a_revoked_grant_does_not_answer(bench: Bench) -> None:
         await answers(bench, {"scope": "tool"})()
         grants = await bench.until(lambda state: state["grants"])
         await bench.applied(bench.submit("revoke", payload={"grant": grants[0]["id"]}))
+        denied: set[str] = set()
         while True:  # until the run ends
-            waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-            bench.submit("deny", payload={"approval": waiting[0]["id"]})
-            await bench.until(
-                lambda state: (
-                    not [one for one in state["approvals"] if one["id"] == waiting[0]["id"] and one["status"] == "waiting"]
-                )
+            waiting = await bench.until(
+                lambda state: [one["id"] for one in state["approvals"] if one["status"] == "waiting" and one["id"] not in denied]
             )
+            denied.add(waiting[0])
+            bench.submit("deny", payload={"approval": waiting[0]})
 
     await bench.run_while(grant_and_revoke)
     assert bench.state["grants"][0]["revoked_by"] == "program"
@@ -431,8 +430,8 @@ async def test_an_edited_input_that_the_tool_would_not_take_is_refused_and_the_q
     async def answer() -> None:
         waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
         for wrong in ({"file_path": 3, "content": "x"}, {"file_path": "a", "content": "ghp_" + "q7W2" * 9}):
-            number = bench.submit("approve", payload={"approval": waiting[0]["id"], "edited_input": wrong})
-            await bench.until(lambda state: any(one["id"] == number and one["status"] == "refused" for one in state["commands"]))  # noqa: B023
+            bench.submit("approve", payload={"approval": waiting[0]["id"], "edited_input": wrong})
+            await bench.until(lambda state: state["commands"][-1]["status"] == "refused")
         bench.submit("approve", payload={"approval": waiting[0]["id"]})
 
     await bench.run_while(answer)

@@ -1,0 +1,110 @@
+"""`wk show`, `wk approve`, `wk grants`: a question is printed whole, and answered in every way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.runtime.conftest import Bench
+from tests.support.scripted import PlannedRun, call, flat, said, task, turns
+
+from watchkeeper.cli.app import run
+from watchkeeper.records.model import ModelRequest
+
+COMMAND = (
+    "printf '%s\\n' \\\n  " + " \\\n  ".join(f"argument-{number}" for number in range(300)) + "\necho 'the end' \x1b[2J\u202e"
+)
+
+
+def asks(tool: str, arguments: dict[str, Any]) -> Any:
+    def work(name: str, request: ModelRequest) -> Any:
+        return [call(tool, arguments)] if turns(request) == 0 else [said(flat(request.messages[-1:]))]
+
+    return PlannedRun([task("a", role="coder")], work)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    return Bench(tmp_path)
+
+
+async def waiting(bench: Bench, tool: str, arguments: dict[str, Any]) -> str:
+    """A session that is paused with a question that waits; its id."""
+    bench.start(asks(tool, arguments), approval_timeout_seconds=None)
+
+    async def pause() -> None:
+        await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        bench.submit("pause")
+
+    await bench.run_while(pause)
+    return str(bench.state["approvals"][0]["id"])
+
+
+async def test_a_question_is_printed_whole_and_nothing_in_it_acts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    question = await waiting(bench, "bash", {"command": COMMAND, "timeout_ms": 7_000})
+    for arguments in (
+        ["show", bench.session],
+        ["approve", "--show", question],
+        ["approve", bench.session, question[:5], "--show"],
+    ):
+        assert run([*arguments, "--db", str(bench.path)]) == 0
+        printed = capsys.readouterr().out
+        for number in range(300):
+            assert f"  argument-{number} \\\n" in printed or number == 299
+        assert "echo 'the end' <U+001B>[2J<U+202E>" in printed
+        assert "\x1b" not in printed
+        assert "7000" in printed
+        assert "coder-1 wants to run bash" in printed
+        assert "Do a" in printed
+        assert str(bench.workspace) in printed
+
+
+async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it_is_now(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bench.workspace / "f.txt").write_text("one\ntwo\nthree\n")
+    question = await waiting(bench, "edit", {"file_path": "f.txt", "old_string": "two", "new_string": "2"})
+    (bench.workspace / "f.txt").write_text("zero\none\ntwo\nthree\n")
+    assert run(["approve", "--show", question, "--db", str(bench.path)]) == 0
+    printed = capsys.readouterr().out
+    assert "  @@ -1,4 +1,4 @@\n   zero\n   one\n  -two\n  +2\n   three\n" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "payload"),
+    [
+        ([], {}),
+        (["--always"], {"scope": "tool"}),
+        (["--pattern", "git  status *"], {"scope": "pattern", "pattern": "git status *"}),
+        (["--edit", "echo 2"], {"edited_input": {"command": "echo 2"}}),
+    ],
+)
+async def test_every_answer_is_a_command_for_the_host(bench: Bench, options: list[str], payload: dict[str, Any]) -> None:
+    question = await waiting(bench, "bash", {"command": "echo 1"})
+    assert run(["approve", bench.session, question, *options, "--db", str(bench.path)]) == 0
+    stored = json.loads(bench.query("SELECT payload FROM commands WHERE kind = 'approve'")[0][0])
+    assert {name: value for name, value in stored.items() if name not in ("approval", "reason")} == payload
+
+
+async def test_a_pattern_that_matches_nothing_is_refused_in_one_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    question = await waiting(bench, "bash", {"command": "echo 1"})
+    assert run(["approve", question, "--pattern", "echo *; id", "--db", str(bench.path)]) == 2
+    assert "matches nothing" in capsys.readouterr().err
+    assert not bench.query("SELECT 1 FROM commands WHERE kind = 'approve'")
+
+
+async def test_grants_are_listed_and_revoked_while_no_host_lives(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    question = await waiting(bench, "bash", {"command": "echo 1"})
+    assert run(["approve", question, "--pattern", "echo *", "--db", str(bench.path)]) == 0
+    await bench.run()
+    capsys.readouterr()
+    assert run(["grants", bench.session, "--db", str(bench.path)]) == 0
+    assert "bash: echo *" in capsys.readouterr().out
+    assert run(["grants", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 0
+    assert run(["grants", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 2
+    assert "was revoked before" in capsys.readouterr().err
+    assert run(["grants", bench.session, "--json", "--db", str(bench.path)]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["revoked_by"] == "command line"
