@@ -28,6 +28,12 @@ def main() -> None:
     except KeyboardInterrupt:  # Ctrl+C while modules load: nothing has begun that could be saved
         print("interrupted", file=sys.stderr)
         code = INTERRUPTED_EXIT
+    except (OSError, ImportError, MemoryError) as error:  # the program cannot even be loaded
+        print(
+            f"wk: {' '.join(str(error).split()) or 'out of memory'}; make room for more files, processes and memory, then try again",
+            file=sys.stderr,
+        )
+        code = 2
     gc.freeze()  # all that is left goes with the process: the interpreter need not look through it for rubbish first
     sys.exit(code)
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import click
 
-from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.errors import BadInput, WatchkeeperError
+from watchkeeper.records.host_faults import HostFault, host_fault
+from watchkeeper.records.text import sanitize  # at once: an error may be that nothing more can be loaded
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "watch": ("watching", "Watch a session live, or browse a finished one"),
@@ -51,6 +52,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "follow": ("importing", "Import what other programs write (started by `wk watch`)"),
 }
 HIDDEN = frozenset({"host", "follow"})
+DRIVING = frozenset({"demo", "run", "resume", "host"})
+"""Commands whose exit code 5 says that a session can be resumed."""
 
 
 class LazyGroup(click.Group):
@@ -112,7 +115,8 @@ def run(arguments: Sequence[str]) -> int:
     except click.ClickException as error:
         return _say(error.format_message(), error.exit_code)
     except WatchkeeperError as error:
-        return _say(str(error), error.exit_code)
+        drives = isinstance(error, HostFault) and next(iter(arguments), "") in DRIVING
+        return _say(str(error), HostFault.exit_code if drives else error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", 130)
     except SystemExit as stop:
@@ -123,7 +127,8 @@ def run(arguments: Sequence[str]) -> int:
         if os.environ.get("WATCHKEEPER_DEBUG"):
             raise
         if (fault := host_fault(error)) is not None:
-            return _say(f"{fault}, then try again", 2)
+            code = HostFault.exit_code if next(iter(arguments), "") in DRIVING else BadInput.exit_code
+            return _say(f"{fault}, then try again", code)
         if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
             return _say(f"the argument {odd[0]!a} is no valid UTF-8 text; name it by an id, or in other letters", 2)
         if damage := _damage_in(arguments):
@@ -158,8 +163,6 @@ def _damage_in(arguments: Sequence[str]) -> str | None:
 
 
 def _say(message: str, code: int) -> int:
-    from watchkeeper.records.text import sanitize
-
     one_line = " ".join(sanitize(str(message)).split())
     print(f"wk: {one_line}", file=sys.stderr)
     return code

@@ -13,7 +13,7 @@ from typing import Any
 
 from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.host_faults import host_fault
+from watchkeeper.records.host_faults import host_fault, message_of
 from watchkeeper.records.wording import plural
 from watchkeeper.store import budgets, state
 from watchkeeper.store.changes import ChangeFeed
@@ -42,7 +42,13 @@ def drive_headless(
         code, shortage = _drive(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
     finally:
         printer.finish()
-    print_result(path, session_id, as_json=as_json)
+    try:
+        print_result(path, session_id, as_json=as_json)
+    except Exception as error:
+        fault = host_fault(error)
+        if fault is None:
+            raise
+        shortage = shortage or f"the result cannot be shown: {message_of(fault.shortage)}, then `wk show {session_id}`"
     if shortage is None:
         printer.tell_trouble()
     else:

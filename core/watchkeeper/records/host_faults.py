@@ -150,8 +150,7 @@ def message_of(shortage: Shortage) -> str:
             limit = _limit("RLIMIT_NPROC")
             return f"no further process can be started{_bracketed(limit)}; end some, or raise it with `ulimit -u`"
         case Shortage.THREADS:
-            limit = _limit("RLIMIT_NPROC")
-            return f"no further thread can be started{_bracketed(limit)}; end some programs, or raise it with `ulimit -u`"
+            return "no further thread can be started; end some programs, or raise the limits `ulimit -u` and `ulimit -v`"
         case Shortage.MEMORY:
             return "the machine is out of memory; end some programs"
         case Shortage.DISK:

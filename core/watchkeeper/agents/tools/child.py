@@ -155,6 +155,8 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         await self._process.stdin.drain()
+        if self._process.stdin.is_closing():  # what could not be written is told later, to whoever writes next
+            raise ConnectionResetError
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
         try:
@@ -179,12 +181,11 @@ class Child:
     async def _why_not_written(self) -> HostFault | None:
         """The shortage that closed the worker's standard input, if it was one."""
         assert self._process.stdin is not None
-        try:
-            async with asyncio.timeout(1):
-                await self._process.stdin.wait_closed()
-        except Exception as error:
-            return host_fault(error)
-        return None
+        # A task of its own: whoever is cancelled while waiting would cancel what the transport reports to.
+        closing = asyncio.ensure_future(self._process.stdin.wait_closed())
+        await asyncio.wait({closing}, timeout=1)
+        error = closing.exception() if closing.done() and not closing.cancelled() else None
+        return host_fault(error) if error is not None else None
 
     async def _read(self) -> None:
         assert self._process.stdout is not None

@@ -15,6 +15,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from watchkeeper.records.host_faults import host_fault
+
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 """Numbers of the system calls; the same on every architecture."""
 _VERSION = 1
@@ -49,6 +51,9 @@ def confine(workspace: str) -> bool:
     what programs are made of; False where that is not possible.
 
     It cannot be undone, and holds for the folder that now bears the name.
+
+    Raises:
+        OSError: the machine ran out of something that this needs; nothing is confined yet.
     """
     if sys.platform != "linux":
         return False
@@ -60,6 +65,8 @@ def confine(workspace: str) -> bool:
     ruleset = _Ruleset(changing | _READING)
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
     if rules < 0:
+        if host_fault(failed := OSError(ctypes.get_errno(), "no ruleset of Landlock can be made")) is not None:
+            raise failed
         return False
     try:
         allowed = _allow(libc, rules, workspace, changing | _READING)
@@ -88,7 +95,9 @@ def _own_places() -> Iterator[str]:
 def _allow(libc: ctypes.CDLL, rules: int, path: str, access: int) -> bool:
     try:
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise  # else what is there would be closed to this worker for good
         return False
     try:
         rule = _PathBeneath(access, place)

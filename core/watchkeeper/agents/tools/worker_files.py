@@ -280,9 +280,22 @@ def _check_subject(approved: str, target: Path, descriptor: int) -> None:
 
 
 def _replace(descriptor: int, data: bytes) -> None:
-    """Make these bytes the whole of an open file."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    os.ftruncate(descriptor, 0)
+    """Make these bytes the whole of an open file.
+
+    What goes beyond its end is written first. Where the disk has no room for that, the file is what it was.
+    """
+    size = os.fstat(descriptor).st_size
+    try:
+        _write_at(descriptor, size, data[size:])
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+    _write_at(descriptor, 0, data[:size])
+    os.ftruncate(descriptor, len(data))
+
+
+def _write_at(descriptor: int, offset: int, data: bytes) -> None:
+    os.lseek(descriptor, offset, os.SEEK_SET)
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
@@ -316,14 +329,12 @@ def _kept_on_fault(descriptor: int) -> Iterator[None]:
     held = _content(descriptor) if os.fstat(descriptor).st_size <= MOST_KEPT_BYTES else None
 
     def put_back() -> bool:
-        if held is not None and _content(descriptor) != held:
-            # Over what is there, which is cut afterwards: the file keeps the blocks that it has.
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            left = memoryview(held)
-            while left:
-                left = left[os.write(descriptor, left) :]
-            os.ftruncate(descriptor, len(held))
-        return held is not None
+        if held is None:
+            return False
+        os.ftruncate(descriptor, len(held))
+        if _content(descriptor) != held:
+            _write_at(descriptor, 0, held)  # over blocks that the file has
+        return True
 
     with _undone_on_fault(put_back):
         yield

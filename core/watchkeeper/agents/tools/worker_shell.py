@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.agents.tools.output import after_word
 from watchkeeper.agents.tools.processes import kill_descendants
-from watchkeeper.records.host_faults import HostFault, raising_host_faults
+from watchkeeper.records.host_faults import HostFault, host_fault, raising_host_faults
 
 if TYPE_CHECKING:
     from anthropic.lib.tools.agent_toolset import BashSession
@@ -59,6 +60,8 @@ class Shell:
         try:
             with raising_host_faults(began=True):
                 output, code = await self._session.exec(command, timeout=NEVER)
+            if code == -1:
+                await _check_written(self._session)
         except HostFault:
             await self._close()  # what the command still says would be taken for the next one's
             raise
@@ -89,7 +92,12 @@ class Shell:
                 stderr=asyncio.subprocess.STDOUT,
             )
         except OSError as error:
+            if host_fault(error) is not None:
+                raise
             return f"bash: {words[0]}: {error.strerror or error}", True
+        except RuntimeError as error:  # it was started; what waits for it could not be
+            with raising_host_faults(began=True):
+                raise error
         output, is_cut = await _output_of(process)
         text = _COLOURS.sub("", output.decode("utf-8", "replace")).strip("\n")
         if is_cut:
@@ -135,6 +143,18 @@ async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
     finally:
         reading.cancel()
     return bytes(kept), is_cut
+
+
+async def _check_written(session: BashSession) -> None:
+    """Tell a shell that ended by itself from one whose command could not be written to it, and so never began.
+
+    Raises:
+        HostFault: the machine ran out of something.
+    """
+    stream: Any = getattr(session._proc.stdin, "_stream", None)
+    if stream is not None and stream.is_closing():
+        with raising_host_faults(), suppress(ConnectionError):
+            await stream.wait_closed()
 
 
 async def _syntax_fault(command: str) -> str | None:
