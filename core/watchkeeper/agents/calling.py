@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.control import AgentControl, Interrupted
-from watchkeeper.agents.environment import BudgetReached, Environment, LiveBoard, PlannedCall, Reservation
+from watchkeeper.agents.environment import Admission, BudgetReached, Environment, LiveBoard, PlannedCall, Reservation
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.model import (
@@ -46,11 +46,8 @@ class Called:
     reservation: Reservation | None = None
     refused: BudgetReached | None = None
     """Set where no call was made, because no budget covers it."""
-
-    @property
-    def was_made(self) -> bool:
-        """Whether anything was sent; else there is nothing to record."""
-        return self.refused is None
+    was_made: bool = True
+    """False where nothing was sent, and so there is nothing to record: no budget covers it, or a usage limit is in force."""
 
     @property
     def status(self) -> ModelCallStatus:
@@ -167,9 +164,11 @@ async def call_model(
     waited = 0.0
     retries = 0
     reservation: Reservation | None = None
+    limits = environment.usage_limits
+    tests = was_made = False
 
     async def converse() -> Reply:
-        nonlocal waited, retries, reservation
+        nonlocal waited, retries, reservation, was_made
         live.show(agent_id, "slot", "waiting for a slot")
         control.waits(True)
         if reservation is None:  # else the call is tried again
@@ -179,15 +178,30 @@ async def call_model(
             reservation = reserved
         gate = environment.gate(model_ref)
         async with AsyncExitStack() as held:
-            await held.enter_async_context(gate.slot(request.purpose, agent_id))
+
+            async def enter() -> None:
+                nonlocal tests
+                while True:
+                    await held.enter_async_context(gate.slot(request.purpose, agent_id))
+                    # Asked with the slot in hand: others may have met a limit while this call waited for it.
+                    admission = Admission.TEST if tests else limits.admit(model_ref)
+                    tests = admission is Admission.TEST
+                    if admission is not Admission.WAIT:
+                        return
+                    await held.aclose()
+                    live.show(agent_id, "slot", "waiting for one call that tests whether the usage limit has ended")
+                    await limits.await_test(model_ref)
+
+            await enter()
             waited = clock.monotonic() - began
 
             async def pause(seconds: float) -> None:
                 # Nobody waits for a slot because of a call that only waits to be made again.
                 await held.aclose()
                 await clock.sleep(seconds)
-                await held.enter_async_context(gate.slot(request.purpose, agent_id))
+                await enter()
 
+            was_made = True
             control.waits(False)
             live.show(agent_id, "working", "calling the model")
             reply: Reply | None = None
@@ -229,7 +243,7 @@ async def call_model(
         reach("model.replied")
         retries = max(retries, reply.retries)
     except ModelError as failed:
-        error = failed
+        error = limits.note(model_ref, failed) if was_made else failed
         retries = max(retries, failed.retries)
     except _OverBudget as over:
         refused = over.reached
@@ -241,6 +255,8 @@ async def call_model(
         raise
     finally:
         control.waits(False)
+        if tests:
+            limits.end_test(model_ref, succeeded=reply is not None)
     free = Cost(None, PriceStatus.UNPRICED)
     cost = environment.price(model_ref, reply.usage, reply.usage_exact) if reply else free
     if reservation is not None:
@@ -259,6 +275,7 @@ async def call_model(
         request=request,
         reservation=reservation,
         refused=refused,
+        was_made=was_made or (refused is None and error is None),
     )
 
 

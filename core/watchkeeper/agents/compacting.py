@@ -88,6 +88,8 @@ class Compaction:
     async def at_boundary(self) -> None:
         """Between two steps: publish a pass that is ready, and begin one that is due. Waits for no model."""
         await self.land()
+        if self._environment.usage_limits.is_closed(self._agent.model):
+            return  # nothing is begun that its model cannot be asked for
         if self._observing is not None:
             await self._observing.advance()
             return

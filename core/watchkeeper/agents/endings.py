@@ -21,6 +21,8 @@ class Outcome(StrEnum):
     DONE = "done"
     FAILED = "failed"
     PAUSED = "paused"
+    PARKED = "parked"
+    """A usage limit of its model is in force; the host wakes it when the time has come."""
     IDLE = "idle"
     """A planner that has nothing to answer until its inbox has something."""
     STOPPED = "stopped"

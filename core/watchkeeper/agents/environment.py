@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.models.slots import Gate
 from watchkeeper.records.clock import Clock
 from watchkeeper.records.ids import IdSource
-from watchkeeper.records.model import Cost, Model, Purpose, Usage
+from watchkeeper.records.model import Cost, Model, ModelError, Purpose, Usage
 from watchkeeper.store.session_store import SessionStore
 
 
@@ -112,6 +113,63 @@ class NoBudgets:
         pass
 
 
+class Admission(Enum):
+    """What a usage limit lets a call do."""
+
+    OPEN = auto()
+    TEST = auto()
+    """It is the one that tests whether the limit is over: `end_test` must follow."""
+    WAIT = auto()
+    """Another call tests it: wait for that one."""
+
+
+class LimitGuard(Protocol):
+    """What keeps the calls of a host from a provider that asked to be left alone."""
+
+    def admit(self, model_ref: str) -> Admission:
+        """Whether a call may be made now.
+
+        Raises:
+            ModelError: the limit is in force (PARK, PAUSE).
+        """
+        ...
+
+    def is_closed(self, model_ref: str) -> bool:
+        """Whether no call may be made now, so that work beside the loops is not begun."""
+        ...
+
+    async def await_test(self, model_ref: str) -> None:
+        """Wait until the call that tests has ended, and a little longer where many wait."""
+        ...
+
+    def end_test(self, model_ref: str, *, succeeded: bool) -> None:
+        """The call that tested has ended."""
+        ...
+
+    def note(self, model_ref: str, error: ModelError) -> ModelError:
+        """Learn from a failed call; returns the error as the loop must take it."""
+        ...
+
+
+class NoLimits:
+    """Where no provider's limit is known."""
+
+    def admit(self, model_ref: str) -> Admission:
+        return Admission.OPEN
+
+    def is_closed(self, model_ref: str) -> bool:
+        return False
+
+    async def await_test(self, model_ref: str) -> None:
+        pass
+
+    def end_test(self, model_ref: str, *, succeeded: bool) -> None:
+        pass
+
+    def note(self, model_ref: str, error: ModelError) -> ModelError:
+        return error
+
+
 async def _release_nothing(agent_id: str) -> None:
     """Where no tool keeps anything running."""
 
@@ -157,6 +215,7 @@ class Environment:
     redact: Callable[[Any], Any]
     live: LiveBoard
     budgets: BudgetGuard = field(default_factory=NoBudgets)
+    usage_limits: LimitGuard = field(default_factory=NoLimits)
     settings: LoopSettings = field(default_factory=LoopSettings)
     release: Callable[[str], Awaitable[None]] = _release_nothing
     """An agent ended or paused: end the shell and the processes that its tools left behind."""

@@ -120,7 +120,7 @@ class AgentLoop:
         if ending.outcome is not Outcome.STOPPED:
             await self.compaction.land()
         if ending.outcome is not Outcome.IDLE or not self.compaction.outlives_loop:
-            goes_on = ending.outcome in (Outcome.PAUSED, Outcome.BLOCKED, Outcome.IDLE)
+            goes_on = ending.outcome in (Outcome.PAUSED, Outcome.BLOCKED, Outcome.IDLE, Outcome.PARKED)
             await self.compaction.abandon(f"the agent is {ending.outcome}", goes_on=goes_on)
         if ending.outcome is not Outcome.IDLE:
             await self._environment.release(self._agent.id)
@@ -383,6 +383,8 @@ class AgentLoop:
 
     async def _after_error(self, called: Called, error: ModelError) -> Ending | None:
         reason = str(error)
+        if error.kind is ErrorKind.PARK and error.until is not None:
+            return await self._park(called, reason, error.until)
         if error.kind is ErrorKind.COMPACT and not self._squeezed:
             squeezed = self.memory.state.digest(at=self._environment.clock.now(), reason="digest")
             if squeezed is not None:
@@ -403,7 +405,24 @@ class AgentLoop:
         self._note_lost_call(tx, called)
         recorded.write(tx, trigger="overflow")
 
+    async def _park(self, called: Called, reason: str, until: float) -> Ending:
+        """Wait for the end of a usage limit without a loop; the task runs on, and no attempt or retry is used up."""
+        self._control.comes()
+        snapshot = self.memory.snapshot()
+
+        def write(tx: Transaction) -> None:
+            assert_mine(tx, self._agent.id)
+            self._note_lost_call(tx, called)
+            snapshot.write(tx, self._turn)
+            agents.move(tx, self._agent.id, AgentStatus.PARKED, reason, parked_until=until)
+
+        await self._environment.store.commit(write)
+        self._environment.live.show(self._agent.id, "parked", reason, until=until)
+        return Ending(Outcome.PARKED, reason)
+
     def _note_lost_call(self, tx: Transaction, called: Called) -> None:
+        if not called.was_made:
+            return
         called.record(tx, self._agent.id, self._turn + 1)
         tx.event(
             f"model.{called.status}",

@@ -13,14 +13,16 @@ import os
 import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.models.assemble import ReplyAssembler
 from watchkeeper.models.credentials import ANTHROPIC_HOST
 from watchkeeper.models.error_bodies import error_bounding_client
-from watchkeeper.models.errors import Failure, Verdict, classify
+from watchkeeper.models.errors import Failure, Verdict, asked_seconds, classify
 from watchkeeper.models.events import Timeouts, decoded_events, drain, explain_foreign_body, is_json, json_body
 from watchkeeper.models.failures import describe, failure_of, one_line
+from watchkeeper.models.resets import LONGEST_PARK_SECONDS
 from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.models.wire import request_body
 from watchkeeper.records.clock import Clock, SystemClock
@@ -35,6 +37,7 @@ from watchkeeper.records.model import (
     Retrying,
     Usage,
 )
+from watchkeeper.records.wording import utc_text
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -133,7 +136,7 @@ class AnthropicModel:
             except Exception as error:
                 if (fault := host_fault(error)) is not None:
                     raise fault from error
-                failure = failure_of(error)
+                failure = failure_of(error, self._clock.now())
                 verdict = classify(failure)
                 retry += 1
                 wait = self._wait(retry, failure, verdict)
@@ -208,24 +211,39 @@ class AnthropicModel:
     def _wait(self, retry: int, failure: Failure, verdict: Verdict) -> float | None:
         if not verdict.retry_now:
             return None
-        return self._retries.wait_seconds(retry, self._rng, failure.retry_after_seconds)
+        return self._retries.wait_seconds(retry, self._rng, asked_seconds(failure, verdict))
 
     def _given_up(self, failure: Failure, verdict: Verdict, retries: int, started: float) -> ModelError:
         seconds = self._clock.monotonic() - started
         after = f" (gave up after {retries} retries in {seconds:.0f} s)" if retries else ""
-        asked = failure.retry_after_seconds or 0.0
-        if verdict.retry_now and asked > self._retries.longest_server_delay_seconds:
-            wait = f"{asked:,.0f} s" if asked < 1e8 else "years"
-            after += f"; the server asks for a wait of {wait}, which is too long for a call: resume after that"
+        kind, until = verdict.kind, None
+        asked = asked_seconds(failure, verdict)
+        if asked is not None and self._is_limit(asked, verdict):
+            if asked > LONGEST_PARK_SECONDS:
+                kind = ErrorKind.PAUSE
+                after += "; the wait that the server names is too long to be true: resume to try again"
+            else:
+                kind, until = ErrorKind.PARK, self._clock.now() + asked
+                after += f"; it ends at {utc_text(until)}"
+        if kind is ErrorKind.PARK:
+            verdict = replace(verdict, rule="usage limit" if verdict.usage_limit else verdict.rule, advice="")
+        said = self._said(failure, verdict)
         return ModelError(
-            f"{self.ref}: {self._said(failure, verdict)}{after}",
-            kind=verdict.kind,
+            f"{self.ref}: {said}{after}",
+            kind=kind,
             status=failure.status,
             retry_after_seconds=failure.retry_after_seconds,
             error_type=failure.error_type,
             retries=retries,
             latency_seconds=seconds,
+            until=until,
         )
+
+    def _is_limit(self, asked: float, verdict: Verdict) -> bool:
+        """Whether a wait is one for agents that are parked, rather than one within a call."""
+        if asked <= 0:
+            return False
+        return verdict.usage_limit or asked > self._retries.longest_server_delay_seconds or verdict.rate_limited
 
     def _said(self, failure: Failure, verdict: Verdict) -> str:
         """One line for people. Some servers quote the key that they refuse; it must not get any further."""

@@ -11,6 +11,12 @@ from dataclasses import dataclass
 
 from watchkeeper.records.model import ErrorKind
 
+JUST_PASSED_SECONDS = 3_600.0
+"""A usage limit that ended no longer ago, by its own words, and still holds, ends soon: clocks differ, and times are rounded."""
+
+ASK_AGAIN_SECONDS = 60.0
+"""The wait where such a limit names no later time."""
+
 READ_CHARS = 2_000
 """How much of a message is searched: it comes from outside, and may be made to cost time."""
 
@@ -28,6 +34,10 @@ class Failure:
     error_code: str | None = None
     """`error.details.error_code` of the body, a stable code that newer APIs send."""
     retry_after_seconds: float | None = None
+    reset_seconds: float | None = None
+    """Until the limit ends, by the response's headers of limits that are used up; `retry-after` goes before them."""
+    usage_reset_seconds: float | None = None
+    """Until a usage limit ends, by the body's own words or fields."""
     should_retry: bool | None = None
     """The server's own advice (`x-should-retry`), where it gave any."""
 
@@ -47,6 +57,8 @@ class Rule:
     among: frozenset[int] = frozenset()
     """Where not empty, the row holds for these statuses only."""
     rate_limited: bool = False
+    usage_limit: bool = False
+    """Such a limit may end at a time that the provider names; then it parks instead."""
 
     def fits(self, failure: Failure) -> bool:
         if self.among and failure.status not in self.among:
@@ -69,6 +81,7 @@ class Verdict:
     rate_limited: bool
     retry_now: bool
     """Whether the same request may be sent again within this call."""
+    usage_limit: bool = False
 
 
 def _words(*patterns: str) -> re.Pattern[str]:
@@ -124,6 +137,7 @@ RULES: tuple[Rule, ...] = (
             }
         ),
         wording=NO_CREDIT,
+        usage_limit=True,
     ),
     Rule(
         "organization on hold",
@@ -192,7 +206,30 @@ def classify(failure: Failure) -> Verdict:
         advice=rule.advice,
         rate_limited=rule.rate_limited,
         retry_now=kind is ErrorKind.RETRY and failure.should_retry is not False,
+        usage_limit=rule.usage_limit,
     )
+
+
+def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
+    """How long the provider asks to be left alone, in seconds from now; None where it names no time.
+
+    A body that names the end of a usage limit goes before a shorter `retry-after`. A bad key, or credit that is gone, has
+    no time, whatever a header says; a usage limit (429) has.
+    """
+    header = failure.retry_after_seconds
+    if verdict.kind is ErrorKind.RETRY:
+        if header is None and verdict.rate_limited:
+            header = failure.reset_seconds
+        waits = [wait for wait in (header, failure.usage_reset_seconds) if wait is not None]
+        return max(0.0, *waits) if waits else None
+    if not verdict.usage_limit:
+        return None
+    said = failure.usage_reset_seconds
+    if said is None and failure.status == 429 and failure.error_code is None:
+        said = header
+    if said is not None and -JUST_PASSED_SECONDS < said <= 0:
+        return ASK_AGAIN_SECONDS
+    return said if said is not None and said > 0 else None
 
 
 def _by_hundreds(status: int | None) -> Rule:

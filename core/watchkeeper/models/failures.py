@@ -16,6 +16,7 @@ from typing import Any
 
 from watchkeeper.models.assemble import BrokenStream, StreamedError, excerpt
 from watchkeeper.models.errors import Failure, Verdict
+from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds
 
 CONFIGURATION_ERRORS = frozenset({"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"})
 CREDENTIAL_ERRORS = frozenset({"CredentialsError", "IdentityTokenFileError"})
@@ -23,14 +24,24 @@ CREDENTIAL_ERRORS = frozenset({"CredentialsError", "IdentityTokenFileError"})
 MESSAGE_CHARS = 400
 
 
-def failure_of(error: BaseException) -> Failure:
-    """What an exception of one attempt says. Never raises, whatever the exception is made of."""
+def failure_of(error: BaseException, now: float | None = None) -> Failure:
+    """What an exception of one attempt says. Never raises, whatever the exception is made of.
+
+    `now`: wall time, against which dates are read; None: the machine's.
+    """
+    now = time.time() if now is None else now
     if isinstance(error, StreamedError):
-        return Failure(str(error), status=200, error_type=error.error_type, error_code=error.error_code)
+        return Failure(
+            str(error),
+            status=200,
+            error_type=error.error_type,
+            error_code=error.error_code,
+            usage_reset_seconds=body_reset_seconds(None, str(error), now),
+        )
     if isinstance(error, BrokenStream):
         return Failure(str(error), error_type="broken_stream")
     if getattr(error, "response", None) is not None and hasattr(error, "status_code"):
-        return _status_failure(error)
+        return _status_failure(error, now)
     return _transport_failure(error)
 
 
@@ -63,7 +74,7 @@ def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) ->
     return max(0.0, seconds) if seconds == seconds else None
 
 
-def _status_failure(error: Any) -> Failure:
+def _status_failure(error: Any, now: float) -> Failure:
     headers = error.response.headers
     body = error.body if isinstance(error.body, dict) else {}
     inner = body.get("error", body)
@@ -74,12 +85,15 @@ def _status_failure(error: Any) -> Failure:
     advised = headers.get("x-should-retry")
     if 300 <= error.status_code < 400 and "location" in headers:
         inner = {"message": f"it redirects to {excerpt(headers['location'])}, where no key is sent on"}
+    message = str(inner.get("message") or inner.get("detail") or excerpt(str(error.body or error)))
     return Failure(
-        message=str(inner.get("message") or inner.get("detail") or excerpt(str(error.body or error))),
+        message=message,
         status=int(error.status_code),
         error_type=_text_or_none(inner.get("type")),
         error_code=_text_or_none(code),
-        retry_after_seconds=retry_after_seconds(headers),
+        retry_after_seconds=retry_after_seconds(headers, now),
+        reset_seconds=header_reset_seconds(headers, now),
+        usage_reset_seconds=body_reset_seconds(body, message, now),
         should_retry={"true": True, "false": False}.get(advised or ""),
     )
 

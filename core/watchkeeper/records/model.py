@@ -125,6 +125,8 @@ class ErrorKind(StrEnum):
     """Needs a person: no credit, bad key, no permission. The session pauses, resumable."""
     COMPACT = "compact"
     """Prompt too long: compact, and try once more."""
+    PARK = "park"
+    """A usage limit that ends at a known time: the agents that need the model are parked until then."""
     FAIL = "fail"
     """This request can never work: the task fails, and the planner is told."""
 
@@ -142,8 +144,11 @@ class ModelError(Exception):
         error_type: str | None = None,
         retries: int = 0,
         latency_seconds: float = 0.0,
+        until: float | None = None,
     ) -> None:
         super().__init__(message)
+        self.until = until
+        """For PARK: the wall time at which the limit ends."""
         self.kind = kind
         self.status = status
         self.retry_after_seconds = retry_after_seconds

@@ -31,11 +31,13 @@ class TaskStatus(StrEnum):
 
 
 class AgentStatus(StrEnum):
-    """How one agent stands. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide."""
+    """How one agent stands. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide. `PARKED`: a usage
+    limit of its model ends at a known time, and it goes on by itself then; its task runs on."""
 
     IDLE = "idle"
     WORKING = "working"
     WAITING = "waiting"
+    PARKED = "parked"
     PAUSED = "paused"
     DONE = "done"
     FAILED = "failed"
@@ -111,8 +113,9 @@ TASK_MOVES: Mapping[TaskStatus, frozenset[TaskStatus]] = {
 _A = AgentStatus
 AGENT_MOVES: Mapping[AgentStatus, frozenset[AgentStatus]] = {
     _A.IDLE: frozenset({_A.WORKING, _A.PAUSED, _A.DONE, _A.FAILED, _A.CANCELLED}),
-    _A.WORKING: frozenset({_A.IDLE, _A.WAITING, _A.PAUSED, _A.DONE, _A.FAILED, _A.CANCELLED}),
+    _A.WORKING: frozenset({_A.IDLE, _A.WAITING, _A.PARKED, _A.PAUSED, _A.DONE, _A.FAILED, _A.CANCELLED}),
     _A.WAITING: frozenset({_A.WORKING, _A.PAUSED, _A.FAILED, _A.CANCELLED}),
+    _A.PARKED: frozenset({_A.WORKING, _A.IDLE, _A.PAUSED, _A.CANCELLED, _A.FAILED, _A.DONE}),
     _A.PAUSED: frozenset({_A.WORKING, _A.IDLE, _A.WAITING, _A.CANCELLED, _A.FAILED, _A.DONE}),
     _A.DONE: frozenset({_A.WORKING, _A.IDLE}),
     _A.FAILED: frozenset({_A.WORKING, _A.IDLE, _A.CANCELLED, _A.PAUSED}),

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from watchkeeper.agents.environment import Environment, LoopSettings
 from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
@@ -40,7 +39,7 @@ from watchkeeper.runtime.host import SessionHost
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.redacting import RedactedModel
 from watchkeeper.runtime.starting import SessionSettings, check_workspace
-from watchkeeper.store.encoding import plain
+from watchkeeper.store import limits
 from watchkeeper.store.presence import is_watched
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import config_folder
@@ -194,6 +193,7 @@ async def _assemble(
     host.warnings = redact(
         [*roles.warnings, *_roles_gone(store, roles), *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
     )
+    environment.usage_limits = host.usage_limits
     environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)
     return Assembled(host, pool, mcp, models)
 
@@ -204,7 +204,7 @@ def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate
         slots,
         clock=clock,
         rate_limited_until=partial(_limited_until, store, ref),
-        on_rate_limited=partial(_note_limit, store, ref),
+        on_rate_limited=partial(_note_limit, store, clock, ref),
     )
 
 
@@ -259,19 +259,12 @@ def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:
     return price(ref, usage, exact, base_url=base_url)
 
 
-def _note_limit(store: SessionStore, ref: str, until: float, reason: str) -> None:
+def _note_limit(store: SessionStore, clock: Clock, ref: str, until: float, reason: str) -> None:
     """Tell every host on this database that the provider asks for silence. Waits for nothing."""
-    provider, _, name = ref.partition("/")
-    store.writer.submit(
-        lambda group: group.connection.execute(
-            "INSERT INTO rate_limits (provider, model, until, reason) VALUES (?, ?, ?, ?) ON CONFLICT (provider, model)"
-            " DO UPDATE SET until = max(until, excluded.until), reason = excluded.reason",
-            (provider, name, until, plain(reason)),
-        )
-    )
+    noted = limits.NotedLimit(limits.RATE, until, reason, clock.now())
+    store.writer.submit(lambda group: limits.note(group, ref, noted))
 
 
 def _limited_until(store: SessionStore, ref: str) -> float:
-    provider, _, name = ref.partition("/")
-    row: Any = store.one("SELECT until FROM rate_limits WHERE provider = ? AND model = ?", (provider, name))
-    return float(row[0]) if row else 0.0
+    found = limits.find(store, ref)
+    return found.until if found is not None and found.kind == limits.RATE else 0.0

@@ -124,9 +124,9 @@ class CommandQueue:
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
         if control is None:
-            if agent.status is AgentStatus.IDLE:
+            if agent.status in (AgentStatus.IDLE, AgentStatus.PARKED):
                 said = f"{agent.name} is paused"
-                await self._commit(command, said, lambda tx: agents.move(tx, agent.id, AgentStatus.PAUSED, reason))
+                await self._commit(command, said, lambda tx: recovery.pause_agent(tx, agent.id, agent.task_id, reason))
                 return None
             raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
         control.pause(reason, now=now)
@@ -139,6 +139,7 @@ class CommandQueue:
             if self._host.driving_once or not self._host.go_on():
                 raise NotYet
             await self._commit(command, "resumed", recovery.lift_pauses)
+            self._host.usage_limits.allow_test()
             return None
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
@@ -149,6 +150,9 @@ class CommandQueue:
                 if not control.go_on():
                     raise NotYet
                 return f"{agent.name} goes on: its pause had not come"
+        if agent.status is AgentStatus.PARKED:
+            await self._host.parking.wake_now(agent)
+            return f"{agent.name} tries one call now; where the usage limit still holds, it is parked again"
         if agent.status is AgentStatus.PAUSED:
             said = f"{agent.name} goes on" + self._after_its_compaction(agent)
             await self._commit(command, said, lambda tx: recovery.lift(tx, agent.id, agent.task_id))
@@ -159,7 +163,7 @@ class CommandQueue:
             said = f"{agent.name} goes on where it stopped" + self._after_its_compaction(agent)
             await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
             return None
-        raise ValueError(f"{agent.name} is {agent.status}; only a paused, failed or cancelled agent can be resumed")
+        raise ValueError(f"{agent.name} is {agent.status}; only a paused, parked, failed or cancelled agent can be resumed")
 
     def _refuse_by_budget(self, command: Command) -> None:
         """A resume that would pause again at once is refused with what is used and how to raise the budget.

@@ -22,11 +22,24 @@ class Heartbeat:
         self._clock = clock
         self._noted_at = clock.monotonic()
         self._wal_told = WAL_WARNING_BYTES
+        self._uncounted = 0.0
+        """Hosted seconds before the rest began, to be noted."""
+        self._resting = False
+        """Whether everything that could run is parked: such time is not hosted time."""
 
     def hosted_seconds(self) -> float:
         """Wall time for which the session has been hosted, through now."""
         row = self._store.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (self._store.session_id,))
-        return float(row[0]) + self._clock.monotonic() - self._noted_at
+        return float(row[0]) + self._uncounted + (0.0 if self._resting else self._clock.monotonic() - self._noted_at)
+
+    def rest(self, resting: bool) -> None:
+        """Say whether nothing can run until a usage limit ends. That time counts for no budget."""
+        if resting == self._resting:
+            return
+        now = self._clock.monotonic()
+        if resting:
+            self._uncounted += now - self._noted_at
+        self._noted_at, self._resting = now, resting
 
     async def run(self) -> None:
         """Note every few seconds, until cancelled."""
@@ -38,7 +51,8 @@ class Heartbeat:
     async def note_time(self) -> None:
         """Add the time hosted since the last note; a budget of time counts it."""
         now = self._clock.monotonic()
-        seconds, self._noted_at = now - self._noted_at, now
+        seconds = self._uncounted + (0.0 if self._resting else now - self._noted_at)
+        self._uncounted, self._noted_at = 0.0, now
         await self._store.commit(
             lambda tx: tx.execute(
                 "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?", (seconds, tx.session_id)

@@ -28,10 +28,12 @@ from watchkeeper.runtime.dispatch import dispatch, inputs_of
 from watchkeeper.runtime.heartbeat import Heartbeat
 from watchkeeper.runtime.indexing import Indexing
 from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.parking import Parking
 from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.resting import RestingPasses
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.usage_limits import UsageLimits
 from watchkeeper.runtime.watching import CommandWatch
 from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
@@ -105,6 +107,9 @@ class SessionHost:
         self._error: BaseException | None = None
         self.commands = CommandQueue(self)
         self.heartbeat = Heartbeat(self.store, environment.clock)
+        self.usage_limits = UsageLimits(self.store, environment.clock)
+        self.usage_limits.on_change = self.kick
+        self.parking = Parking(self.store, environment.clock, self.usage_limits, self.kick)
         self._last_command = commands.newest(self.store, self.store.session_id)
 
     # --- what others may ask -----------------------------------------------------------------------------------
@@ -132,6 +137,7 @@ class SessionHost:
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
             raise ValueError("its host is being stopped; resume the session when it has ended")
         self._stopping = None
+        self.usage_limits.allow_test()
         gone_on = [running.control.go_on() for running in self._loops.values()]
         return all(gone_on)
 
@@ -206,6 +212,7 @@ class SessionHost:
             await self._drop_loops()
             await self.commands.compactions.drop()
             self.resting.drop()
+            self.parking.close()
             await indexing.close()
 
     async def _reconcile(self) -> bool:
@@ -222,16 +229,32 @@ class SessionHost:
         await self._settle_stale()
         for agent_id in self._board.take_agents():
             self._look_at(agent_id)
+        await self._wake_parked()
         await self._dispatch_ready()
+        self.heartbeat.rest(not self._loops and len(self.parking) > 0)
         if self._loops or self._waiting_for_room or self.commands.compactions.under_way:
             return False
         return await self._out_of_work()
+
+    async def _wake_parked(self) -> None:
+        """Start those again whose usage limit has ended."""
+        if not len(self.parking):
+            return
+        room = self._settings.max_parallel - len(self._loops) + (self._planner_id() in self._loops)
+        woken = await self.parking.wake(running=self._loops.__contains__, room=room, may_run=self._may_drive)
+        for agent in woken:
+            self._look_at(agent.id)
+
+    def _planner_id(self) -> str | None:
+        planner_id: str | None = self.store.one(_PLANNER, (self.store.session_id,))[0]
+        return planner_id
 
     def _look_at(self, agent_id: str) -> None:
         """Start the loop of an agent that should run, or stop that of one that ended."""
         agent, running = agents.load(self.store, agent_id), self._loops.get(agent_id)
         if agent is None:
             return
+        self.parking.see(agent)
         if running is not None:
             if agent.status in AGENT_ENDED:
                 running.control.stop_now()
@@ -240,14 +263,18 @@ class SessionHost:
         elif agent.status is AgentStatus.IDLE:
             self._board.look_at(agent_id)  # its mail comes without an event
 
-    def _should_run(self, agent: Agent) -> bool:
+    def _may_drive(self, agent: Agent) -> bool:
+        """Whether this host may run the agent at all, and nothing else is done with it now."""
         if agent.id in self._waiting_for_room:
             return False
         if self.commands.compactions.is_about(agent.id):
             return False  # its context is being compacted, and it is looked at again after that
         if self._only is not None and agent.task_id not in self._only:
             return False
-        if self._once is not None and self._only is None:
+        return self._once is None or self._only is not None
+
+    def _should_run(self, agent: Agent) -> bool:
+        if not self._may_drive(agent):
             return False
         if agent.status in (AgentStatus.WORKING, AgentStatus.WAITING):
             return True
@@ -319,7 +346,13 @@ class SessionHost:
         if planner_id is None:
             return
         free = self._settings.max_parallel - len(self._loops) + (planner_id in self._loops)
-        while free > 0 and (task_id := self._board.next_ready(self._only)) is not None:
+        parked = len(self.parking) - (planner_id in self.parking)
+        while free > 0:
+            # A parked agent keeps its place, except before tasks whose own model may be called.
+            may_call = partial(self._may_call, session_model) if free <= parked else None
+            task_id = self._board.next_ready(self._only, may_call)
+            if task_id is None:
+                break
             task = plans.load_task(self.store, task_id)
             if task is None:
                 continue
@@ -348,6 +381,14 @@ class SessionHost:
                 self._start(agent)
                 free -= 1
 
+    def _may_call(self, session_model: str, task_id: str) -> bool:
+        """Whether the model of a task that could start is free of usage limits."""
+        task = plans.load_task(self.store, task_id)
+        role = self._roles.get(task.role) if task is not None else None
+        if task is None or role is None:
+            return True
+        return not self.parking.is_closed(task.model or role.model_for(session_model))
+
     async def _settle_stale(self) -> None:
         """Stale tasks whose inputs are there again, one layer of the graph after the other."""
         while settled := self._board.settled_stale():
@@ -359,6 +400,8 @@ class SessionHost:
 
     async def _out_of_work(self) -> bool:
         """No loop runs: is that the end, or must somebody be told?"""
+        if any(self._may_drive(agent) for agent in self.parking.agents()):
+            return False  # they go on by themselves
         if self._once is not None:
             return self._only is None or not self._anything_ready()
         if self._anything_ready():

@@ -50,6 +50,14 @@ def lift_pauses(tx: Transaction) -> None:
             plans.move(tx, task.id, TaskStatus.RUNNING if task.assigned_agent else TaskStatus.PENDING, "resumed")
 
 
+def pause_agent(tx: Transaction, agent_id: str, task_id: str | None, reason: str) -> None:
+    """Pause an agent whose loop does not run, and its task."""
+    agents.move(tx, agent_id, AgentStatus.PAUSED, reason)
+    task = plans.load_task(tx, task_id) if task_id else None
+    if task is not None and task.status is TaskStatus.RUNNING and task.assigned_agent == agent_id:
+        plans.move(tx, task.id, TaskStatus.PAUSED, reason, agent=agent_id)
+
+
 def lift(tx: Transaction, agent_id: str, task_id: str | None) -> None:
     """One agent, and its task, go on."""
     agents.move(tx, agent_id, AgentStatus.WORKING, "resumed")

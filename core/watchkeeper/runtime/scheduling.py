@@ -8,7 +8,7 @@ rows do not say, so that a host that takes over begins by reading them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from watchkeeper.records.states import TaskStatus
@@ -68,17 +68,18 @@ class Board:
         taken, self._agents = list(self._agents), {}
         return taken
 
-    def next_ready(self, among: Collection[str] | None = None) -> str | None:
+    def next_ready(self, among: Collection[str] | None = None, may_start: Callable[[str], bool] | None = None) -> str | None:
         """The first task, in the planner's order, that is pending and whose dependencies are all done (or dropped).
 
-        It is given once: again only after it has changed. `among`: only these count (None: all).
+        It is given once: again only after it has changed. `among`: only these count (None: all); those that `may_start`
+        refuses are asked about again.
         """
         left, found = [], None
         while self._queue and found is None:
             entry = heapq.heappop(self._queue)
             if not self._may_go(entry[1], TaskStatus.PENDING):
                 self._queued.discard(entry[1])
-            elif among is not None and entry[1] not in among:
+            elif (among is not None and entry[1] not in among) or (may_start is not None and not may_start(entry[1])):
                 left.append(entry)
             else:
                 found = entry[1]

@@ -103,8 +103,16 @@ def create(
     tx.event("agent.created", agent_id=agent_id, task_id=task_id, name=name, role=role, model=model, attempt=attempt)
 
 
-def move(tx: Transaction, agent_id: str, status: AgentStatus, reason: str | None = None, **about: Any) -> None:
-    """Change how an agent stands, with its event.
+def move(
+    tx: Transaction,
+    agent_id: str,
+    status: AgentStatus,
+    reason: str | None = None,
+    *,
+    parked_until: float | None = None,
+    **about: Any,
+) -> None:
+    """Change how an agent stands, with its event. `parked_until` (wall time) belongs to PARKED.
 
     Raises:
         ValueError: the move is not in `AGENT_MOVES`.
@@ -114,10 +122,12 @@ def move(tx: Transaction, agent_id: str, status: AgentStatus, reason: str | None
     check(AGENT_MOVES, old, status)
     ended = tx.now if status in (AgentStatus.DONE, AgentStatus.FAILED, AgentStatus.CANCELLED) else None
     tx.execute(
-        "UPDATE agents SET status = ?, status_reason = ?, ended_at = ?, last_active = ?,"
+        "UPDATE agents SET status = ?, status_reason = ?, parked_until = ?, ended_at = ?, last_active = ?,"
         " started_at = coalesce(started_at, ?) WHERE id = ?",
-        (status, reason, ended, tx.now, tx.now, agent_id),
+        (status, reason, parked_until, ended, tx.now, tx.now, agent_id),
     )
+    if parked_until is not None:
+        about["until"] = parked_until
     if old is not status:
         tx.event(f"agent.{status}", agent_id=agent_id, task_id=row[1], reason=reason, **about)
     if ended is not None:

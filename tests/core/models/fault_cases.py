@@ -12,7 +12,7 @@ from tests.support.answers import Answer, Cut, Drop, Hang, Raw, Reply, Status, t
 from tests.support.event_stream import sse, stream_events
 from tests.support.model_calls import VERY_IMPATIENT
 
-Outcome = Literal["retry", "pause", "compact", "fail"]
+Outcome = Literal["retry", "pause", "park", "compact", "fail"]
 
 LONG = Reply([text("one two three four five six"), tool("look", {"path": "a/b/c", "depth": 3})], piece=4)
 HEAD = b"".join(list(stream_events(Reply([text("partial")]), model="m", usage={"input_tokens": 1}))[:4])
@@ -168,4 +168,34 @@ CASES: tuple[Case, ...] = (
     ),
     Case("JSON that is no message", "retry", Raw(b'{"ok": true}', content_type="application/json")),
     Case("a web page instead of a stream", "retry", Raw(b"<html>welcome</html>", content_type="text/html")),
+    # Usage limits that end at a time: the agents are parked
+    Case("429 with a delay of two hours", "park", _limit(429, "7200")),
+    Case("503 with a delay of an hour", "park", Status(503, "api_error", "Maintenance", {"retry-after": "3600"})),
+    Case(
+        "a usage limit whose body says for how long",
+        "park",
+        Status(
+            429, body={"error": {"type": "usage_limit_reached", "message": "The limit is reached", "resets_in_seconds": 9000}}
+        ),
+    ),
+    Case(
+        "a usage limit that ends in hours, in words",
+        "park",
+        Status(429, "rate_limit_error", "Usage limit reached. Please try again in 3h12m."),
+    ),
+    Case(
+        "a limit of tokens that is used up until a time, in a header",
+        "park",
+        Status(
+            429,
+            "rate_limit_error",
+            "Out of tokens",
+            {
+                "anthropic-ratelimit-tokens-remaining": "0",
+                "x-ratelimit-remaining-tokens": "0",
+                "x-ratelimit-reset-tokens": "2h5m",
+            },
+        ),
+    ),
+    Case("429 with a delay of three years", "pause", _limit(429, "99999999")),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.message_rules import broken_rule
 from watchkeeper.models.assemble import BrokenStream, ReplyAssembler, StreamedError
 from watchkeeper.models.errors import Failure, classify
 from watchkeeper.models.failures import describe, failure_of, retry_after_seconds
+from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds
 from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.models.text import without_lone_surrogates
 from watchkeeper.models.wire import request_body
@@ -107,6 +109,48 @@ def test_a_wait_is_bounded_and_never_shorter_than_the_server_asks(retry: int, se
 )
 def test_every_form_of_retry_after_is_understood(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_seconds(headers, now=100.0) == seconds
+
+
+NOW = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
+RESETS = [
+    ({"resets_at": NOW + 60}, "", 60.0),
+    ({"error": {"resets_in_seconds": 7.5}}, "", 7.5),
+    ({"error": {"details": {"retry_after": "30"}}}, "", 30.0),
+    ({"error": {"resets_at": "2023-11-14T23:13:20+00:00"}}, "", 3_600.0),
+    ({"error": {"resets_at": "soon"}}, "", None),
+    (None, "You will regain access on 2023-12-01 at 00:00 UTC.", 1_388_800.0),
+    (None, "Claude AI usage limit reached|1700003600", 3_600.0),
+    (None, "Please try again in 6m40.5s", 400.5),
+    (None, "Rate limit reached. Try again in 2 hours", 7_200.0),
+    (None, "5-hour limit reached, resets 11pm (UTC)", 2_800.0),
+    (None, "weekly limit, resets Nov 16, 10am (America/New_York)", 0.0),
+    (None, "max_tokens: 100000 > 64000", None),
+    (None, "until 9999-99-99", None),
+    (None, "Claude AI usage limit reached|99999999999999999999", None),
+]
+
+
+@pytest.mark.parametrize(("body", "message", "seconds"), RESETS, ids=[str(number) for number in range(len(RESETS))])
+def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(body: Any, message: str, seconds: float | None) -> None:
+    found = body_reset_seconds(body, message, NOW)
+    if seconds is None or found is None:
+        assert found == seconds
+    elif "New_York" in message:
+        assert found == pytest.approx(datetime(2023, 11, 16, 15, tzinfo=UTC).timestamp() - NOW)
+    else:
+        assert found == pytest.approx(seconds)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["x-ratelimit-reset-requests", "anthropic-ratelimit-unified-reset", "retry-after"]), st.text()
+    ),
+    st.text(),
+)
+def test_no_header_or_body_however_odd_breaks_the_reading_of_resets(headers: dict[str, str], message: str) -> None:
+    headers |= {"x-ratelimit-remaining-requests": "0", "anthropic-ratelimit-unified-remaining": "0"}
+    for found in (header_reset_seconds(headers, NOW), body_reset_seconds(headers, f"resets {message}", NOW)):
+        assert found is None or isinstance(found, float)
 
 
 EVENT_TYPES = [

@@ -16,7 +16,7 @@ from tests.support.scripted import ScriptedModel, call, role_of, said
 
 from watchkeeper.agents.calling import Called, call_model
 from watchkeeper.agents.control import AgentControl
-from watchkeeper.agents.environment import NoBudgets
+from watchkeeper.agents.environment import NoBudgets, NoLimits
 from watchkeeper.models.slots import FOREGROUND, Gate
 from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.model import Cost, ModelEvent, ModelRequest, PriceStatus, Purpose, Reply, Retrying, Usage
@@ -271,6 +271,7 @@ async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
         gate=lambda ref: gate,
         price=lambda *about: Cost(None, PriceStatus.UNPRICED),
         budgets=NoBudgets(),
+        usage_limits=NoLimits(),
     )
 
     def ask(purpose: Purpose) -> asyncio.Task[Called]:

@@ -1,0 +1,199 @@
+"""Usage limits park the agents that need the model, and the host wakes them when the time has come."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from tests.core.messages_api.ground import Ground
+from tests.core.messages_api.scripts import Notes, keep_notes, who
+from tests.support.answers import Body, Status, turn_of
+from tests.support.messages_server import MessagesServer
+from tests.support.scripted import task
+
+from watchkeeper.models.anthropic import AnthropicModel
+from watchkeeper.records.clock import ManualClock
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.host import HostResult
+from watchkeeper.runtime.starting import SessionSettings
+
+START = 1_700_000_000.0
+TWO_HOURS = 7_200.0
+NAMES = [f"t{number:02d}" for number in range(20)]
+
+
+class HeldClock(ManualClock):
+    """A clock that stands still for whoever sleeps, while it is held."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__(start)
+        self.is_held = False
+
+    async def sleep(self, seconds: float) -> None:
+        if self.is_held:
+            await asyncio.Event().wait()
+        await super().sleep(seconds)
+
+
+class Limited:
+    """A provider whose limit is used up from the moment `is_closed` until `reopens_at`; keeps the time of each request."""
+
+    def __init__(self, ground: Ground, names: list[str], *, limit: Any = None) -> None:
+        self.ground = ground
+        self.clock = HeldClock(START)
+        self.notes = Notes([task(name) for name in names], work=keep_notes)
+        self.closes_at_turn = 1
+        self.reopens_at = START + TWO_HOURS
+        self.limit = limit or (lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": f"{wait:.3f}"}))
+        self.refused: list[float] = []
+        self.served: list[tuple[float, str]] = []
+        self._lock = threading.Lock()
+        self.server: MessagesServer = ground.serve(self)
+        self.session = ""
+
+    def __call__(self, body: Body) -> Any:
+        now = self.clock.now()
+        name = who(body)
+        with self._lock:
+            if now < self.reopens_at and name != "planner" and turn_of(body) >= self.closes_at_turn:
+                self.refused.append(now)
+                return self.limit(self.reopens_at - now)
+            self.served.append((now, name))
+        return self.notes(body)
+
+    def runtime(self) -> Runtime:
+        model = AnthropicModel("claude-test", api_key="test-key", base_url=self.ground.url, clock=self.clock)
+        self.ground.models.append(model)
+        return Runtime(self.ground.path, model=model, clock=self.clock)
+
+    def start(self) -> Runtime:
+        runtime = self.runtime()
+        settings = SessionSettings(approval_timeout_seconds=0.0, max_parallel=20)
+        self.session = runtime.start("reach the goal", workspace=self.ground.workspace, settings=settings)
+        return runtime
+
+    async def run(self, runtime: Runtime) -> HostResult:
+        return await asyncio.wait_for(runtime.run(self.session), 90)
+
+    def agents(self) -> dict[str, int]:
+        return dict(self.ground.query("SELECT status, count(*) FROM agents GROUP BY status"))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Let the host work until something is so: it works with every look."""
+    for _ in range(9_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+async def test_twenty_agents_parked_for_two_hours_fail_nothing_and_call_nothing_before_the_time(ground: Ground) -> None:
+    limited = Limited(ground, NAMES)
+    result = await limited.run(limited.start())
+    assert (result.status, result.exit_code) == ("done", 0)
+    assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
+    assert ground.query("SELECT count(*) FROM events WHERE kind IN ('task.failed', 'agent.failed', 'agent.paused')") == [(0,)]
+    assert ground.query("SELECT count(DISTINCT agent_id) FROM events WHERE kind = 'agent.parked'") == [(20,)]
+    assert max(limited.refused) < START + 60, "once the limit is known, nobody calls before its time"
+    after = sorted(at for at, name in limited.served if at >= limited.reopens_at and name != "planner")
+    first_turns = after[:1]
+    assert first_turns[0] >= limited.reopens_at
+    assert after[1] > after[0], "one call comes first"
+    woken = [row[0] for row in ground.query("SELECT at FROM events WHERE kind = 'agent.working' AND at >= ?", START + 7_000)]
+    assert len(set(woken)) >= 15, "they do not go on in the same second"
+    assert ground.query("SELECT kind, count(*) FROM rate_limits GROUP BY kind") == []
+    assert ground.query("SELECT hosted_seconds < 600, max(active_seconds) < 600 FROM sessions, agents") == [(1, 1)]
+    ground.assert_sound()
+
+
+async def test_a_limit_outlives_a_killed_host_and_a_resume(ground: Ground) -> None:
+    limited = Limited(ground, NAMES)
+    limited.clock.is_held = True
+    first = asyncio.ensure_future(limited.run(limited.start()))
+    await until(lambda: limited.agents().get("parked", 0) == 20)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert limited.agents()["parked"] == 20
+    asked = len(limited.refused)
+    limited.clock.is_held = False
+    limited.clock.advance(3_600)
+
+    result = await limited.run(limited.runtime())
+    assert (result.status, result.exit_code) == ("done", 0)
+    assert len(limited.refused) == asked, "the next host calls nobody before the time"
+    assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
+    ground.assert_sound()
+
+
+LIMITS = {
+    "a date": lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": formatdate(START + wait, usegmt=True)}),
+    "overloaded": lambda wait: Status(529, "overloaded_error", "Overloaded", {"retry-after": f"{wait:.0f}"}),
+    "a header of a limit": lambda wait: Status(
+        429, "rate_limit_error", "limit",
+        {"anthropic-ratelimit-tokens-remaining": "0", "anthropic-ratelimit-tokens-reset": "2023-11-15T00:13:20Z"},
+    ),
+    "a field": lambda wait: Status(429, body={"error": {"type": "usage_limit_reached", "message": "limit", "resets_in_seconds": wait}}),
+    "words": lambda wait: Status(
+        400, "invalid_request_error",
+        "You have reached your specified API usage limits. You will regain access on 2023-11-15 at 00:13 UTC.",
+    ),
+    "an epoch": lambda wait: Status(429, "rate_limit_error", f"Claude AI usage limit reached|{START + 7_200:.0f}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", LIMITS, ids=lambda said: said.replace(" ", "_"))
+async def test_however_a_provider_names_the_end_of_a_limit_its_agents_are_parked_until_then(ground: Ground, said: str) -> None:
+    limited = Limited(ground, NAMES[:2], limit=LIMITS[said])
+    result = await limited.run(limited.start())
+    assert (result.status, result.exit_code) == ("done", 0)
+    until = {row[0] for row in ground.query("SELECT json_extract(data, '$.until') FROM events WHERE kind = 'agent.parked'")}
+    assert all(abs(at - limited.reopens_at) <= 60 for at in until)
+    assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
+
+
+async def test_a_wait_of_years_is_taken_for_a_mistake_and_pauses(ground: Ground) -> None:
+    limited = Limited(ground, NAMES[:2], limit=lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": "99999999"}))
+    result = await limited.run(limited.start())
+    assert (result.status, result.exit_code) == ("paused", 5)
+    assert "too long" in (result.reason or "")
+
+
+async def test_without_credit_a_resume_makes_one_call_and_wakes_the_others_only_after_it_succeeds(ground: Ground) -> None:
+    no_credit = Status(400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API.")
+    limited = Limited(ground, NAMES, limit=lambda wait: no_credit)
+    result = await limited.run(limited.start())
+    assert (result.status, result.exit_code) == ("paused", 5)
+    assert "credit" in (result.reason or "")
+    for _ in range(2):
+        asked = len(limited.refused), len(limited.served)
+        again = await limited.run(limited.runtime())
+        assert (again.status, again.exit_code) == ("paused", 5)
+        assert "credit" in (again.reason or "")
+        assert (len(limited.refused), len(limited.served)) == (asked[0] + 1, asked[1])
+    limited.reopens_at = 0.0
+    last = await limited.run(limited.runtime())
+    assert (last.status, last.exit_code) == ("done", 0)
+    assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
+    assert ground.query("SELECT count(*) FROM rate_limits") == [(0,)]
+    ground.assert_sound()
+
+
+async def test_a_person_wakes_one_parked_agent_which_tries_one_call(ground: Ground) -> None:
+    limited = Limited(ground, NAMES[:4])
+    limited.clock.is_held = True
+    runtime = limited.start()
+    running = asyncio.ensure_future(limited.run(runtime))
+    await until(lambda: limited.agents().get("parked", 0) == 4)
+    asked = len(limited.refused)
+    ((agent,),) = ground.query("SELECT id FROM agents WHERE status = 'parked' LIMIT 1")
+    command = runtime.submit(limited.session, "resume", agent_id=agent)
+    await until(lambda: ground.query("SELECT status FROM commands WHERE id = ?", command) == [("applied",)])
+    await until(lambda: len(limited.refused) > asked and limited.agents().get("parked", 0) == 4)
+    assert len(limited.refused) == asked + 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
