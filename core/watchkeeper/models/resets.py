@@ -35,7 +35,7 @@ _DURATION = re.compile(
 )
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 
-_EPOCH = re.compile(r"limit reached\s*\|\s*(\d{9,13})", re.IGNORECASE)
+_EPOCH = re.compile(r"limit reached\s*\|\s*(\d{9,13})(?!\d)", re.IGNORECASE)
 _DATE_TIME = re.compile(
     r"(\d{4})-(\d{2})-(\d{2})(?:[T ]|,? at )(\d{2}):(\d{2})(?::(\d{2}))?(?:\.\d+)?\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?", re.IGNORECASE
 )
