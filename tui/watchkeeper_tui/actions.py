@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState
@@ -161,7 +160,7 @@ def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
 
 
 def _has_context(agent: AgentFacts) -> bool:
-    return context_used(agent) > 0
+    return agent.context_used > 0
 
 
 def _was_compacted(agent: AgentFacts) -> bool:

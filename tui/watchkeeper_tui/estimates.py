@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
-from watchkeeper_tui.pages.memory import context_used
 
 KEPT_SHARE = 0.2
 """Of the window: about what a pass leaves verbatim."""
@@ -35,7 +34,7 @@ def estimate_compaction(agent: AgentFacts, passes: Sequence[CompactionFacts]) ->
 
     What a pass is said to have made of how much is without the overhead, which stays.
     """
-    now = context_used(agent)
+    now = agent.context_used
     fixed = min(now, dict(agent.composition).get("overhead", 0))
     ended = [each for each in passes if each.status == "applied" and each.tokens_before and each.tokens_after is not None]
     mine = [each for each in ended if each.agent_id == agent.id] or [each for each in ended if each.model == agent.model]
@@ -57,7 +56,7 @@ def _cost(agent: AgentFacts, passes: Sequence[CompactionFacts], messages: int) -
     priced = [each for each in passes if each.cost_usd is not None]
     read = sum(each.tokens_before or 0 for each in priced)
     if read:
-        return sum(each.cost_usd or 0.0 for each in priced) / read * context_used(agent)
+        return sum(each.cost_usd or 0.0 for each in priced) / read * agent.context_used
     if agent.cost_usd is not None and agent.total_tokens:
         return agent.cost_usd / agent.total_tokens * (messages + SUMMARY_TOKENS)
     return None

@@ -276,9 +276,7 @@ _URGENT = (
 _KEYS: dict[str, Callable[[TaskFacts | None, AgentFacts | None, Snapshot, float], float]] = {
     "cost": lambda task, agent, snapshot, now: agent.cost_usd or 0.0 if agent is not None else -1.0,
     "tokens": lambda task, agent, snapshot, now: agent.total_tokens if agent is not None else -1.0,
-    "context": lambda task, agent, snapshot, now: (
-        agent.context_tokens / (agent.context_limit or 1) if agent is not None else -1.0
-    ),
+    "context": lambda task, agent, snapshot, now: agent.context_used / (agent.context_limit or 1) if agent is not None else -1.0,
     "attention": _urgency,
 }
 

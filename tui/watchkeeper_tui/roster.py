@@ -13,7 +13,6 @@ from itertools import zip_longest
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition, silent_at
-from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 
@@ -97,7 +96,7 @@ class Roster:
             self._counts[condition.glyph] += 1
             self._glyphs[agent.id] = condition.glyph
             self.roles[condition.glyph] = condition.role
-        self._shares[agent.id] = 0.0 if agent.ended_at is not None else figures.share(context_used(agent), agent.context_limit)
+        self._shares[agent.id] = 0.0 if agent.ended_at is not None else figures.share(agent.context_used, agent.context_limit)
         turn = silent_at(agent)
         if condition.glyph == "●" and turn > now:
             self._turns[agent.id] = turn

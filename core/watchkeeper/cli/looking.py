@@ -119,8 +119,8 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
             )
     click.echo("\nAgents")
     for agent in whole["agents"]:
-        used, limit = agent["context"]["used"], agent["context"]["limit"]
-        share = f"{100 * used // limit:>3}%" if limit else "   -"
+        used, percent = agent["context"]["used"], agent["context"]["percent"]
+        share = f"{percent:>3}%" if percent is not None else "   -"
         click.echo(
             f"  {GLYPHS.get(agent['status'], '·')} {agent['id']} {clean(agent['name'], 16):<16} {agent['status']:<9} turn {agent['turn']:<4}"
             f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s"

@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json, session_argument
+from watchkeeper.records.context_size import context_percent, context_used
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.wording import plural
 from watchkeeper.store import state
+from watchkeeper.store.dashboard import composition_of
 from watchkeeper.store.encoding import decode
 
 
@@ -28,7 +30,7 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
     """List the agents with persistent contexts: snapshot time, tokens, resume point."""
     opened = Opened(db, session)
     rows = opened.all(
-        "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.context_limit, a.compactions,"
+        "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.composition, a.context_limit, a.compactions,"
         " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq, t.resume_token FROM agents a"
         " LEFT JOIN memory_snapshots s ON s.agent_id = a.id LEFT JOIN tasks t ON t.assigned_agent = a.id"
         " WHERE a.session_id = ? ORDER BY a.rowid",
@@ -37,19 +39,22 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
     found = [
         {
             "agent_id": row["id"], "name": row["name"], "status": row["status"], "turn": row["turn"], "messages": row["last_seq"],
-            "view": row["view_version"], "tokens": row["context_tokens"], "limit": row["context_limit"],
+            "view": row["view_version"], "tokens": used, "limit": row["context_limit"],
+            "percent": context_percent(used, row["context_limit"]),
             "compactions": row["compactions"], "last_updated": row["last_updated"], "memory_blob_ref": row["memory_blob_ref"],
             "snapshot_turn": row["snapshot_turn"], "resume_point": row["resume_token"] or f"{row['id']}:{row['turn']}:{row['last_seq']}",
         }
         for row in rows
+        for used in (context_used(row["context_tokens"], composition_of(row["composition"])),)
     ]  # fmt: skip
     if as_json:
         print_json(found)
         return 0
     for one in found:
+        percent = f"{one['percent']:>3}%" if one["percent"] is not None else "   -"
         when = time.strftime("%H:%M:%S", time.localtime(one["last_updated"])) if one["last_updated"] else "not yet"
         click.echo(
-            f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9} {one['tokens']:>7,}/{one['limit']:,} tok"
+            f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9} {one['tokens']:>7,}/{one['limit']:,} tok {percent}"
             f"  {one['messages']} messages, view {one['view']}, {plural(one['compactions'], 'compaction')}"
             f"  snapshot {when}  resumes at {one['resume_point']}"
         )

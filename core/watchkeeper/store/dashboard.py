@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from watchkeeper.records.context_size import context_used
 from watchkeeper.store.transcripts import PROGRAMS
 
 
@@ -126,6 +127,11 @@ class AgentFacts(Spending):
     active_seconds: float
     compactions: int
     live: LiveFacts | None = None
+
+    @property
+    def context_used(self) -> int:
+        """Tokens that its next call would send."""
+        return context_used(self.context_tokens, self.composition)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from watchkeeper.records.context_size import compacts_at, context_percent, context_used
 from watchkeeper.store.compaction_worth import worth
+from watchkeeper.store.dashboard import composition_of
 from watchkeeper.store.dashboard_sessions import COST_ESTIMATED
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.store.transcripts import PROGRAMS
@@ -228,8 +230,9 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict
 
 
 def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
-    composition = decode(row["composition"])
-    threshold = composition.pop("threshold", None)  # where compaction starts; not what the window is spent on
+    parts = composition_of(row["composition"])
+    used = context_used(row["context_tokens"], parts)
+    composition = {kind: tokens for kind, tokens in parts if kind != "threshold"}  # not what the window is spent on
     return {
         "id": row["id"],
         "name": row["name"],
@@ -257,9 +260,10 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "created_at": row["created_at"],
         "ended_at": row["ended_at"],
         "context": {
-            "used": row["context_tokens"],
+            "used": used,
             "limit": row["context_limit"],
-            "threshold": threshold,
+            "percent": context_percent(used, row["context_limit"]),
+            "threshold": compacts_at(dict(parts)),
             "composition": composition,
         },
     }

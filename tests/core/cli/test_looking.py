@@ -17,7 +17,11 @@ from watchkeeper.cli import controlling
 from watchkeeper.cli.app import COMMANDS, HIDDEN
 from watchkeeper.cli.options import complete_session
 from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.dashboard_fold import SessionFold
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.replaying import open_recording
+from watchkeeper_tui.widgets.plan import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
 HEAVY = {"anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "textual", "pydantic"}
@@ -389,3 +393,41 @@ def test_a_cost_is_labelled_an_estimate_or_a_lower_bound_wherever_it_is_told(wk:
     whole = wk("show", "--json").json
     assert whole["session"]["cost_estimated"] is True
     assert {one["id"] for one in whole["agents"] if one["cost_estimated"]} == {agent}
+
+
+def test_every_surface_gives_a_context_the_same_size(wk: Wk, demo: Path, tmp_path: Path) -> None:
+    """What the next call would send: system prompt, tools and the view, against the window."""
+
+    def sizes(path: Path) -> dict[str, tuple[int, int, int | None]]:
+        shown = wk("show", "last", "--json", "--db", path).json["agents"]
+        stated = wk("memory", "status", "last", "--json", "--db", path).json
+        text, status = wk("show", "last", "--db", path).out, wk("memory", "status", "last", "--db", path).out
+        connection = database.open_readonly(path)
+        session = connection.execute("SELECT id FROM sessions").fetchone()[0]
+        reading = SessionFold(session).read(connection, 0.0)
+        recording = open_recording(connection, session)
+        assert reading is not None
+        assert recording is not None
+        replayed = {agent.id: agent for agent in recording.at(connection, len(recording.times)).agents}
+        connection.close()
+        found = {}
+        for agent, one, facts in zip(shown, stated, reading.agents, strict=True):
+            context, parts = agent["context"], dict(facts.composition)
+            spent = sum(parts[kind] for kind in ("overhead", "observations", "messages", "elided"))
+            size = (spent, facts.context_limit, round(100 * spent / facts.context_limit))
+            assert parts["overhead"] > 500
+            assert (context["used"], context["limit"], context["percent"]) == size
+            assert (one["tokens"], one["limit"], one["percent"]) == size
+            assert (facts.context_used, facts.context_limit) == size[:2]
+            assert replayed[agent["id"]].context_used == spent
+            assert f"{agent['name']:<16} {agent['status']:<9} turn {agent['turn']:<4} context {spent:>7,} {size[2]:>3}%" in text
+            assert f"{agent['name']:<16} {agent['status']:<9} {spent:>7,}/{size[1]:,} tok {size[2]:>3}%" in status
+            assert "".join(piece for piece, _ in context_bar(facts.context_used, facts.context_limit)).endswith(f"{size[2]}%")
+            found[agent["name"]] = size
+        return found
+
+    here = sizes(demo)
+    assert len(here) > 2
+    assert wk("export", "last", "--format", "json", "--output", tmp_path / "e.json").code == 0
+    assert wk("import", tmp_path / "e.json", "--db", tmp_path / "imported.db").code == 0
+    assert sizes(tmp_path / "imported.db") == here

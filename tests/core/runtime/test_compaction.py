@@ -270,3 +270,20 @@ async def test_an_agent_keeps_in_memory_only_what_its_context_shows(bench: Bench
     assert len(lengths) > 150
     assert max(lengths) < 60
     bench.assert_sound()
+
+
+async def test_the_size_of_a_context_is_what_the_next_call_sends(bench: Bench) -> None:
+    work, sizes = Work(), []
+
+    def script(request: Any) -> Any:
+        if request.purpose in ("turn", "planner"):
+            sizes.append(next(one["context"]["used"] for one in bench.state["agents"] if one["id"] == request.agent_id))
+        return work(request)
+
+    bench.start(script, window=12_000)
+    await bench.run()
+    rows = bench.query(
+        "SELECT estimated_prompt_tokens FROM model_calls WHERE purpose IN ('turn', 'planner') AND status = 'done' ORDER BY id"
+    )
+    assert sizes == [row[0] for row in rows]
+    assert len(sizes) > 5

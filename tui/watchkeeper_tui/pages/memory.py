@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from watchkeeper.records.context_size import ROOM, compacts_at
 from watchkeeper.store.dashboard import AgentFacts
 from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
 from watchkeeper.store.transcripts import imported_from
@@ -13,9 +14,6 @@ from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine,
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
-
-ROOM = frozenset({"limit", "total", "headroom", "free", "threshold"})
-"""Entries of a composition that are no content."""
 
 _ROLES = {
     "system": "kind_system",
@@ -32,26 +30,16 @@ UNLOGGED = "not in the log"
 """What a prompt holds beside the parts that are known: with other programs the system prompt and the tools."""
 _NAMES = {"overhead": "system+tools"}
 
-STARTS = "threshold"
-"""The entry of a composition that says, in tokens without the overhead, where the host starts to compact."""
-
 
 def kind_role(kind: str) -> str:
     """The palette role of a kind of content."""
     return _ROLES.get("unlogged" if kind == UNLOGGED else kind, "kind_other")
 
 
-def context_used(agent: AgentFacts) -> int:
-    """Tokens of the window that are spent: what the parts add up to, or the total where no parts are known."""
-    parts = sum(tokens for kind, tokens in agent.composition if kind not in ROOM)
-    return max(parts, agent.context_tokens)
-
-
-def compacts_at(agent: AgentFacts, share: float) -> int:
+def compaction_mark(agent: AgentFacts, share: float) -> int:
     """Tokens of the window at which compaction starts: what the host says, else `share` of the window."""
-    parts = dict(agent.composition)
-    said = parts.get(STARTS, 0)
-    return said + parts.get("overhead", 0) if said > 0 else int(agent.context_limit * share)
+    said = compacts_at(dict(agent.composition))
+    return said if said is not None else int(agent.context_limit * share)
 
 
 def foretells(snapshot: Snapshot, agent: AgentFacts) -> bool:
@@ -117,7 +105,7 @@ def memory_page(view: PageContext) -> list[PageLine]:
 def _context(view: PageContext) -> list[PageLine]:
     agent = view.agent
     composition = tuple((sanitize(kind), tokens) for kind, tokens in agent.composition)
-    limit, used = agent.context_limit, context_used(agent)
+    limit, used = agent.context_limit, agent.context_used
     if not used and view.is_unlogged:
         return [PageLine("context.bar", ((f"what its context held is {UNLOGGED_WORDS}", "faint"),)), blank("context.end")]
     # Other programs log what the whole prompt took, and not the system prompt and the tools that are in it.
@@ -132,7 +120,7 @@ def _context(view: PageContext) -> list[PageLine]:
     free = max(0, limit - used)
     legend += [("░ ", "bar_empty"), ("free ", "text"), (figures.tokens(free), "muted")]
     lines += _wrapped("context.legend", legend, view.width)
-    mark = compacts_at(agent, view.threshold)
+    mark = compaction_mark(agent, view.threshold)
     left = mark - used
     note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
     if limit and foretells(view.snapshot, agent):

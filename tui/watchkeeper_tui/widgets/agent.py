@@ -18,7 +18,7 @@ from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet, t
 from watchkeeper_tui.pages import PAGES, PageContext
 from watchkeeper_tui.pages.compactions import PASS_KEY
 from watchkeeper_tui.pages.context import PageLine
-from watchkeeper_tui.pages.memory import compacts_at, context_used, foretells
+from watchkeeper_tui.pages.memory import compaction_mark, foretells
 from watchkeeper_tui.pages.task import task_figures, task_page
 from watchkeeper_tui.pages.transcript import BOUNDARY
 from watchkeeper_tui.sanitize import clip, sanitize
@@ -113,11 +113,11 @@ class Figures(Widget):
         if agent is None:
             lines = [clip_pieces([(" ", "text"), *line], width) for line in self._instead]
             return Content("\n").join([content(line, palette) for line in lines])
-        used, limit = context_used(agent), agent.context_limit
+        used, limit = agent.context_used, agent.context_limit
         share = cast("WatchkeeperApp", self.app).settings.summarization_threshold
         right = f"  {figures.tokens(used)}/{figures.tokens(limit)}"
         if self._foretells and width >= 50:
-            right += f"  compacts near {figures.tokens(compacts_at(agent, share))}"
+            right += f"  compacts near {figures.tokens(compaction_mark(agent, share))}"
         cells = max(6, width - len(right) - 9)
         first: list[Piece] = [("ctx ", "muted"), *context_bar(used, limit, cells), (right, "muted")]
         if not used and agent.ended_at is not None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.compactions import compaction_pieces, is_buffered
-from watchkeeper_tui.pages.memory import compacts_at, context_used, foretells
+from watchkeeper_tui.pages.memory import compaction_mark, foretells
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import fit, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
@@ -66,8 +66,8 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
 
     def row_cells(self, row: CompactionFacts | AgentFacts) -> Sequence[Cell]:
         if isinstance(row, AgentFacts):
-            used = context_used(row)
-            left = max(0, compacts_at(row, self.watch_app.settings.summarization_threshold) - used)
+            used = row.context_used
+            left = max(0, compaction_mark(row, self.watch_app.settings.summarization_threshold) - used)
             note = f"  compacts in {figures.tokens(left)} tok{self._when(row, left)}" if left else "  compaction due"
             bar = context_bar(used, row.context_limit)
             return (

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from textual import events
 
+from watchkeeper.records.context_size import context_percent
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import Condition, nobody_yet
-from watchkeeper_tui.pages.memory import context_used
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.widgets.cells import Cell, Column, Piece, clip_pieces, pieces_width, set_title
@@ -33,7 +33,7 @@ def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
     fraction = figures.share(used, limit)
     filled = figures.bar_cells(fraction, cells)
     role = "bar_low" if fraction < 0.5 else "bar_mid" if fraction < 0.75 else "bar_high" if fraction < 0.92 else "bar_full"
-    return [("▓" * filled, role), ("░" * (cells - filled), "bar_empty"), (f" {fraction * 100:>3.0f}%", role)]
+    return [("▓" * filled, role), ("░" * (cells - filled), "bar_empty"), (f" {context_percent(used, limit) or 0:>3}%", role)]
 
 
 class PlanView(RowView[PlanRow]):
@@ -119,8 +119,8 @@ class PlanView(RowView[PlanRow]):
             # "paused by dashboard", cut off, tells no more than the word.
             cut = condition.note.startswith(condition.word) and len(condition.note) > CONTEXT_CELLS
             context = [(condition.word if cut else condition.note.removeprefix(ASKS), condition.role)]
-        elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_tokens:
-            context = context_bar(context_used(agent), agent.context_limit)
+        elif condition.word != "pausing" and agent is not None and agent.context_limit and agent.context_used:
+            context = context_bar(agent.context_used, agent.context_limit)
         elif condition.role in ("pending", "working", "muted"):
             context = [(condition.word, "faint")]
         else:
