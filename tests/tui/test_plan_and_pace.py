@@ -78,3 +78,50 @@ async def test_a_run_that_nothing_drives_has_no_rates(desk: Desk) -> None:
         await until(pilot, lambda: "DEAD" in text_of(pilot))
         assert "/m" not in text_of(pilot).splitlines()[0]
         assert not any(".11" in line.split("$0.11")[-1] for line in text_of(pilot).splitlines()[1:12])
+
+
+ROLES = [
+    {"role": "explorer", "source": "built-in", "model": "anthropic/claude-sonnet-5", "unconfirmed": None},
+    {"role": "checker", "source": ".claude/agents/checker.md", "model": "anthropic/claude-sonnet-5",
+     "unconfirmed": "anthropic/claude-opus-5"},
+    {"role": "\x1b[31mred", "source": "[bold]x[/bold]", "model": "m/\x9b2J", "unconfirmed": None},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [(200, 50), (120, 40), (80, 24), (60, 15)])
+async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk: Desk, size: tuple[int, int]) -> None:
+    desk.session.set(roles=json.dumps(ROLES))
+    desk.session.task("t-check", "Check it", role="checker", status="pending")
+    async with desk.app().run_test(size=size) as pilot:
+        await until(pilot, lambda: "role checker" in text_of(pilot).splitlines()[1])
+        second = text_of(pilot).splitlines()[1]
+        assert ".claude/agents/checker.md sonnet-5, not opus-5" in second
+        assert "explorer" not in second
+        assert "\x1b" not in second
+        assert "\x9b" not in second
+        if size[0] >= 120:
+            assert "[bold]x[/bold]" in second, "a file's name is text, never markup"
+            row = next(line for line in text_of(pilot).splitlines() if "Check it" in line)
+            assert "checker (.claude/agents/ch" in row
+        desk.session.set(roles="[]")
+        await until(pilot, lambda: "role checker" not in text_of(pilot).splitlines()[1])
+
+
+async def test_the_page_of_a_task_names_its_role_with_file_and_model(desk: Desk) -> None:
+    desk.session.set(roles=json.dumps(ROLES))
+    desk.session.task("t-check", "Check it", role="checker", status="pending")
+    async with desk.app().run_test(size=(160, 50)) as pilot:
+        await until(pilot, lambda: "Check it" in text_of(pilot))
+        screen = pilot.app.screen
+        assert isinstance(screen, LiveScreen)
+        screen.plan.select("task:t-check")
+        await until(pilot, lambda: "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5" in text_of(pilot))
+        assert "claude-opus-5" in text_of(pilot)
+
+
+@pytest.mark.parametrize("damaged", ["", "{}", "[1]", "[[]]", '[{"role": 3}]', "nul"])
+async def test_damaged_roles_are_left_out(desk: Desk, damaged: str) -> None:
+    desk.session.set(roles=damaged)
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        assert "role " not in text_of(pilot).splitlines()[1]

@@ -1,4 +1,5 @@
-"""Which model `wk run` uses: the one that is named, or one that the user picks at a terminal. None is picked for the user."""
+"""Which models a run uses: those that the user named, or picks at a terminal. None is picked for the user, and none that a
+workspace chooses makes the run dearer without the user's word."""
 
 from __future__ import annotations
 
@@ -9,15 +10,20 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from watchkeeper.cli.options import clean
+from watchkeeper.cli.options import clean, say
 from watchkeeper.models.credentials import ANTHROPIC_HOST, host_of, missing_key
 from watchkeeper.models.registry import SUGGESTED, SURVEYOR
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.text import sanitize
 from watchkeeper.runtime.config import Config
+
+if TYPE_CHECKING:
+    from watchkeeper.runtime.role_models import RoleModel
 
 LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
 """Ports on which programs that can speak the Messages API listen by default."""
@@ -27,6 +33,9 @@ PROBE_SECONDS = 0.25
 
 LONGEST_COMMAND = 4_000
 """Characters of a command that an error repeats whole."""
+
+MOST_ROLES = 5
+"""Roles that one question or warning names."""
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -71,6 +80,45 @@ def choose_model(named: str | None, config: Config, *, arguments: Sequence[str],
     key = missing_key(SUGGESTED[0], api_key_env=config.anthropic.api_key_env, base_url=config.anthropic.base_url)
     first = f"set {key}, then run" if key else "run"
     raise BadInput(f"{why}; {first}: {_command(arguments, SUGGESTED[0])}")
+
+
+def confirm_roles(workspace: Path, ref: str, allowed: Sequence[str], *, may_ask: bool, show: bool) -> tuple[str, ...]:
+    """The user's answers about roles of the workspace that ask for a dearer model, in addition to `allowed`.
+
+    Answers are as `SessionSettings.allow_models` holds them. Without `may_ask` nothing is allowed, and a warning says which
+    model each of these roles runs on. `show`: print role, source and model of each role that is not built in.
+    """
+    from watchkeeper.agents.roles import load_roles
+    from watchkeeper.runtime.role_models import BUILT_IN, price_of, role_models, warning
+    from watchkeeper.store.user_secrets import config_folder
+
+    roles = load_roles(workspace, config_folder())
+    dearer: dict[tuple[str, str], list[RoleModel]] = {}
+    for choice in role_models(roles, ref, allowed).values():
+        if choice.unconfirmed is not None:
+            dearer.setdefault((choice.unconfirmed, choice.own), []).append(choice)
+    confirmed: list[str] = []
+    for (wanted, own), choices in dearer.items():
+        if not may_ask:
+            for choice in choices[:MOST_ROLES]:
+                click.echo(f"wk: {clean(warning(choice), 600)}", err=True)
+            continue
+        named = ", ".join(f"{one.role} ({one.source})" for one in choices[:MOST_ROLES])
+        more = f" and {len(choices) - MOST_ROLES} more" if len(choices) > MOST_ROLES else ""
+        click.echo(
+            f"wk: this workspace chooses a model that costs more than yours, for the role {clean(named, 600)}{more}:", err=True
+        )
+        click.echo(f"  its choice  {clean(wanted, 120)}: {price_of(wanted)}", err=True)
+        click.echo(f"  yours       {clean(own, 120)}: {price_of(own)}", err=True)
+        if click.confirm("Use its choice", default=False, err=True):
+            confirmed += [f"{one.role}={wanted}" for one in choices]
+    if show:
+        for choice in role_models(roles, ref, (*allowed, *confirmed)).values():
+            if choice.source != BUILT_IN:
+                say(
+                    f"role {clean(choice.role, 40)}  {clean(choice.source, 80)}  {clean(choice.model, 80)}  {price_of(choice.model)}"
+                )
+    return tuple(confirmed)
 
 
 def _offers(config: Config) -> list[Offer]:

@@ -106,6 +106,10 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         f"  workspace {clean(session['workspace'])}\n  model {clean(session['model'])}   tokens {session['tokens']['total']:,}"
         f"   cost {cost_of(session)}   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors {session['errors']}"
     )
+    for role in session["roles"]:
+        asks = f"   asks for {clean(role['unconfirmed'], 80)}, which costs more" if role["unconfirmed"] else ""
+        if role["source"] != "built-in":
+            click.echo(f"  role {clean(role['role'], 40)}  {clean(role['source'], 80)}  {clean(role['model'], 80)}{asks}")
     if plan is not None:
         click.echo(f"\nPlan {plan['id']}, revision {plan['revision']}, {plan['step_cursor']} of {len(plan['tasks'])} tasks ended")
         for task in plan["tasks"]:
@@ -115,8 +119,10 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
             click.echo(
                 f"  {GLYPHS.get(task['status'], '·')} {task['status']:<9} {clean(called, 40):<40} attempt {task['attempt']}"
                 f"  {task['agent'] or '-':<11} {task['tokens']['total']:>10,} tok {cost_of(task):>10} {task['elapsed_seconds']:>7.1f} s"
-                f"  {task['retries']} retries  {task['errors']} errors  {clean(note, 80)}"
+                f"  {task['retries']} retries  {task['errors']} errors  {clean(note, 80)}".rstrip()
             )
+            source = f" ({clean(task['role_source'], 80)})" if task["role_source"] else ""
+            click.echo(f"              role {clean(task['role'], 40)}{source}  {clean(task['model'] or '', 80)}".rstrip())
     click.echo("\nAgents")
     for agent in whole["agents"]:
         used, percent = agent["context"]["used"], agent["context"]["percent"]

@@ -89,6 +89,15 @@ def demo(**options: Any) -> int:
     return _start(SURVEY_GOAL, SURVEYOR, options)
 
 
+allow_model_option = click.option(
+    "--allow-model",
+    "allow_models",
+    multiple=True,
+    metavar="REF",
+    help="Let roles of the workspace, and the planner, choose this model although it costs more than yours (repeatable).",
+)
+
+
 @click.command()
 @click.argument("goal", required=False)
 @click.option(
@@ -99,6 +108,7 @@ def demo(**options: Any) -> int:
     help="Carry on SESSION, own or imported: its plan and what it knew go along. GOAL may then be left out.",
 )
 @click.option("--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration).")
+@allow_model_option
 @driving_options
 def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
     """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
@@ -123,6 +133,7 @@ def run(goal: str | None, from_session: str | None, model: str | None, **options
 @click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard.")
 @click.option("--detach", is_flag=True, help="Start the background host and return.")
 @approval_timeout_option
+@allow_model_option
 @new_budget_options
 def resume(
     session: str,
@@ -132,6 +143,7 @@ def resume(
     headless: bool,
     detach: bool,
     approval_timeout: float | None,
+    allow_models: tuple[str, ...],
     **limits: str | None,
 ) -> int:
     """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause.
@@ -141,8 +153,11 @@ def resume(
     for 30 s at most.
     """
     from watchkeeper.cli.budgeting import PAUSED_EXIT, raise_reached, typed_budgets
+    from watchkeeper.cli.choosing import confirm_roles, may_ask
     from watchkeeper.runtime.control import refuse_agents
+    from watchkeeper.runtime.driving import allow_more_models
     from watchkeeper.runtime.preflight import check_configuration, check_resume
+    from watchkeeper.runtime.starting import SessionSettings
     from watchkeeper.store.transcripts import refuse_imported
 
     refuse_agents()
@@ -164,8 +179,14 @@ def resume(
         if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
-    check_configuration(Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]))
+    workspace, model, stored = opened.one("SELECT workspace, model, settings FROM sessions WHERE id = ?", (opened.session_id,))
+    check_configuration(Path(workspace))
     check_resume(opened.path, opened.session_id, environment="this shell")
+    allowed = (*SessionSettings.load(stored).allow_models, *allow_models)
+    asking = may_ask(as_json=as_json)
+    confirmed = confirm_roles(Path(workspace), model, allowed, may_ask=asking, show=headless and not as_json)
+    if allow_models or confirmed:
+        allow_more_models(opened.path, opened.session_id, (*allow_models, *confirmed))
     foreground = headless or as_json or not is_terminal()
     if not raise_reached(opened, typed, ask=is_terminal() and not as_json, as_json=as_json):
         return PAUSED_EXIT
@@ -203,7 +224,7 @@ def _await_others(opened: Opened) -> None:
 
 
 def _start(goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None) -> int:
-    from watchkeeper.cli.choosing import choose_model, may_ask
+    from watchkeeper.cli.choosing import choose_model, confirm_roles, may_ask
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.runtime.preflight import check_configuration, check_key
     from watchkeeper.runtime.starting import NewSession, SessionSettings, check_workspace, create_session
@@ -216,7 +237,8 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
     config = check_configuration(workspace)
     as_json = bool(options["as_json"])
     arguments = click.get_current_context().find_object(tuple) or ("run", *([goal] if goal else []))
-    chosen = choose_model(model, config, arguments=arguments, may_ask=may_ask(as_json=as_json))
+    asking = may_ask(as_json=as_json)
+    chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
     ref = chosen.ref
     headless = bool(options["headless"]) or as_json or not is_terminal()
     speed = options["speed"]
@@ -227,6 +249,8 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
     }
     _check_model(ref, config, budgets)
     check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
+    allowed = tuple(options.get("allow_models", ()))
+    allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
     carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
     wanted = NewSession(
         goal=goal if goal is not None else carried.goal if carried else "",
@@ -239,6 +263,7 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
             allow=tuple(options["allow"]),
             deny=tuple(options["deny"]),
             base_url=chosen.base_url,
+            allow_models=allowed,
         ),
         budgets=budgets,
     )
@@ -312,7 +337,7 @@ def _drive(
         return drive_headless(path, session_id, resume=resume, as_json=as_json, approval_timeout_seconds=approval_timeout_seconds)
     from watchkeeper.runtime.control import await_host, start_host
 
-    pid = start_host(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
+    pid = start_host(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds, environment="this shell")
     if detach and pid is not None:
         trouble = await_host(path, session_id, pid)
         if trouble is not None:

@@ -38,6 +38,8 @@ from watchkeeper.runtime.config import Config, load_config, load_workspace_confi
 from watchkeeper.runtime.host import SessionHost
 from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.redacting import RedactedModel
+from watchkeeper.runtime.role_models import role_models
+from watchkeeper.runtime.role_models import warning as role_warning
 from watchkeeper.runtime.starting import SessionSettings, check_workspace
 from watchkeeper.store import limits
 from watchkeeper.store.presence import is_watched
@@ -113,11 +115,13 @@ async def _assemble(
     new_id: IdSource,
     approval_timeout: ApprovalTimeout,
 ) -> Assembled:
-    row = store.one("SELECT workspace, settings FROM sessions WHERE id = ?", (store.session_id,))
+    row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
     workspace, settings = Path(row[0]), SessionSettings.load(row[1])
     check_workspace(workspace, store.path)
     config = config or load_config()
     roles = load_roles(workspace, config_folder())
+    chosen = role_models(roles, row[2], settings.allow_models)
+    dearer = [line for one in chosen.values() if (line := role_warning(one)) is not None]
     mark = mark_of(store.session_id, store.path)
     # What an earlier host's tools left running when it was killed ends before a model looks whether it had its effect.
     await asyncio.to_thread(kill_marked, SESSION_VARIABLE, mark)
@@ -189,9 +193,9 @@ async def _assemble(
         await store.commit(lambda tx: tx.event("host.warning", text=text))
 
     mcp.on_late = joined
-    host = SessionHost(environment, live, roles, settings=settings, agents_md=agents_md(workspace), once=once)
+    host = SessionHost(environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), once=once)
     host.warnings = redact(
-        [*roles.warnings, *_roles_gone(store, roles), *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
+        [*roles.warnings, *_roles_gone(store, roles), *dearer, *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
     )
     environment.usage_limits = host.usage_limits
     environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)

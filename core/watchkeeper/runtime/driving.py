@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from watchkeeper.records.process_secrets import deny_inspection
 from watchkeeper.records.states import SessionStatus
 from watchkeeper.runtime.host import INTERRUPTED_EXIT, HostResult, SessionHost
 from watchkeeper.runtime.recovery import pause_session
-from watchkeeper.store import database
+from watchkeeper.store import database, sessions
+from watchkeeper.store.encoding import decode
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.transcripts import refuse_imported
@@ -263,6 +264,16 @@ def revoke_without_host(database_path: Path, session_id: str, grant_id: int) -> 
     except ValueError as refused:
         raise BadInput(str(refused)) from None
     return f"grant {grant_id} is revoked"
+
+
+def allow_more_models(database_path: Path, session_id: str, models: Sequence[str]) -> None:
+    """Add to the models that a session which no host drives may use although they cost more (`SessionSettings.allow_models`)."""
+
+    def change(tx: Transaction) -> None:
+        settings = decode(tx.one("SELECT settings FROM sessions WHERE id = ?", (session_id,))[0])
+        sessions.set_settings(tx, settings | {"allow_models": [*settings.get("allow_models", ()), *models]})
+
+    _change_once(database_path, session_id, change)
 
 
 def _change_once(database_path: Path, session_id: str, change: Any) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,6 +32,7 @@ from watchkeeper.runtime.live import LiveRows
 from watchkeeper.runtime.parking import Parking
 from watchkeeper.runtime.planning import ensure_planner
 from watchkeeper.runtime.resting import RestingPasses
+from watchkeeper.runtime.role_models import RoleModel, task_model
 from watchkeeper.runtime.scheduling import Board
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.runtime.usage_limits import UsageLimits
@@ -77,6 +79,7 @@ class SessionHost:
         live: LiveRows,
         roles: Roles,
         *,
+        models: Mapping[str, RoleModel],
         settings: SessionSettings,
         agents_md: str | None,
         once: int | None = None,
@@ -85,6 +88,7 @@ class SessionHost:
         self.store = environment.store
         self._live = live
         self._roles = roles
+        self._models = models
         self._settings = settings
         self._agents_md = agents_md
         self._once = once
@@ -183,9 +187,17 @@ class SessionHost:
         try:
             if self._once is None:
                 await self.store.commit(
-                    lambda tx: recovery.open_session(tx, resume=resume, warnings=self.warnings, last_command=self._last_command)
+                    lambda tx: recovery.open_session(
+                        tx,
+                        resume=resume,
+                        warnings=self.warnings,
+                        last_command=self._last_command,
+                        roles=tuple(self._models.values()),
+                    )
                 )
-                await ensure_planner(self.environment, self._roles["planner"], agents_md=self._agents_md)
+                await ensure_planner(
+                    self.environment, self._roles["planner"], model=self._models["planner"].model, agents_md=self._agents_md
+                )
             background = [
                 asyncio.create_task(self._live.run()),
                 asyncio.create_task(self.heartbeat.run()),
@@ -340,16 +352,14 @@ class SessionHost:
     async def _dispatch_ready(self) -> None:
         if self._once is not None and self._only is None:
             return
-        planner_id, session_model = self.store.one(
-            "SELECT planner_agent_id, model FROM sessions WHERE id = ?", (self.store.session_id,)
-        )
+        planner_id = self.store.one(_PLANNER, (self.store.session_id,))[0]
         if planner_id is None:
             return
         free = self._settings.max_parallel - len(self._loops) + (planner_id in self._loops)
         parked = len(self.parking) - (planner_id in self.parking)
         while free > 0:
             # A parked agent keeps its place, except before tasks whose own model may be called.
-            may_call = partial(self._may_call, session_model) if free <= parked else None
+            may_call = self._may_call if free <= parked else None
             task_id = self._board.next_ready(self._only, may_call)
             if task_id is None:
                 break
@@ -363,7 +373,10 @@ class SessionHost:
                 )
                 self.kick()
                 continue
-            model = task.model or role.model_for(session_model)
+            model, warning = task_model(self._models[role.name], task.model, self._settings.allow_models)
+            if warning is not None:
+                text = self.environment.redact(f"{task.name}: {warning}")
+                await self.store.commit(partial(_warn, text=text))
             try:
                 agent_id = await dispatch(
                     self.environment, task, role, model=model, planner_id=planner_id, agents_md=self._agents_md
@@ -381,13 +394,13 @@ class SessionHost:
                 self._start(agent)
                 free -= 1
 
-    def _may_call(self, session_model: str, task_id: str) -> bool:
+    def _may_call(self, task_id: str) -> bool:
         """Whether the model of a task that could start is free of usage limits."""
         task = plans.load_task(self.store, task_id)
-        role = self._roles.get(task.role) if task is not None else None
-        if task is None or role is None:
+        if task is None or task.role not in self._models:
             return True
-        return not self.parking.is_closed(task.model or role.model_for(session_model))
+        model, _ = task_model(self._models[task.role], task.model, self._settings.allow_models)
+        return not self.parking.is_closed(model)
 
     async def _settle_stale(self) -> None:
         """Stale tasks whose inputs are there again, one layer of the graph after the other."""
@@ -469,6 +482,10 @@ class SessionHost:
 
 
 _PLANNER = "SELECT planner_agent_id FROM sessions WHERE id = ?"
+
+
+def _warn(tx: Transaction, *, text: str) -> None:
+    tx.event("host.warning", text=text)
 
 
 def _cannot_start(tx: Transaction, *, task: Task, reason: str) -> None:

@@ -18,16 +18,16 @@ from watchkeeper.store.agents import Agent
 from watchkeeper.store.transaction import Transaction
 
 
-async def ensure_planner(environment: Environment, role: Role, *, agents_md: str | None) -> None:
+async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
     """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
 
-    Where the session carries on another, the message tells what that one left.
+    `model` is what the role runs on. Where the session carries on another, the message tells what that one left.
     """
     store = environment.store
-    row = store.one("SELECT planner_agent_id, goal, model FROM sessions WHERE id = ?", (store.session_id,))
+    row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
     if row[0] is not None:
         return
-    goal, model = environment.redact(row[1]), role.model_for(row[2])
+    goal = environment.redact(row[1])
     window = environment.settings.context_tokens or environment.model(model).context_window
     workspace = str(environment.workspace)
     system = environment.redact(prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md))

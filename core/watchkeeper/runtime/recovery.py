@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
+from watchkeeper.runtime.role_models import BUILT_IN, RoleModel
 from watchkeeper.store import agents, commands, plans, sessions
 from watchkeeper.store.plans import Task
 from watchkeeper.store.transaction import Transaction
 
 
-def open_session(tx: Transaction, *, resume: bool, warnings: Sequence[str] = (), last_command: int = 0) -> None:
+def open_session(
+    tx: Transaction,
+    *,
+    resume: bool,
+    warnings: Sequence[str] = (),
+    last_command: int = 0,
+    roles: Sequence[RoleModel] = (),
+) -> None:
     """Let a host begin: `resume` lifts the session's pause and every agent's.
 
+    `roles`: what each role runs on, for people to see.
     `last_command`: the newest when the resume was asked for; a pause up to it, which reached a session at rest, is refused.
     """
     status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
     if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
         sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
     tx.execute("DELETE FROM live WHERE session_id = ?", (tx.session_id,))
-    tx.event("host.started", resume=resume, epoch=tx.epoch)
+    records = [one.as_record() for one in roles]
+    sessions.set_roles(tx, records)
+    other = [one for one in records if one["source"] != BUILT_IN]
+    about: dict[str, Any] = {"resume": resume, "epoch": tx.epoch} | ({"roles": other} if other else {})
+    tx.event("host.started", **about)
     for warning in warnings:
         tx.event("host.warning", text=warning)
     if resume:

@@ -36,12 +36,14 @@ class SessionSettings:
     """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it starts."""
     base_url: str | None = None
     """A local server that was picked for this session; it is sent no key. None: the server of the configuration."""
+    allow_models: tuple[str, ...] = ()
+    """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model` (`runtime.role_models`)."""
 
     @classmethod
     def load(cls, text: str) -> SessionSettings:
         """From the JSON of a row; what a newer program wrote there is passed over."""
         known = {key: value for key, value in decode(text).items() if key in cls.__slots__}
-        for name in ("allow", "deny"):
+        for name in ("allow", "deny", "allow_models"):
             known[name] = tuple(known.get(name, ()))
         return cls(**known)
 

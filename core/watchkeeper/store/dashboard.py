@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from watchkeeper.records.context_size import context_used
@@ -59,6 +60,39 @@ class SessionFacts(Spending):
     event_seq: int
     host_pid: int | None
     host_name: str | None
+    roles: str = "[]"
+    """As stored (see `roles_of`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFacts:
+    """A role of a session. Texts are hostile until sanitised: a workspace may have written them."""
+
+    role: str
+    source: str
+    """`built-in`, or its file."""
+    model: str
+    unconfirmed: str | None
+    """The workspace's choice of a dearer model, which nobody confirmed."""
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.source == "built-in"
+
+
+@lru_cache(maxsize=16)
+def roles_of(text: str) -> Mapping[str, RoleFacts]:
+    """The roles of a session's row, by name. What is not one is left out."""
+    try:
+        records = json.loads(text)
+    except ValueError:
+        return {}
+    found = {}
+    for one in records if isinstance(records, list) else ():
+        if isinstance(one, dict) and all(isinstance(one.get(name), str) for name in ("role", "source", "model")):
+            asked = one.get("unconfirmed")
+            found[one["role"]] = RoleFacts(one["role"], one["source"], one["model"], asked if isinstance(asked, str) else None)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ FIRST_EVENTS = 100_000
 
 _SESSION_COLUMNS = (
     "id", "goal", "title", "workspace", "model", "origin", "status", "status_reason", "created_at", "last_active", "ended_at",
-    "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", *SPENDING,
+    "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", "roles", *SPENDING,
 )  # fmt: skip
 _SESSION = (
     f"SELECT {', '.join(_SESSION_COLUMNS)},"  # noqa: S608 - a constant

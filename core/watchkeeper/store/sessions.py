@@ -61,6 +61,16 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
     tx.event(f"session.{status}", reason=reason)
 
 
+def set_roles(tx: Transaction, roles: list[dict[str, Any]]) -> None:
+    """Note the session's roles, each with `role`, `source`, `model` and `unconfirmed` (see `runtime.role_models`)."""
+    tx.execute("UPDATE sessions SET roles = ? WHERE id = ?", (encode(roles), tx.session_id))
+
+
+def set_settings(tx: Transaction, settings: dict[str, Any]) -> None:
+    """Replace the session's settings."""
+    tx.execute("UPDATE sessions SET settings = ? WHERE id = ?", (encode(settings), tx.session_id))
+
+
 OWN_ORIGINS = ("run", "fork")
 """Origins of sessions that this program drives itself; every other session was imported."""
 

@@ -137,6 +137,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "current_plan_id": row["current_plan_id"],
         "planner_agent_id": row["planner_agent_id"],
         "settings": decode(row["settings"]),
+        "roles": decode(row["roles"]),
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
         "cost_estimated": cost_estimated,
@@ -166,6 +167,7 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
         if agent["task_id"]:
             by_task.setdefault(agent["task_id"], []).append(agent)
     tasks = reads.all("SELECT * FROM tasks WHERE parent_plan_id = ? ORDER BY position", (row["id"],))
+    roles = {one["role"]: one for one in decode(session["roles"])}
     revisions = reads.all("SELECT * FROM plan_revisions WHERE plan_id = ? ORDER BY revision", (row["id"],))
     return {
         "id": row["id"],
@@ -187,11 +189,13 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
             }
             for one in revisions
         ],
-        "tasks": [_task(task, needs.get(task["id"], []), by_task.get(task["id"], [])) for task in tasks],
+        "tasks": [_task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks],
     }
 
 
-def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict[str, Any]:
+def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: dict[str, Any]) -> dict[str, Any]:
+    role = roles.get(row["role"], {})
+    assigned = next((agent for agent in agents if agent["id"] == row["assigned_agent"]), None)
     costs = [agent["cost_usd"] for agent in agents if agent["cost_usd"] is not None]
     return {
         "id": row["id"],
@@ -200,6 +204,8 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]]) -> dict
         "title": row["title"],
         "instructions": row["instructions"],
         "role": row["role"],
+        "role_source": role.get("source"),
+        "model": assigned["model"] if assigned else role.get("model"),
         "status": row["status"],
         "status_reason": row["status_reason"],
         "attempt": row["attempt"],

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.cli.conftest import Said, Wk
+from tests.core.roles.test_role_models import put
 
 from watchkeeper.cli import choosing, running
 from watchkeeper.models.credentials import missing_key
@@ -366,3 +367,80 @@ class TestADamagedConfiguration:
         (tmp_path / "work" / ".watchkeeper" / "config.toml").unlink()
         assert wk("host", driven[0], "--resume").code == 0
         assert wk("show", "--json").json["session"]["status"] == "done"
+
+
+class TestAWorkspaceThatChoosesADearerModel:
+    MINE, DEAR, CHEAP = "anthropic/claude-sonnet-4-6", "anthropic/claude-opus-4-8", "anthropic/claude-haiku-4-5"
+
+    @pytest.fixture(autouse=True)
+    def _cloned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
+        put(tmp_path / "work/.claude/agents", "reviewer", self.DEAR)
+        put(tmp_path / "work/.claude/agents", "tester", self.DEAR)
+        put(tmp_path / "work/.claude/agents", "counter", self.CHEAP)
+
+    def allowed(self, wk: Wk) -> list[str]:
+        settings: dict[str, list[str]] = wk("show", "--json").json["session"]["settings"]
+        return settings["allow_models"]
+
+    def test_is_asked_about_at_a_terminal_with_both_prices(
+        self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answering(monkeypatch, "y")
+        said = wk("run", GOAL, "--model", self.MINE)
+        assert said.code == 0
+        assert "reviewer (.claude/agents/reviewer.md), tester (.claude/agents/tester.md)" in said.err
+        assert f"{self.DEAR}: $5 in, $25 out per million tokens" in said.err
+        assert f"{self.MINE}: $3 in, $15 out per million tokens" in said.err
+        assert said.err.count("Use its choice") == 1
+        assert "counter" not in said.err
+        assert self.allowed(wk) == [f"reviewer={self.DEAR}", f"tester={self.DEAR}"]
+
+    @pytest.mark.parametrize("answer", ["n", ""])
+    def test_is_not_followed_without_a_yes(self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+        answering(monkeypatch, answer)
+        assert wk("run", GOAL, "--model", self.MINE).code == 0
+        assert self.allowed(wk) == []
+
+    @pytest.mark.parametrize("options", [[], ["--json"], ["--headless"]])
+    def test_is_not_followed_without_a_terminal_and_the_flag_is_named(
+        self, wk: Wk, driven: list[str], options: list[str]
+    ) -> None:
+        said = wk("run", GOAL, "--model", self.MINE, *options)
+        assert said.code == 0
+        assert said.err.count(f"--allow-model {self.DEAR}") == 2
+        assert self.allowed(wk) == []
+        assert wk("run", GOAL, "--model", self.MINE, "--allow-model", self.DEAR, *options).err == ""
+        assert self.allowed(wk) == [self.DEAR]
+
+    def test_is_asked_about_again_when_it_comes_later(
+        self, wk: Wk, tmp_path: Path, driven: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        answering(monkeypatch, "y", "y")
+        wk("run", GOAL, "--model", self.MINE)
+        put(tmp_path / "work/.claude/agents", "counter", self.DEAR)
+        said = wk("resume", "last")
+        assert "for the role counter (.claude/agents/counter.md):" in said.err
+        assert self.allowed(wk) == [f"reviewer={self.DEAR}", f"tester={self.DEAR}", f"counter={self.DEAR}"]
+        assert wk("resume", "last").err == "", "what was confirmed is not asked about again"
+
+    def test_never_concerns_the_surveyor(self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        answering(monkeypatch)
+        assert wk("demo").err == ""
+        assert wk("run", GOAL, "--model", SURVEYOR).err == ""
+
+    def test_roles_sources_and_models_are_shown_before_a_run_and_by_show(self, wk: Wk, tmp_path: Path) -> None:
+        put(tmp_path / "config/agents", "mine", None)
+        said = wk("run", GOAL, "--model", SURVEYOR, "--speed", "max", "--headless")
+        assert said.code == 0
+        places = {"mine": "agents/mine.md (yours)"} | {
+            name: f".claude/agents/{name}.md" for name in ("reviewer", "tester", "counter")
+        }
+        price = "$0 in, $0 out per million tokens"
+        expected = {f"role {name}  {place}  {SURVEYOR}  {price}" for name, place in places.items()}
+        assert set(said.out.splitlines()[:4]) == expected
+        shown = wk("show").out
+        assert f"  role tester  .claude/agents/tester.md  {SURVEYOR}" in shown
+        assert f"role explorer (built-in)  {SURVEYOR}" in shown
+        task = wk("show", "--json").json["plan"]["tasks"][0]
+        assert (task["role_source"], task["model"]) == ("built-in", SURVEYOR)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchkeeper.store.dashboard import TaskFacts
+from watchkeeper.store.dashboard import TaskFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import task_condition
 from watchkeeper_tui.pages.context import PageLine, blank, heading, paragraph
@@ -38,12 +38,27 @@ def task_figures(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list
 def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
     """What is known of the task."""
     lines = paragraph("task.title", task.title or task.name, width, role="strong", most=12)
+    lines += _role(snapshot, task, width)
     lines += _needs(snapshot, task)
     for name, text, role in (("Handed back", task.result, "text"), ("Why", task.error or task.status_reason, "failed")):
         if text:
             body = paragraph(f"task.{name}.text", text, width, role=role, indent=2)
             lines += [blank(f"task.{name}.gap"), heading(f"task.{name}", name), *body]
     return lines
+
+
+def _role(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]:
+    """The role that the task is for: its file, and the model that it runs on."""
+    role = roles_of(snapshot.session.roles).get(task.role) if snapshot.session is not None else None
+    if role is None:
+        return []
+    text = f"{role.role} ({role.source}) on {role.model}"
+    if task.model and task.model != role.model:
+        text += f"; the planner asks for {task.model}"
+    if role.unconfirmed:
+        text += f"; the workspace asks for {role.unconfirmed}, which costs more and was not allowed"
+    body = paragraph("task.role.text", text, width, indent=2)
+    return [blank("task.role.gap"), heading("task.role", "Role"), *body]
 
 
 def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:

@@ -1,4 +1,7 @@
-"""The first line: which session, how it stands, what it costs. What does not fit is left out, least important first."""
+"""The first line: which session, how it stands, what it costs. What does not fit is left out, least important first.
+
+A second line names the roles that are not built in, with their files and models, where there are any.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,23 @@ from typing import TYPE_CHECKING, cast
 from textual.content import Content
 from textual.widget import Widget
 
-from watchkeeper.store.dashboard import SessionFacts
+from watchkeeper.store.dashboard import SessionFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.roster import Roster
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot
-from watchkeeper_tui.widgets.cells import Piece, content, pieces_width
+from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_width
 
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
 
 _COUNTED = ("●", "◔", "?", "‖", "↻", "!", "†", "✗", "×", "○", "✓")
 """Every state that an agent can be in, so that the counts add up to the agents."""
+
+
+def _model(ref: str) -> str:
+    return clip(sanitize(figures.model_name(ref)), 24)
 
 
 class Header(Widget):
@@ -45,13 +52,36 @@ class Header(Widget):
         before = self._shown
         self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
         self._roster = roster
-        self._shown = tuple(self.pieces(self.size.width))
+        self._shown = (*self.pieces(self.size.width), *self.role_pieces(self.size.width))
         if self._shown != before:
+            self.styles.height = 2 if self.role_pieces(self.size.width) else 1
             self.refresh()
 
     def render(self) -> Content:
         app = cast("WatchkeeperApp", self.app)
-        return content(self.pieces(self.size.width), app.palette)
+        first = content(self.pieces(self.size.width), app.palette)
+        roles = self.role_pieces(self.size.width)
+        return first if not roles else Content("\n").join((first, content(roles, app.palette)))
+
+    def role_pieces(self, width: int) -> list[Piece]:
+        """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not confirmed."""
+        session = self._snapshot.session
+        others = [one for one in roles_of(session.roles).values() if not one.is_built_in] if session is not None else []
+        shown: list[Piece] = []
+        for number, one in enumerate(others):
+            asked = f", not {_model(one.unconfirmed)}" if one.unconfirmed else ""
+            each: list[Piece] = [
+                (" role " if not shown else "  ", "muted"),
+                (clip(sanitize(one.role), 24), "strong"),
+                (f" {clip(sanitize(one.source), 40)} {_model(one.model)}", "text"),
+                (asked, "waiting"),
+            ]
+            more: list[Piece] = [(f"  +{len(others) - number} more", "muted")]
+            rest = pieces_width(more) if number + 1 < len(others) else 0
+            if shown and pieces_width(shown) + pieces_width(each) + rest > width:
+                return shown + more
+            shown += each
+        return clip_pieces(shown, width) if shown else []
 
     def pieces(self, width: int) -> list[Piece]:
         """What fits into `width` columns."""

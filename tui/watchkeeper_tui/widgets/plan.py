@@ -8,6 +8,7 @@ from typing import ClassVar
 from textual import events
 
 from watchkeeper.records.context_size import context_percent
+from watchkeeper.store.dashboard import RoleFacts, TaskFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import Condition, nobody_yet
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows
@@ -107,6 +108,10 @@ class PlanView(RowView[PlanRow]):
         condition, agent = row.condition, row.agent
         name_role = "muted" if condition.role in ("pending", "cancelled") else "text"
         name: list[Piece] = [(self._indent(row.prefix), "faint"), (row.name, name_role)]
+        role = self._role(row.task)
+        if role is not None:
+            model = f" {sanitize(figures.model_name(role.model))}" if agent is None else ""
+            name.append((f"  {sanitize(role.role)} ({sanitize(role.source)}){model}", "muted"))
         if row.hidden:
             name.append((f" +{row.hidden}", "muted"))
         if agent is None and not row.tokens and row.cost_usd is None:
@@ -138,6 +143,12 @@ class PlanView(RowView[PlanRow]):
             [(figures.bill(row) if row.tokens or row.cost_usd else "", "money")],
             [(figures.rate(rate) if row.agent_ids else "", "muted")],
         )
+
+    def _role(self, task: TaskFacts | None) -> RoleFacts | None:
+        """The task's role, where it is not built in."""
+        session = self.rows.snapshot.session if isinstance(self.rows, PlanRows) else None
+        role = roles_of(session.roles).get(task.role) if session is not None and task is not None else None
+        return role if role is not None and not role.is_built_in else None
 
     def _alone(self, name: list[Piece], condition: Condition) -> list[Piece]:
         """A row that has no figures, over the whole width: its name, and how it stands: a word at the end, a note before it."""

@@ -75,7 +75,7 @@ def _take(roles: Roles, folder: Path, root: Path | None, *, trusted: bool) -> No
                 raise ValueError("it is no file inside the workspace")
             if found[1]:
                 raise ValueError(f"it is larger than {MOST_BYTES} bytes")
-            role = _role(file, found[0], trusted=trusted)
+            role = _role(file, found[0], trusted=trusted, place=_place(file, folder, root, trusted=trusted))
         except OSError as error:
             roles.warnings.append(_line(f"role file {file} is left out: {error.strerror or error}"))
             continue
@@ -103,7 +103,14 @@ def _files(roles: Roles, folder: Path, root: Path | None) -> Iterator[Path]:
     yield from files[:MOST_FILES]
 
 
-def _role(file: Path, text: str, *, trusted: bool) -> Role:
+def _place(file: Path, folder: Path, root: Path | None, *, trusted: bool) -> str:
+    """What people call a role's file: a path without the folders of this machine."""
+    if not trusted and root is not None:
+        return _line(str(file.relative_to(root)))
+    return "built-in" if root is not None else _line(f"agents/{file.relative_to(folder)} (yours)")
+
+
+def _role(file: Path, text: str, *, trusted: bool, place: str) -> Role:
     fields, body = split_front_matter(text)
     name = _text(fields, "name") or file.stem
     if not _NAME.fullmatch(name):
@@ -119,6 +126,7 @@ def _role(file: Path, text: str, *, trusted: bool) -> Role:
         prompt=prompt,
         source=file,
         trusted=trusted,
+        place=place,
     )
 
 
@@ -129,7 +137,10 @@ def _narrowed(role: Role, base: Role | None) -> Role:
         tools = base.tools if tools is None else tuple(tool for tool in tools if base.may_call(tool))
     if tools is not None and role.name != PLANNER:
         tools = tuple(tool for tool in tools if tool not in PLAN_TOOLS)
-    return replace(role, tools=tools)
+    if base is None:
+        return replace(role, tools=tools)
+    user_model = base.model if base.trusted else base.user_model
+    return replace(role, tools=tools, user_model=user_model, model=role.model if base.trusted else role.model or base.model)
 
 
 def _tools(value: Any) -> tuple[str, ...] | None:

@@ -32,6 +32,10 @@ class Role:
     """The file that it was read from."""
     trusted: bool = True
     """False for a role of the workspace: somebody else may have written it."""
+    place: str = "built-in"
+    """Where it comes from, as people read it: `built-in`, `agents/NAME.md (yours)`, or its file in the workspace."""
+    user_model: str | None = None
+    """Of a role of the workspace: the model that the user's own role of this name runs on; None: the session's."""
 
     def may_call(self, tool: str) -> bool:
         """Whether the role lists the tool. Whether a call then runs is for `Permissions` to say."""

@@ -17,6 +17,8 @@ UPDATE sessions SET deletion_ordinal = (SELECT count(*) FROM sessions d WHERE d.
     AND (d.deleted_at < sessions.deleted_at OR (d.deleted_at = sessions.deleted_at AND d.ordinal <= sessions.ordinal)))
     WHERE deleted_at > 0;
 
+ALTER TABLE sessions ADD COLUMN roles TEXT NOT NULL DEFAULT '[]';
+
 ALTER TABLE agents ADD COLUMN parked_until REAL;
 
 ALTER TABLE tool_calls ADD COLUMN edited_input TEXT;

@@ -47,7 +47,7 @@ SESSION = Table(
     ("id", "user_id", "origin", "status", "created_at", "last_active", "ended_at", "hosted_seconds", "current_plan_id",
      "planner_agent_id", "event_seq", "forked_from", "forked_at_seq", *_TOTALS),
     text=("goal", "title", "workspace", "model", "status_reason", "source"),
-    json=("settings", "tags"),
+    json=("settings", "tags", "roles"),
     left_out=("lease_epoch", "host_pid", "host_name", "deleted_at", "ordinal", "deletion_ordinal"),
 )  # fmt: skip
 """The session's own row. A trash can, a lease and a host belong to the database, not to the session."""
