@@ -6,10 +6,15 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+from watchkeeper.records import secret_context
+from watchkeeper.records.secret_context import is_path, named_secret, open_value, spans
 from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
+from watchkeeper.records.secret_search import Search, any_of, grouped, literal
+from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES
 
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
@@ -21,7 +26,7 @@ MARK = re.compile(r"\[redacted:[A-Za-z0-9_.@/-]{1,100}\]")
 """What a `Redactor` writes in a secret's place."""
 _NOT_IN_MARKS = re.compile(r"[^A-Za-z0-9_.@/-]")
 
-_TELLING = 4
+_BEGINNING = 4
 """Characters of a known value that make the end of a text look like its beginning."""
 _LAST_WORD = re.compile(r"[A-Za-z0-9_.+/=~-]{8,}")
 _LONGEST_WORD = 2_000
@@ -29,102 +34,30 @@ _LONGEST_WORD = 2_000
 _COMMON_VALUES = frozenset(
     {"disabled", "required", "optional", "password", "changeme", "anonymous", "undefined", "keychain", "redacted"}
 )
-
-_PEM = "-----{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
-
-_AWS_NAMES = ("ecretAccessKey", "ecret_access_key", "ECRET_ACCESS_KEY")
-_ASSIGNS = r"""[\"'\\]{0,3}\s{0,3}[:=]\s{0,3}[\"'\\]{0,3}"""
-_PART = r"""[^\s/?#:@\"'<>\\`]"""
-"""A character of a URL's user or password."""
-
-SHAPES: tuple[tuple[str, str, str], ...] = (
-    # name, what any match holds (looked for first: it is much faster than the expression), expression
-    ("private-key", "PRIVATE KEY", rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)"),
-    ("anthropic-key", "sk-ant-", r"\bsk-ant-[A-Za-z0-9_-]{16,}"),
-    ("openai-key", "sk-", r"\bsk-(?:proj|svcacct|admin)-[A-Za-z0-9_-]{40,}"),
-    ("api-key", "sk-", r"\bsk-[A-Za-z0-9_-]{20,}"),
-    *(("github-token", f"gh{kind}_", rf"\bgh{kind}_[A-Za-z0-9]{{30,}}") for kind in "pousr"),
-    ("github-token", "github_pat_", r"\bgithub_pat_[A-Za-z0-9_]{30,}"),
-    ("gitlab-token", "glpat-", r"\bglpat-[A-Za-z0-9_-]{20,}"),
-    *(("aws-key", name, rf"\b{name}[A-Z0-9]{{16}}\b") for name in ("AKIA", "ASIA")),
-    ("slack-token", "xox", r"\bxox[abeoprs]-[A-Za-z0-9-]{10,}"),
-    ("slack-token", "xapp-", r"\bxapp-[A-Za-z0-9-]{20,}"),
-    ("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_-]{20,}"),
-    ("google-key", "AIza", r"\bAIza[A-Za-z0-9_-]{35}"),
-    ("google-token", "ya29.", r"\bya29\.[A-Za-z0-9_-]{20,}"),
-    ("google-secret", "GOCSPX-", r"\bGOCSPX-[A-Za-z0-9_-]{20,}"),
-    ("stripe-key", "k_live_", r"\b[rs]k_live_[A-Za-z0-9]{16,}"),
-    ("npm-token", "npm_", r"\bnpm_[A-Za-z0-9]{36}"),
-    ("pypi-token", "pypi-", r"\bpypi-[A-Za-z0-9_-]{50,}"),
-    ("huggingface-token", "hf_", r"\bhf_[A-Za-z0-9]{30,}"),
-    ("groq-key", "gsk_", r"\bgsk_[A-Za-z0-9]{40,}"),
-    ("xai-key", "xai-", r"\bxai-[A-Za-z0-9]{60,}"),
-    ("perplexity-key", "pplx-", r"\bpplx-[A-Za-z0-9]{40,}"),
-    ("sendgrid-key", "SG.", r"\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{30,}"),
-    ("digitalocean-token", "dop_v1_", r"\bdop_v1_[a-f0-9]{64}"),
-    ("shopify-token", "shpat_", r"\bshpat_[a-fA-F0-9]{32}"),
-    ("vault-token", "hvs.", r"\bhvs\.[A-Za-z0-9_-]{24,}"),
-    ("age-key", "AGE-SECRET-KEY-1", r"\bAGE-SECRET-KEY-1[A-Z0-9]{50,}"),
-    ("stripe-key", "k_test_", r"\b[rs]k_test_[A-Za-z0-9]{16,}"),
-    ("stripe-secret", "whsec_", r"\bwhsec_[A-Za-z0-9+/]{24,}=*"),
-    ("replicate-token", "r8_", r"\br8_[A-Za-z0-9]{30,}"),
-    ("tavily-key", "tvly-", r"\btvly-[A-Za-z0-9_-]{20,}"),
-    ("nvidia-key", "nvapi-", r"\bnvapi-[A-Za-z0-9_-]{40,}"),
-    ("docker-token", "dckr_", r"\bdckr_[po]at_[A-Za-z0-9_-]{20,}"),
-    ("atlassian-token", "ATATT3", r"\bATATT3[A-Za-z0-9_=-]{40,}"),
-    ("grafana-token", "glsa_", r"\bglsa_[A-Za-z0-9]{30,}(?:_[a-f0-9]{8})?"),
-    ("linear-key", "lin_api_", r"\blin_api_[A-Za-z0-9]{30,}"),
-    ("notion-token", "ntn_", r"\bntn_[A-Za-z0-9]{40,}"),
-    ("azure-key", "AccountKey=", r"(?P<kept>AccountKey=)[A-Za-z0-9+/]{60,}=*"),
-    ("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*"),
-    ("jwt", "eyJ", r"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"),
-    *(("aws-secret", name, rf"(?P<kept>{name}{_ASSIGNS})[A-Za-z0-9/+]{{40}}(?![A-Za-z0-9/+])") for name in _AWS_NAMES),
-    ("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$%<{{*\[]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])"),
-)  # fmt: skip
-"""A group `kept` stays as it is."""
-
-_WORD, _LETTERS = "[A-Za-z0-9_-]", "[A-Za-z0-9]"
-TELLING: tuple[tuple[str, str], ...] = (
-    *((name, "") for name in (*_AWS_NAMES, "hooks.slack.com", "PRIVATE KEY", "AccountKey")),
-    *((f"gh{kind}_", f"{_LETTERS}{{30}}") for kind in "pousr"),
-    *((name, "[A-Z0-9]{16}") for name in ("AKIA", "ASIA")),
-    ("ya29.", f"{_WORD}{{20}}"), ("GOCSPX-", f"{_WORD}{{20}}"), ("sk-", f"{_WORD}{{16}}"), ("github_pat_", "[A-Za-z0-9_]{30}"),
-    ("glpat-", f"{_WORD}{{20}}"), ("xox", "[abeoprs]-[A-Za-z0-9-]{10}"), ("xapp-", "[A-Za-z0-9-]{20}"),
-    ("AIza", f"{_WORD}{{35}}"), ("k_live_", f"{_LETTERS}{{16}}"), ("k_test_", f"{_LETTERS}{{16}}"), ("npm_", f"{_LETTERS}{{36}}"),
-    ("pypi-", f"{_WORD}{{50}}"), ("hf_", f"{_LETTERS}{{30}}"), ("eyJ", rf"{_WORD}{{10,}}\.eyJ{_WORD}{{10,}}\."),
-    ("gsk_", f"{_LETTERS}{{40}}"), ("xai-", f"{_LETTERS}{{60}}"), ("pplx-", f"{_LETTERS}{{40}}"),
-    ("SG.", rf"{_WORD}{{16,}}\.{_WORD}{{30}}"), ("dop_v1_", "[a-f0-9]{64}"), ("shpat_", "[a-fA-F0-9]{32}"),
-    ("hvs.", f"{_WORD}{{24}}"), ("AGE-SECRET-KEY-1", "[A-Z0-9]{50}"), ("earer ", r"[A-Za-z0-9_.~+/\\-]{20}"),
-    ("whsec_", r"[A-Za-z0-9+/\\]{24}"), ("r8_", f"{_LETTERS}{{30}}"), ("tvly-", f"{_WORD}{{20}}"), ("nvapi-", f"{_WORD}{{40}}"),
-    ("dckr_", f"[po]at_{_WORD}{{20}}"), ("ATATT3", "[A-Za-z0-9_=-]{40}"), ("glsa_", f"{_LETTERS}{{30}}"),
-    ("lin_api_", f"{_LETTERS}{{30}}"), ("ntn_", f"{_LETTERS}{{40}}"),
-)  # fmt: skip
-"""Of what has one of `SHAPES`, one of these is a part, or `SUSPICIOUS`, also in a line of JSON, which may have a backslash
-before a slash: a text, and the expression that goes on behind it. `sk-` alone is in every `task-list`."""
-_TELLING_SHAPES = tuple((text.encode(), re.compile(re.escape(text).encode() + more.encode())) for text, more in TELLING)
-
-_OPEN_URL = re.compile(rf"://{_PART}{{0,200}}:{_PART}{{0,200}}@?\Z")
-_LOGGED_PART = rf"(?:{_PART}|\\u00[0-9a-fA-F]{{2}})"
-SUSPICIOUS = (
-    rf":\\?/\\?/{_LOGGED_PART}{{0,200}}:{_LOGGED_PART}{{6,200}}@|\\u00(?:2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
-)
-"""A URL with a password; a letter that a line of JSON writes as its number, so that nothing can be told by looking. Many writers
-do so with ``"&'+<=>` ``, which are in nothing else that is looked for."""
-_SUSPICIOUS = re.compile(SUSPICIOUS.encode())
+_OPEN_URL = re.compile(r"""://[^\s/?#:@\"'<>\\`]{0,200}:[^\s/?#:@\"'<>\\`]{0,200}@?\Z""")
+_URL_PASSWORD = re.compile(r"://[^\s/?#:@]{0,200}:([^\s/?#@]{8,200})@")
 
 _RUN = re.compile(r"""[^"\\/&'+<=>`\x00-\x1f\x7f]+""")
 _ASCII_RUN = re.compile(r"[ !#-%(-*,-.0-;?-\[\]-_a-~]+")
-"""What no writer of JSON writes otherwise than as it is, or else by the numbers that `SUSPICIOUS` finds."""
-_TELLING_RUN = 5
+"""What no writer of JSON writes otherwise than as it is, or else by the numbers that `NUMBERED_LETTERS` finds."""
+_LEAST_RUN = 5
+
+_BREAK = re.compile(r"(?:\s|\\+[rnt]|[\"'+|>#] ?){1,80}")
+"""What may lie between two lines of wrapped base64, as it is or inside JSON, a quote or source code."""
+_BREAK_BACKWARDS = re.compile(r"(?:\s|[rnt]\\+| ?[\"'+|>#]){1,80}")
+_SHORTEST_LINE = 60
+"""Characters of base64 in a line, at least: it is wrapped at 64 or 76."""
 
 _LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
 """Fields that a provider checks byte for byte."""
 
 
 class Redactor:
-    """Replaces secrets with `[redacted:NAME]`: the values of secret variables, and whatever has a key's shape.
+    """Replaces secrets with `[redacted:NAME]`.
 
-    Applying it again changes nothing. `signature` fields and base64 data are left as they are.
+    A secret is the value of a secret variable, what has the form of a provider's token, and what an assignment, a header, a
+    cookie or an option says to be one. Applying it again changes nothing. `signature` fields and base64 data are left as they
+    are.
 
     Args:
         environ: variables; those with the name of a secret are taken.
@@ -134,26 +67,33 @@ class Redactor:
     def __init__(self, environ: Mapping[str, str], secrets: Mapping[str, str] | None = None) -> None:
         self.count = 0
         """How many texts and kinds of secret were replaced so far."""
-        names = {
-            value.strip(): name
-            for name, value in sorted(environ.items(), reverse=True)
-            if SECRET_NAMES.search(name) and not PUBLIC_NAMES.search(name) and _is_secret(value.strip())
-        }
-        names |= {value.strip(): name for name, value in (secrets or {}).items() if _is_secret(value.strip())}
-        names = {value: _NOT_IN_MARKS.sub("_", name)[:100] for value, name in names.items()}
-        labels = " ".join(f"[redacted:{name}]" for name in (*names.values(), *(shape[0] for shape in SHAPES)))
+        names: dict[str, str] = {}
+        for name, value in sorted(environ.items(), reverse=True):
+            if SECRET_NAMES.search(name) and not PUBLIC_NAMES.search(name):
+                names[value.strip()] = name
+            elif (password := _URL_PASSWORD.search(value)) is not None:
+                names[password[1]] = name
+        names |= {value.strip(): name for name, value in (secrets or {}).items()}
+        names = {value: _NOT_IN_MARKS.sub("_", name)[:100] for value, name in names.items() if _is_secret(value)}
+        labels = " ".join(f"[redacted:{name}]" for name in (*names.values(), *_LABELS))
         # What occurs in a label itself would be replaced again and again.
         self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}
-        longest_first = sorted(self._values, key=len, reverse=True)
+        encoded = {form: name for value, name in names.items() for form in _encoded(value) if form not in labels}
+        self._wrapped = {form: name for form, name in encoded.items() if len(form) >= LEAST_CHARACTERS}
+        longest_first = sorted({**self._values, **self._wrapped}, key=len, reverse=True)
+        self._values |= self._wrapped
         self._known = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
-        hints = {hint for form in self._values for hint in _tellings(form)}
-        self._hints = [hint.encode("utf-8", "replace") for hint in sorted(hints)]
-        self._shapes = [(name, hint, re.compile(shape, re.DOTALL)) for name, hint, shape in SHAPES]
+        hints = {hint for form in self._values if form not in self._wrapped for hint in _hints_of(form)}
+        hints |= {hint for form in self._wrapped for piece in _pieces(form) for hint in _hints_of(piece)}
+        self._hints = sorted(hint.encode("utf-8", "replace") for hint in hints)
+        self._search: Search | None = None
 
     def text(self, text: str) -> str:
         """The text without secrets; the very same object when it holds none."""
+        if len(text) < LEAST_CHARACTERS or not self._may_hold(text):
+            return text
         # Again after each replacement: what stood right before a secret may have hidden where the next one begins.
-        while len(text) >= LEAST_CHARACTERS and (clean := self._once(text)) != text:
+        while (clean := self._once(text)) != text:
             text = clean
         return text
 
@@ -162,25 +102,46 @@ class Redactor:
         text = self.text(text)
         end = len(text)
         for form in self._values:
-            at = text.find(form[:_TELLING], max(0, len(text) - len(form) + 1))
+            at = text.find(form[:_BEGINNING], max(0, len(text) - len(form) + 1))
             while at != -1 and at < end:
                 if form.startswith(text[at:]):
                     end = at
-                at = text.find(form[:_TELLING], at + 1)
+                at = text.find(form[:_BEGINNING], at + 1)
         word = _LAST_WORD.match(text[:end][::-1][:_LONGEST_WORD])
         end -= len(word[0]) if word is not None else 0
-        open_url = _OPEN_URL.search(text[-_LONGEST_WORD:])
+        last = text[-_LONGEST_WORD:]
+        open_url = _OPEN_URL.search(last)
         if open_url is not None:
             end = min(end, len(text) - len(open_url[0]))
+        value = open_value(last)
+        if value is not None:
+            end = min(end, len(text) - len(last) + value)
         return text if end == len(text) else text[:end] + "…"
 
     def _once(self, text: str) -> str:
         if self._known is not None:
             text, found = self._known.subn(lambda match: f"[redacted:{self._values[match[0]]}]", text)
             self.count += found
-        for name, hint, shape in self._shapes:
-            if hint in text and (replaced := shape.sub(_label(name), text)) != text:
+            text = self._unwrapped(text)
+        for _, hint, expression, replacement in _shapes() if any_of(_shape_groups())(text) else ():
+            if hint in text and (replaced := expression.sub(replacement, text)) != text:
                 text = replaced
+                self.count += 1
+        parts: list[str] = []
+        at = 0
+        for start, end, kind in spans(text):
+            parts += [text[at:start], f"[redacted:{kind}]"]
+            at = end
+            self.count += 1
+        return "".join([*parts, text[at:]]) if parts else text
+
+    def _unwrapped(self, text: str) -> str:
+        """Without known values in base64 that is wrapped at some column."""
+        for form, name in self._wrapped.items():
+            at = 0
+            while (place := _wrapped_at(text, form, at)) is not None:
+                start, at = place[0], place[0] + len(name) + len("[redacted:]")
+                text = f"{text[:start]}[redacted:{name}]{text[place[1] :]}"
                 self.count += 1
         return text
 
@@ -201,16 +162,12 @@ class Redactor:
 
     @property
     def hints(self) -> tuple[bytes, ...]:
-        """Bytes one of which is in whatever holds a value that is known to be secret, if `SUSPICIOUS` is not."""
+        """Bytes one of which is in whatever holds a value that is known to be secret, if no letter of it is written by number."""
         return tuple(self._hints)
 
     def suspects(self, data: bytes) -> bool:
-        """Whether these bytes may hold a secret: quick, and wrong only in saying yes."""
-        return (
-            any(hint in data for hint in self._hints)
-            or any(text in data and shape.search(data) is not None for text, shape in _TELLING_SHAPES)
-            or _SUSPICIOUS.search(data) is not None
-        )
+        """Whether these bytes, a text or lines of JSON, may hold a secret: quick, and wrong only in saying yes."""
+        return self._may_hold(data.decode("utf-8", "replace"))
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
@@ -225,32 +182,92 @@ class Redactor:
             clean = self.text(text)
         return data if clean is text else clean.encode("utf-8", "replace")
 
+    def _may_hold(self, text: str) -> bool:
+        if self._search is None:
+            hints = [literal(hint.decode("utf-8", "replace")) for hint in self._hints]
+            self._search = any_of([*_shape_groups(), *secret_context.SEARCHED_TOGETHER, *grouped(hints)])
+        if self._search(text):
+            return True
+        if text.isascii():
+            return False
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # a lone surrogate: such a text was not searched
+            return self._search(text.encode("utf-8", "replace").decode())
+        return False
+
     def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
         opaque = _LEFT_ALONE | {"data"} if value.get("type") in ("base64", "redacted_thinking") else _LEFT_ALONE
+        is_kubernetes = value.get("kind") == "Secret"
         changed = False
         result: dict[Any, Any] = {}
+        before: Any = None
+        new: Any
         for key, old in value.items():
             new_key = self.text(key) if isinstance(key, str) else key
-            new = old if key in opaque and isinstance(old, str) else self(old)
+            if key in opaque and isinstance(old, str):
+                new = old
+            elif is_kubernetes and key in ("data", "stringData") and isinstance(old, dict):
+                new = {name: "[redacted:secret]" if isinstance(each, str) and each else each for name, each in old.items()}
+            elif isinstance(old, str) and isinstance(key, str) and (kind := _kind_of(key, old, before)) is not None:
+                new = f"[redacted:{kind}]"
+                self.count += 1
+            else:
+                new = self(old)
             changed = changed or new is not old or new_key is not key
             result[new_key] = new
+            before = old
         return result if changed else value
 
 
+def _kind_of(key: str, value: str, before: Any) -> str | None:
+    """What kind of secret a value of an object is by its key, or by the name in the field before it."""
+    name = before if key in ("value", "Value") and isinstance(before, str) else key
+    if not _may_be_named(name):
+        return None
+    lower = name.lower()
+    if lower.endswith(("authorization", "cookie")):
+        found = spans(f"{name}: {value}")
+        return found[0].label if len(found) == 1 and found[0].end == len(name) + 2 + len(value) else None
+    return named_secret(name, value)
+
+
+_SECRET_KEYS = re.compile(r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie", re.IGNORECASE)
+
+
+@lru_cache(maxsize=4_096)
+def _may_be_named(name: str) -> bool:
+    return len(name) <= 200 and _SECRET_KEYS.search(name) is not None
+
+
+@cache
+def _shape_groups() -> list[list[str]]:
+    return grouped([NUMBERED_LETTERS, *(shape.telling for shape in SHAPES)])
+
+
+@cache
+def _shapes() -> list[tuple[str, str, re.Pattern[str], Callable[[re.Match[str]], str]]]:
+    return [(shape.name, shape.hint, re.compile(shape.expression, re.DOTALL), _label(shape.name)) for shape in SHAPES]
+
+
+_LABELS = sorted({shape.name for shape in SHAPES} | secret_context.KINDS)
+
+
 def _label(name: str) -> Callable[[re.Match[str]], str]:
+    mark = f"[redacted:{name}]"
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
-        return lambda match: f"[redacted:{name}]" if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
-    if name in ("aws-secret", "url-password", "azure-key", "bearer-token"):
-        return lambda match: _kept(name, match)
-    return lambda match: f"[redacted:{name}]"
+        return lambda match: mark if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
+    if name == "slack-webhook":
+        return lambda match: mark
 
+    def replaced(match: re.Match[str]) -> str:
+        kept = str(match.groupdict().get("kept") or "")
+        if match[0][len(kept) :].lower() in _COMMON_VALUES or (name == "url-password" and match[0].endswith("%")):
+            return match[0]  # `postgres://user:password@localhost`, as manuals have it
+        return kept + mark
 
-def _kept(name: str, match: re.Match[str]) -> str:
-    kept = match["kept"]
-    if match[0][len(kept) :].lower() in _COMMON_VALUES:
-        return match[0]  # `postgres://user:password@localhost`, as manuals have it
-    return f"{kept}[redacted:{name}]"
+    return replaced
 
 
 def _is_random(part: str) -> bool:
@@ -262,7 +279,7 @@ def _is_secret(value: str) -> bool:
         return False
     if value.isdigit() and len(value) < 12:
         return False
-    return not value.startswith(("[redacted:", "/", "~/"))
+    return not value.startswith("[redacted:") and not is_path(value)
 
 
 def _forms(value: str) -> list[str]:
@@ -271,14 +288,13 @@ def _forms(value: str) -> list[str]:
     forms |= {escape(value, safe="", errors="replace") for escape in (quote, quote_plus)}
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
-    forms |= _encoded(value)
     return [form for form in forms if len(form) >= LEAST_CHARACTERS]
 
 
-def _tellings(form: str) -> set[str]:
-    """Texts one of which is in every line of JSON that holds `form`, however its writer escapes, unless it is `SUSPICIOUS`."""
+def _hints_of(form: str) -> set[str]:
+    """Texts one of which is in every line of JSON that holds `form`, however its writer escapes, unless it has `NUMBERED_LETTERS`."""
     run = max(_ASCII_RUN.findall(form), key=len, default="")
-    if len(run) < _TELLING_RUN:
+    if len(run) < _LEAST_RUN:
         run = max(_RUN.findall(form), key=len, default="")
     numbers = {json.dumps(letter)[1:-1] for letter in run if not letter.isascii()}
     return {run, *numbers, *(number.upper().replace(r"\U", r"\u") for number in numbers)} - {""}
@@ -298,3 +314,53 @@ def _encoded(value: str) -> set[str]:
         whole = text[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
         found |= {whole, whole.replace("+", "-").replace("/", "_")}
     return found
+
+
+def _pieces(form: str) -> tuple[str, str]:
+    """Two neighbouring parts of a base64 text, of which one is whole wherever the text is wrapped."""
+    half = min(len(form), _SHORTEST_LINE) // 2
+    return form[:half], form[half : 2 * half]
+
+
+def _wrapped_at(text: str, form: str, begin: int) -> tuple[int, int] | None:
+    """Where a base64 text that is broken into lines begins and ends, at or behind `begin`."""
+    for offset, piece in zip((0, len(_pieces(form)[0])), _pieces(form), strict=True):
+        at = text.find(piece, begin)
+        while at != -1:
+            start = _backwards(text, form[:offset], at)
+            end = _forwards(text, form[offset:], at)
+            if start is not None and end is not None:
+                return start, end
+            at = text.find(piece, at + 1)
+    return None
+
+
+def _forwards(text: str, form: str, at: int) -> int | None:
+    """Where `form` ends if it begins at this place and goes on behind each break."""
+    return _through(form, at, lambda place: text[place : place + 1], lambda place: _skipped(_BREAK.match(text, place)))
+
+
+def _backwards(text: str, form: str, at: int) -> int | None:
+    """Where `form` begins if it ends at this place, as `_forwards`."""
+    backwards = text[max(0, at - len(form) * 3 - 400) : at][::-1]
+    moved = _through(
+        form[::-1],
+        0,
+        lambda place: backwards[place : place + 1],
+        lambda place: _skipped(_BREAK_BACKWARDS.match(backwards, place)),
+    )
+    return None if moved is None else at - moved
+
+
+def _skipped(match: re.Match[str] | None) -> int:
+    return 0 if match is None else len(match[0])
+
+
+def _through(form: str, at: int, letter: Callable[[int], str], skipped: Callable[[int], int]) -> int | None:
+    for each in form:
+        if letter(at) != each:
+            at += skipped(at)
+            if letter(at) != each:
+                return None
+        at += 1
+    return at

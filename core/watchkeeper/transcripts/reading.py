@@ -15,7 +15,7 @@ from watchkeeper.transcripts.jsontext import parse
 from watchkeeper.transcripts.keptraw import KeptRaw
 from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Source
 from watchkeeper.transcripts.registry import program_of, programs
-from watchkeeper.transcripts.suspicion import suspicion
+from watchkeeper.transcripts.suspicion import suspicion, with_suspicion
 
 NOTHING_GIVEN = Raw("?", "the reader gave nothing for it")
 TOO_LONG = Raw("?", "longer than 64 MiB: its beginning is kept")
@@ -99,8 +99,8 @@ class OpenLog:
         chunk = self._first(again, bool(reread))
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
-        suspects, number, taken, add = self._suspects, chunk.line, 0, chunk.groups.append
-        for data, line_end, line_size, ended in lines.read_lines(file, start):
+        number, taken, add = chunk.line, 0, chunk.groups.append
+        for suspect, (data, line_end, line_size, ended) in with_suspicion(lines.read_lines(file, start), self._suspects):
             if open_end or not ended:
                 if open_end and not data and ended:
                     # The newline of a last line that was whole without it.
@@ -111,7 +111,7 @@ class OpenLog:
                     break
                 open_end = not ended
             place = line_end
-            if suspects(data):
+            if suspect:
                 data = self._redactor.line(data)
             number += 1
             add((number, data, _feed(reader, number, data, line_size)))

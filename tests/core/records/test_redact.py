@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.benchmarks.redaction import Recall, by_run, corpus, forms, log_lines
 
 from watchkeeper.records.known_secrets import known_secrets
 from watchkeeper.records.redact import Redactor
@@ -255,3 +257,172 @@ def test_a_value_is_found_as_other_writers_of_json_escape_it(line: str) -> None:
 def test_a_line_that_is_nested_too_deeply_loses_its_secrets_all_the_same() -> None:
     line = "[" * 700 + '"sk-' + "Ab1c" * 12 + '"' + "]" * 700
     assert b"[redacted:api-key]" in Redactor({}).line(line.encode())
+
+
+def test_of_the_planted_secrets_95_percent_are_taken_out_by_occurrence_and_by_kind() -> None:
+    """The whole corpus and an import are `python tests/benchmarks/redaction.py`."""
+    planted, environ = corpus(seed=5, each=6)
+    redactor = Redactor(environ)
+    lines = zip(*[iter(log_lines(planted))] * 2, strict=True)
+    clean = ("".join(redactor.line(line.encode()).decode() for line in pair) for pair in lines)
+    of_logs = Recall.of(
+        (one, not any(form in text for form in forms(one.secret))) for one, text in zip(planted, clean, strict=True)
+    )
+    for recall in (of_logs, Recall.of(by_run(planted, redactor))):
+        assert recall.by_occurrence >= 0.95, recall.missed
+        assert recall.by_kind >= 0.95, recall.missed
+
+
+NO_SECRETS = r"""
+password: str
+password: string;
+token: str | None = None
+api_key: Optional[str] = None
+password = get_password()
+self.password = password
+password=password, token=token
+token = response.json()["token"]
+secret = hashlib.sha256(data).hexdigest()
+api_key = os.environ["API_KEY"]
+const token = process.env.GITHUB_TOKEN;
+API_KEY=${API_KEY}
+API_KEY=$API_KEY
+PASSWORD=$(cat /run/secrets/password)
+DB_PASSWORD=***
+DB_PASSWORD=<password>
+DB_PASSWORD=your-password-here
+DATABASE_PASSWORD=changeme
+OPENAI_API_KEY=sk-xxxxxxxxxxxxxxxxxxxxxxxx
+GH_TOKEN="github_pat_xxxx"
+STRIPE_API_KEY=phc_your_production_key
+password: "{{ vault_password }}"
+token: ${{ secrets.GITHUB_TOKEN }}
+"password": "Please enter your password"
+"token": "access_token"
+PASSWORD_FILE=/run/secrets/db_password
+SSH_KEY=~/.ssh/id_ed25519
+PWD=/home/me/project2
+sort_key = row2.key
+cache_key = "user:profile:12345"
+next_token: "abc123def456"
+input_tokens: 150000, "output_tokens":123456,
+max_tokens = 100000
+commit 3f786850e387550fdab836ed7e6dc881de23001b
+"sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+"id": "123e4567-e89b-12d3-a456-426614174000", "sessionId": "123e4567-e89b-12d3-a456-426614174000"
+--- PASS: TestToken2 (0.00s)
+Authorization: Bearer $TOKEN
+Authorization: Bearer <token>
+curl -u "$USER:$PASSWORD" https://x
+docker run -u 1000:1000 image
+Cookie: theme=dark; lang=en
+def test_password_reset_2(token: str, secret: bytes) -> None:
+the password must have at least 8 characters
+[redacted:token] and password=[redacted:password]
+"""
+
+
+@pytest.mark.parametrize("text", [line for line in NO_SECRETS.splitlines() if line])
+def test_code_placeholders_hashes_and_ids_are_left_alone(text: str) -> None:
+    redactor = Redactor({})
+    for form in (text, f"first\n{text}\nlast", json.dumps({"a": text})):
+        assert redactor.text(form) is form
+    assert redactor.line(json.dumps({"a": text}).encode()) == json.dumps({"a": text}).encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "is_secret"),
+    [
+        ("/Xk3a9Qz+Lm/7dWpR2sT1vYb", True),
+        ("/x9Kd82mZq4Tn5Lw=", True),
+        ("~/x9Kd82mZq4Tn5L", True),
+        ("/pa$$w0rd!x", True),
+        ("/home/me/.config/gcloud/key.json", False),
+        ("/run/secrets/db_password", False),
+        ("~/.ssh/id_ed25519", False),
+        ("/nix/store/8x1gkz7aq3vj2c9d0w5y4s6r-openssl/key.pem", False),
+    ],
+)
+def test_a_value_that_begins_like_a_path_is_a_secret_unless_it_is_one(value: str, is_secret: bool) -> None:
+    assert (Redactor({"MY_SECRET": value}).text(f"it is {value}, is it?") != f"it is {value}, is it?") is is_secret
+
+
+@pytest.mark.parametrize("name", ["MYSQL_PWD", "REDIS_PASS", "GITHUB_PAT", "DB_PW", "SSHPASS"])
+def test_variables_with_short_names_of_secrets_are_taken(name: str) -> None:
+    assert Redactor({name: "correct horse", "OLDPWD": "/home/me/x", "COMPASS": "north-east"}).text(
+        "correct horse /home/me/x north-east"
+    ) == (f"[redacted:{name}] /home/me/x north-east")
+
+
+def test_the_password_of_a_variable_that_holds_a_url_is_known_elsewhere_too() -> None:
+    assert Redactor({"BROKER": "amqp://app:n1ghtf4ll@q/"}).text("it is n1ghtf4ll") == "it is [redacted:BROKER]"
+
+
+@given(
+    st.binary(max_size=90),
+    st.binary(max_size=90),
+    st.sampled_from([60, 64, 76]),
+    st.sampled_from(["\n", "\r\n", "\n    ", "\\n"]),
+)
+def test_a_known_value_is_found_in_wrapped_base64(before: bytes, after: bytes, width: int, between: str) -> None:
+    value = "correct horse ~battery?? staple, and some more of it so that it goes over a line"
+    redactor = Redactor({"MY_PASSWORD": value})
+    text = base64.b64encode(before + value.encode() + after).decode()
+    wrapped = between.join(text[at : at + width] for at in range(0, len(text), width))
+    clean = redactor.text(f"$ base64 file\n{wrapped}\n$")
+    assert "[redacted:MY_PASSWORD]" in clean
+    middle = base64.b64encode(b"\0" * (len(before) % 3) + value.encode()).decode()[8:40]
+    assert middle not in re.sub(r"\s|\\n", "", clean)
+    assert redactor.text(clean) == clean
+
+
+NAMED = [
+    "DATABASE_PASSWORD=hunter2xyz",
+    'password: "hunter2xyz"',
+    "curl -u me:hunter2xyz x",
+    "Cookie: session=hunter2xyz",
+    "--token=hunter2xyz9",
+]
+
+
+@given(st.sampled_from(NAMED), st.lists(st.sampled_from(WAYS), min_size=1, max_size=5))
+def test_a_named_secret_is_found_in_a_line_of_json_however_its_letters_are_written(text: str, ways: list[str]) -> None:
+    def written(place: int, letter: str) -> str:
+        plain = json.dumps(letter, ensure_ascii=False)[1:-1]
+        number = f"{ord(letter):04x}"
+        return dict(zip(WAYS, [plain, rf"\u{number}", rf"\u{number.upper()}", plain], strict=True))[ways[place % len(ways)]]
+
+    line = f'{{"said": "{"".join(written(place, letter) for place, letter in enumerate(text))}"}}'
+    assert json.loads(line)["said"] == text
+    assert "hunter2xyz" not in json.loads(Redactor({}).line(line.encode()))["said"]
+
+
+@pytest.mark.parametrize("text", [*NAMED, "Authorization: Basic dXNlcjpodW50ZXIyeHl6Nzc="])
+def test_a_named_secret_that_is_being_written_is_not_shown_in_part(text: str) -> None:
+    redactor = Redactor({})
+    for end in range(len(text) + 1):
+        shown = redactor.streamed(f"Then it says {text[:end]}")
+        assert "hunter" not in shown
+        assert "dXNlcj" not in shown
+
+
+ADVERSARIAL = [
+    "password=", "password=\"", "password: '", "password=a1", "PASSWORD=a1b2c3 ", '\\"password\\": \\"', "token ", "--token ", "-u a:b1cd ",
+    "curl -u ", "Authorization: ", "Authorization: Basic ", "Cookie: a=b;", "Basic QWxh", "machine a login b password ", "kind: Secret\n",
+    "kind: Secret\ndata:\n  a: b\n", "mysql -u a ", "sshpass -p ", "eyJabc.", "MTk4", "://a:", "\\", '"', "=", "a" * 99 + "=", "key=key",
+    "name: A_TOKEN\n  value: ", "<password>", "identified by '", "AWS4-HMAC-SHA256 ", "\tTRUE\t/\tTRUE\t1\ta\t", "x:5432:a:b:",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", ADVERSARIAL)
+def test_a_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
+    redactor = Redactor({"MY_TOKEN": "value-one"})
+
+    def seconds(size: int) -> float:
+        text = (piece * (size // len(piece) + 1))[:size] + " AKIAIOSFODNN7EXAMPLE"
+        began = time.process_time()
+        redactor.text(text)
+        return time.process_time() - began
+
+    seconds(1_000)
+    assert seconds(400_000) < max(2.0, 16 * seconds(50_000))

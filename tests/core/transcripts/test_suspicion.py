@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.benchmarks.redaction import Planted, corpus
 
 from watchkeeper.records.redact import Redactor
-from watchkeeper.transcripts.suspicion import suspicion
+from watchkeeper.transcripts.lines import Line
+from watchkeeper.transcripts.suspicion import suspicion, with_suspicion
 
 REDACTOR = Redactor(
     {
@@ -30,3 +32,24 @@ def test_whatever_holds_a_hint_is_suspected(before: bytes, hint: bytes, after: b
 def test_the_quick_look_agrees_with_the_thorough_one(data: bytes) -> None:
     plain = Redactor({"MY_TOKEN": "p.+w(o)rd[x]-#&~ |123"})
     assert suspicion(plain)(data) == plain.suspects(data)
+
+
+PLANTED = corpus(seed=11, each=2)[0]
+
+
+@given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(PLANTED)), max_size=40), st.integers(0, 20_000))
+def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(lines: list[bytes | Planted], length: int) -> None:
+    data = [line if isinstance(line, bytes) else line.text.replace("\n", "\\n").encode() for line in lines]
+    data.append(b"x" * length)
+    given_lines = [Line(line.replace(b"\n", b" "), number, len(line)) for number, line in enumerate(data)]
+    judged = list(with_suspicion(given_lines, SUSPECTS))
+    assert [line for _, line in judged] == given_lines
+    for suspect, line in judged:
+        assert suspect == SUSPECTS(line.data)
+
+
+def test_whatever_is_taken_out_of_a_line_is_suspected_in_it() -> None:
+    plain = Redactor({})
+    for one in PLANTED:
+        if plain.text(one.text) != one.text:
+            assert plain.suspects(one.text.encode()), one

@@ -1,0 +1,223 @@
+"""Secrets that are known by their own form: the tokens that providers document, URLs with a password, private keys.
+
+The forms are facts from the providers' documentation; which providers have one was looked up in the rule sets of gitleaks
+(MIT) and detect-secrets (Apache-2.0). `docs/redaction.md` names both.
+
+Each form is written once. From it come the expression that replaces a secret in a text, and a wider one for the search
+through whole logs, where JSON may have written a slash as `\\/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_PEM = "-----{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
+_PART = r"""[^\s/?#:@\"'<>\\`]"""
+"""A character of a URL's user or password."""
+
+WORD, LETTERS, HEX = "[A-Za-z0-9_-]", "[A-Za-z0-9]", "[a-f0-9]"
+BASE64 = "[A-Za-z0-9+/]"
+_UUID = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}"
+_UUID_START = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}"
+_GITLAB_KINDS = ("pat", "ptt", "dt", "rt", "rtr", "cbt", "soat", "ft", "imt", "ffct", "agent", "oas", "wt")
+_LOGGED_PART = rf"(?:{_PART}|\\u00[0-9a-fA-F]{{2}})"
+_SLASH = r"\\?/"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One form of secret.
+
+    `expression` finds it in a text; what its group `kept` holds is not replaced. `telling` is found in every text and in every
+    line of JSON that holds one.
+    """
+
+    name: str
+    hint: str
+    """A part of every match, looked for before the expression."""
+    expression: str
+    telling: str
+
+
+def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
+    """A token that begins with `prefix` and goes on with `characters`, the last of them at least so many times."""
+    before = rf"(?<!{LETTERS})" if prefix[0].isalnum() else ""
+    escaped = prefix.replace(".", r"\.")
+    # JSON may write a slash as `\/`: a telling text only counts what comes before the first one.
+    shown = characters.replace("/", r"/\\")
+    rest = "=*" if "/" in characters else ""
+    telling = _SHARED.get(prefix, f"{escaped}{shown}{{{least}}}")
+    return Shape(name, prefix, f"{before}{escaped}{characters}{{{least},}}{rest}", telling)
+
+
+_SK = rf"sk-(?:ant-|proj-|svcacct-|admin-|{WORD}*{LETTERS}{{16}})"
+_SHARED = {
+    **dict.fromkeys(("sk-ant-", "sk-proj-", "sk-svcacct-", "sk-admin-"), _SK),
+    **dict.fromkeys(("dop_v1_", "doo_v1_", "dor_v1_"), f"_v1_{HEX}{{64}}"),
+    **{f"{kind}_{mode}_": f"k_{mode}_{LETTERS}{{10}}" for kind in ("sk", "rk") for mode in ("live", "test", "prod")},
+    **dict.fromkeys(("shpat_", "shpca_", "shppa_", "shpss_", "shptka_"), "shp[a-z]{2,3}_[a-fA-F0-9]{32}"),
+    **dict.fromkeys(("sntrys_", "sntryu_", "sntrya_", "sntryi_"), r"sntry[suai]_[A-Za-z0-9+/\\=_-]{40}"),
+    **dict.fromkeys(("dp.pt.", "dp.st.", "dp.ct.", "dp.sa."), r"dp\.[a-z]{2}\.[A-Za-z0-9_.-]{40}"),
+    **dict.fromkeys(("dckr_pat_", "dckr_oat_"), f"dckr_[po]at_{WORD}{{20}}"),
+    **dict.fromkeys(("lin_api_", "lin_oauth_"), f"lin_[a-z]{{3,5}}_{LETTERS}{{30}}"),
+    **dict.fromkeys(("xkeysib-", "xsmtpsib-"), "sib-[a-zA-Z0-9-]{70}"),
+    **dict.fromkeys(("shippo_live_", "shippo_test_"), f"shippo_[a-z]{{4}}_{HEX}{{40}}"),
+}
+"""Prefixes that are looked for together: the fewer beginnings there are, the faster the search is."""
+
+
+_TOKENS: tuple[tuple[str, str, str, int], ...] = (
+    ("anthropic-key", "sk-ant-", WORD, 16),
+    ("openai-key", "sk-proj-", WORD, 40),
+    ("openai-key", "sk-svcacct-", WORD, 40),
+    ("openai-key", "sk-admin-", WORD, 40),
+    *(("github-token", f"gh{kind}_", LETTERS, 30) for kind in "pousr"),
+    ("github-token", "github_pat_", "[A-Za-z0-9_]", 30),
+    *(("gitlab-token", f"gl{kind}-", "[A-Za-z0-9_.-]", 20) for kind in _GITLAB_KINDS),
+    ("gitlab-token", "GR1348941", WORD, 20),
+    ("gitlab-session", "_gitlab_session=", HEX, 32),
+    ("slack-token", "xapp-", "[A-Za-z0-9-]", 20),
+    ("google-key", "AIza", WORD, 35),
+    ("google-token", "ya29.", WORD, 20),
+    ("google-secret", "GOCSPX-", WORD, 20),
+    ("stripe-secret", "whsec_", BASE64, 24),
+    *(("stripe-key", f"{kind}_{mode}_", LETTERS, 10) for kind in ("sk", "rk") for mode in ("live", "test", "prod")),
+    ("npm-token", "npm_", LETTERS, 36),
+    ("pypi-token", "pypi-", WORD, 50),
+    ("rubygems-token", "rubygems_", HEX, 48),
+    ("huggingface-token", "hf_", LETTERS, 30),
+    ("huggingface-token", "api_org_", LETTERS, 30),
+    ("groq-key", "gsk_", LETTERS, 40),
+    ("xai-key", "xai-", LETTERS, 60),
+    ("perplexity-key", "pplx-", LETTERS, 40),
+    ("replicate-token", "r8_", LETTERS, 30),
+    ("tavily-key", "tvly-", WORD, 20),
+    ("nvidia-key", "nvapi-", WORD, 40),
+    ("pinecone-key", "pcsk_", "[A-Za-z0-9_]", 40),
+    ("langsmith-key", "lsv2_", "[A-Za-z0-9_]", 36),
+    ("sendgrid-key", "SG.", "[A-Za-z0-9_.-]", 60),
+    ("brevo-key", "xkeysib-", "[a-zA-Z0-9-]", 70),
+    ("brevo-key", "xsmtpsib-", "[a-zA-Z0-9-]", 70),
+    ("mailgun-key", "key-", HEX, 32),
+    *(("digitalocean-token", f"do{kind}_v1_", HEX, 64) for kind in "por"),
+    *(("shopify-token", f"shp{kind}_", "[a-fA-F0-9]", 32) for kind in ("at", "ca", "pa", "ss", "tka")),
+    ("vault-token", "hvs.", WORD, 24),
+    ("vault-token", "hvb.", WORD, 60),
+    ("age-key", "AGE-SECRET-KEY-1", "[A-Z0-9]", 50),
+    ("docker-token", "dckr_pat_", WORD, 20),
+    ("docker-token", "dckr_oat_", WORD, 20),
+    ("atlassian-token", "ATATT3", "[A-Za-z0-9_=-]", 40),
+    ("atlassian-token", "ATCTT3", "[A-Za-z0-9_=-]", 40),
+    ("bitbucket-token", "ATBB", LETTERS, 28),
+    ("trello-token", "ATTA", HEX, 64),
+    ("grafana-token", "glsa_", "[A-Za-z0-9_]", 30),
+    ("grafana-token", "glc_", BASE64, 32),
+    ("grafana-token", "eyJrIjoi", LETTERS, 60),
+    ("linear-key", "lin_api_", LETTERS, 30),
+    ("linear-key", "lin_oauth_", HEX, 40),
+    ("notion-token", "ntn_", LETTERS, 40),
+    ("notion-token", "secret_", LETTERS, 43),
+    ("figma-token", "figd_", WORD, 36),
+    ("databricks-token", "dapi", f"{HEX}{{31}}[a-f0-9-]", 1),
+    ("databricks-token", "dose", f"{HEX}{{31}}[a-f0-9-]", 1),
+    *(("sentry-token", f"sntry{kind}_", "[A-Za-z0-9+/=_-]", 40) for kind in "suai"),
+    ("supabase-token", "sbp_", "[A-Za-z0-9_]", 36),
+    ("supabase-key", "sb_secret_", WORD, 20),
+    ("newrelic-key", "NRAK-", "[A-Z0-9]", 27),
+    ("newrelic-key", "NRII-", WORD, 32),
+    ("newrelic-key", "NRJS-", HEX, 19),
+    ("newrelic-key", "NRBR-", HEX, 19),
+    ("twilio-key", "SK", HEX, 32),
+    ("twilio-id", "AC", HEX, 32),
+    ("1password-token", "ops_eyJ", BASE64, 200),
+    ("1password-key", "A3-", "[A-Z0-9]{6}-[A-Z0-9-]", 28),
+    *(("doppler-token", f"dp.{kind}.", "[A-Za-z0-9_.-]", 40) for kind in ("pt", "st", "ct", "sa")),
+    ("dynatrace-token", "dt0c01.", "[A-Z0-9.]", 60),
+    ("fly-token", "fo1_", WORD, 43),
+    ("fly-token", "fm1r_", BASE64, 100),
+    ("fly-token", "fm2_", BASE64, 100),
+    ("postman-key", "PMAK-", "[a-f0-9-]", 50),
+    ("pulumi-token", "pul-", HEX, 40),
+    ("prefect-key", "pnu_", LETTERS, 36),
+    ("readme-key", "rdme_", "[a-z0-9]", 70),
+    ("shippo-token", "shippo_live_", HEX, 40),
+    ("shippo-token", "shippo_test_", HEX, 40),
+    ("square-token", "sq0atp-", WORD, 22),
+    ("square-secret", "sq0csp-", WORD, 43),
+    ("square-token", "EAAA", WORD, 56),
+    ("facebook-token", "EAAC", LETTERS, 100),
+    ("facebook-token", "EAAM", LETTERS, 100),
+    ("easypost-key", "EZAK", LETTERS, 54),
+    ("duffel-token", "duffel_", "(?:live|test)_[A-Za-z0-9_=-]", 43),
+    ("flutterwave-key", "FLWSECK", "(?:_TEST)?-[A-Za-z0-9-]", 12),
+    ("frameio-token", "fio-u-", "[A-Za-z0-9_=-]", 64),
+    ("infracost-key", "ico-", LETTERS, 32),
+    ("openshift-token", "sha256~", WORD, 43),
+    ("planetscale-token", "pscale_", "(?:tkn|oauth|pw)_[A-Za-z0-9_=.-]", 32),
+    ("plaid-token", "access-", f"(?:sandbox|development|production)-{_UUID_START}", 12),
+    ("sonar-token", "squ_", HEX, 40),
+    ("sonar-token", "sqp_", HEX, 40),
+    ("sourcegraph-token", "sgp_", "(?:[a-f0-9]{16}_|local_)?[a-f0-9]", 40),
+    ("typeform-token", "tfp_", "[A-Za-z0-9_.=-]", 40),
+    ("alibaba-key", "LTAI", LETTERS, 16),
+    ("tencent-key", "AKID", LETTERS, 32),
+    ("adobe-secret", "p8e-", LETTERS, 32),
+    ("artifactory-key", "AKCp", LETTERS, 60),
+    ("hubspot-token", "pat-", f"(?:na|eu|ap)[0-9]-{_UUID_START}", 12),
+    ("contentful-token", "CFPAT-", WORD, 43),
+    ("circleci-token", "CCIPAT_", "[A-Za-z0-9_]", 40),
+    ("buildkite-token", "bkua_", HEX, 40),
+    ("heroku-key", "HRKU-", WORD, 36),
+    ("netlify-token", "nfp_", LETTERS, 36),
+    ("vercel-token", "vcp_", LETTERS, 24),
+    ("tailscale-key", "tskey-", "[A-Za-z0-9-]", 20),
+    ("posthog-key", "phx_", LETTERS, 40),
+    ("render-key", "rnd_", LETTERS, 28),
+    ("aws-bedrock-key", "ABSK", BASE64, 100),
+)
+"""Name, prefix, the characters behind it, and how often the last of them comes at least."""
+
+_DISCORD_ID = "(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5])"
+"""Four letters of base64 that stand for three digits: a Discord token begins with the account's number."""
+_URL = rf":{_SLASH}{_SLASH}(?:{HEX}{{32}}|{_LOGGED_PART}*:{_LOGGED_PART}{{6,}})@"
+_AZURE = "[A-Za-z0-9_~.-]"
+_TEAMS = f"{_UUID}@{_UUID}/IncomingWebhook/[a-z0-9]{{32}}/{_UUID}"
+
+SHAPES: tuple[Shape, ...] = (
+    Shape("private-key", "PRIVATE KEY", rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)", "PRIVATE KEY"),
+    Shape("private-key", "Private-Lines:", r"(?P<kept>Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,80}\r?\n?)+", "Private-Lines:"),
+    *(_token(*token) for token in _TOKENS),
+    Shape("api-key", "sk-", rf"(?<!{LETTERS})sk-{WORD}{{20,}}", _SK),
+    *(Shape("aws-key", name, rf"(?<!{LETTERS}){name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
+      for name in ("AKIA", "ASIA")),
+    Shape("slack-token", "xox", r"\bxox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9-]{10,}", r"xox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9-]{10}"),
+    Shape("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,}",
+          "hooks\\.slack\\.com"),
+    Shape("discord-webhook", "/webhooks/", rf"(?P<kept>\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{{15,22}}/){WORD}{{50,}}",
+          rf"webhooks{_SLASH}[0-9]{{15}}"),
+    Shape("teams-webhook", "webhook.office.com/", rf"(?P<kept>webhook\.office\.com/webhookb?2?/){_TEAMS}", r"webhook\.office\.com"),
+    Shape("discord-token", ".", rf"(?<!{WORD}){_DISCORD_ID}{{5,7}}{WORD}{{0,4}}\.{WORD}{{6}}\.{WORD}{{25,110}}", f"{_DISCORD_ID}{{5}}"),
+    Shape("telegram-token", ":", rf"(?<![0-9A-Fa-f-])(?<![0-9]:)(?P<kept>(?:bot)?)[0-9]{{6,16}}:A{WORD}{{34}}(?!{WORD})", f":A{WORD}{{34}}"),
+    Shape("mailchimp-key", "-us", rf"(?<!{LETTERS}){HEX}{{32}}-us[0-9]{{1,2}}(?!{WORD})", "-us[0-9]"),
+    Shape("terraform-token", ".atlasv1.", rf"(?<!{LETTERS}){LETTERS}{{14}}\.atlasv1\.[A-Za-z0-9_=-]{{60,}}", r"\.atlasv1\."),
+    Shape("azure-secret", "Q~", rf"(?<!{_AZURE}){_AZURE}{{3}}[0-9]Q~{_AZURE}{{31,34}}(?!{_AZURE})", f"Q~{_AZURE}{{31}}"),
+    Shape("azure-token", "AZDO", rf"(?<!{LETTERS}){LETTERS}{{76}}AZDO{LETTERS}{{4}}(?!{LETTERS})", f"AZDO{LETTERS}{{4}}"),
+    Shape("azure-key", "AccountKey=", r"(?P<kept>AccountKey=)[A-Za-z0-9+/]{40,}=*", "AccountKey"),
+    Shape("azure-key", "SharedAccessKey=", r"(?P<kept>SharedAccessKey=)[A-Za-z0-9+/]{40,}=*", "SharedAccessKey"),
+    Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/]{40,}=*", r"sig=[A-Za-z0-9%+/\\]{40}|sig\\u003[dD]"),
+    Shape("aws-signature", "X-Amz-S", r"(?P<kept>X-Amz-(?:Signature|Security-Token)=)[A-Za-z0-9%+/_-]{40,}=*", "X-Amz-S"),
+    Shape("google-signature", "X-Goog-Signature=", r"(?P<kept>X-Goog-Signature=)[A-Fa-f0-9]{40,}", "X-Goog-Signature"),
+    Shape("google-refresh-token", "1//0", rf"(?<!{WORD})1//0{WORD}{{40,}}", rf"1{_SLASH}{_SLASH}0{WORD}{{40}}"),
+    Shape("newrelic-key", "NRAL", rf"(?<!{LETTERS})[a-f0-9]{{36}}(?:NRAL|FFFFNRAL)(?!{WORD})", "NRAL"),
+    Shape("sentry-dsn", "://", r"(?P<kept>://)[a-f0-9]{32}(?::[a-f0-9]{32})?(?=@[A-Za-z0-9.-]+(?::\d+)?/\d)", _URL),
+    Shape("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*", r"earer [A-Za-z0-9_.~+/\\-]{20}"),
+    Shape("jwt", "eyJ", rf"(?<!{WORD})eyJ{WORD}{{10,}}\.(?:eyJ{WORD}{{10,}}|{WORD}*\.{WORD}{{10,}}\.{WORD}{{10,}})\.{WORD}{{10,}}",
+          rf"eyJ{WORD}{{10,}}\.{WORD}*\."),
+    Shape("url-password", "://", rf"(?P<kept>://{_PART}{{0,200}}:)(?![$<{{*\[]|%[^0-9A-Fa-f]){_PART}{{6,200}}(?=@[A-Za-z0-9\[])",
+          _URL),
+)  # fmt: skip
+"""In this order: what comes first names what two would find."""
+
+NUMBERED_LETTERS = r"\\u00(?:2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
+"""A letter that a line of JSON writes as its number, so that nothing can be known by looking. Many writers do so with
+``"&'+<=>` ``, which a telling expression allows for wherever it looks for one."""
