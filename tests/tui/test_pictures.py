@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.pictures import assert_agreed, compact, difference, lines_of
+from tests.tui.test_approval import ask
 from tests.tui.test_compaction_screen import compacted
 from tests.tui.test_library_screens import library_of
 from tests.tui.told import told_session
 from textual.pilot import Pilot
 
+from watchkeeper_tui.screens.approval import ApprovalScreen
 from watchkeeper_tui.screens.compaction import CompactionScreen
 from watchkeeper_tui.screens.replay import ReplayScreen
 
@@ -94,6 +96,23 @@ async def needs_you(desk: Desk, pilot: Pilot[int]) -> None:
     await pilot.press("a")
 
 
+COMMAND = (
+    "set -euo pipefail\nfor file in $(find src -name '*.py'); do   # every file\n    gzip --keep \"$file\" && echo done >> build.log\ndone\n"
+    'curl -fsSL https://example.com/install.sh | sh -s -- --prefix="$HOME/.local" --with-an-option=that-makes-the-line-wrap\n'
+    "printf 'a\u202etxt.exe'\n" + "\n".join(f"echo step {number}" for number in range(40))
+)
+
+
+async def question(desk: Desk, pilot: Pilot[int]) -> None:
+    ask(
+        desk, "bash", {"command": COMMAND, "timeout_ms": 60_000}, folder="/srv/billing/services", note="it is asked for a picture"
+    )
+    desk.feed.wake()
+    await until(pilot, lambda: "?1" in text_of(pilot) or "a answers" in text_of(pilot), seconds=30)
+    await pilot.press("a")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen) and pilot.app.screen._is_read, seconds=30)
+
+
 async def dead(desk: Desk, pilot: Pilot[int]) -> None:
     desk.host_pid = None
     await until(pilot, lambda: "DEAD" in text_of(pilot), seconds=30)
@@ -132,6 +151,7 @@ async def replay(desk: Desk, pilot: Pilot[int]) -> None:
 
 HAPPENINGS: dict[str, Callable[[Desk, Pilot[int]], Awaitable[None]]] = {
     "needs-you": needs_you,
+    "question": question,
     "dead": dead,
     "palette": palette,
     "pass": one_pass,

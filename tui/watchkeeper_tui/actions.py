@@ -197,6 +197,11 @@ def _decide(kind: str) -> Callable[[Target, str], list[Request]]:
     return requests
 
 
+def _revoke(target: Target, text: str) -> list[Request]:
+    number = text.strip().removeprefix("#")
+    return [Request("revoke", None, None, {"grant": int(number)}, f"revoke grant {number}")] if number.isdecimal() else []
+
+
 def _set_budget(target: Target, text: str) -> list[Request]:
     kind, amount = budget_of(text)
     about = f"budget {kind} {'none' if amount is None else f'{amount:g}'}"
@@ -345,6 +350,15 @@ _ACTIONS: tuple[Action, ...] = (
     Action("unpin", "", "Unpin", "take a fact out of the prompts again", _unpin, asks="The fact's number", once=True),
     Action(
         "memory_sync", "", "Sync memory", "persist the memory of every active agent now", _whole_run("memory_sync"), once=True
+    ),
+    Action(
+        "revoke",
+        "",
+        "Revoke a grant",
+        "ask again about a tool or a pattern that was allowed",
+        _revoke,
+        asks="The grant's number (/grants lists them)",
+        once=True,
     ),
     Action("approve", "", "Approve", "approve the question that waits", _decide("approve"), _why_not_answer),
     Action(

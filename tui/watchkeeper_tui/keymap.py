@@ -36,6 +36,7 @@ def is_key(name: str) -> bool:
 
 def active_together() -> list[list[BindingType]]:
     """The bindings of each screen, and of the panes in it that have keys of their own, with those that every screen has."""
+    from watchkeeper_tui.screens.approval import ApprovalScreen
     from watchkeeper_tui.screens.base import WatchScreen
     from watchkeeper_tui.screens.compaction import CompactionScreen
     from watchkeeper_tui.screens.compare import CompareScreen
@@ -49,7 +50,9 @@ def active_together() -> list[list[BindingType]]:
     from watchkeeper_tui.widgets.rows import RowView
 
     common = [*WatchScreen.BINDINGS, *RowView.BINDINGS]
-    screens = (LiveScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen)
+    screens = (
+        LiveScreen, ApprovalScreen, SessionsScreen, MessageScreen, CompareScreen, ForkScreen, CompactionScreen, ReplayScreen,
+    )  # fmt: skip
     groups = [[*screen.BINDINGS, *common] for screen in screens]
     for screen, pane in ((LiveScreen, AgentPane), (ReplayScreen, ReplayAgentPane)):
         own = {key for each in pane.BINDINGS if isinstance(each, Binding) for key in normal(each.key)}

@@ -9,7 +9,6 @@ from watchkeeper_tui import figures
 from watchkeeper_tui.estimates import estimate_compaction
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.targets import Target, budget_of, cancellable
-from watchkeeper_tui.wording import question_words
 
 
 def cancel_lines(target: Target, text: str) -> list[str]:
@@ -81,20 +80,6 @@ def _meanwhile(target: Target, agent: AgentFacts) -> str:
     if not target.hosted:
         return "a host is started for it alone"
     return "it has ended, and keeps its result" if agent.ended_at is not None else "the agent goes on working meanwhile"
-
-
-def question_lines(target: Target) -> list[str]:
-    """The question that waits, as lines."""
-    if not target.approvals:
-        return []
-    each = target.approvals[0]
-    agent = target.snapshot.agent(each.agent_id)
-    lines = [f"{sanitize(agent.name) if agent else 'An agent'} asks: may it run {sanitize(each.tool)}?"]
-    for line in question_words(each.tool, each.question).splitlines()[:8]:
-        lines.append("  " + clip(sanitize(line), 300))
-    if len(target.approvals) > 1:
-        lines.append(f"  ({len(target.approvals) - 1} more after this one)")
-    return lines
 
 
 def budget_lines(target: Target, text: str) -> list[str]:

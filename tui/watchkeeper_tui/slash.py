@@ -26,6 +26,7 @@ SLASHES: tuple[Slash, ...] = (
     Slash("redo", "", "redo it", "redo"),
     Slash("steer", "TEXT", "send the selected agent a message", "steer"),
     Slash("approve", "", "approve the question that waits", "approve"),
+    Slash("grants", "", "what runs without a question in this run; revoke one"),
     Slash("deny", "[reason]", "deny the question that waits", "deny"),
     Slash("budget", "KIND AMOUNT", "usd, tokens, turns or seconds; `none` lifts it", "budget"),
     Slash("memory", "status, sync, search WORDS", "the agent's memory; persist every agent's; find in it"),

@@ -215,6 +215,11 @@ class ApprovalFacts:
     tool: str
     question: str
     created_at: float
+    folder: str | None = None
+    """Of the agent's shell, where that is known."""
+    cause: str | None = None
+    note: str | None = None
+    """Why it is asked, beyond the permission."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ _COMPACTIONS = lines(
 )
 
 _APPROVALS = lines(
-    "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at",
+    "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note",
     "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, rowid",
 )
 

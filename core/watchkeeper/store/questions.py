@@ -155,6 +155,21 @@ def load_question(reads: Any, database_path: Path, approval_id: str) -> Question
     )  # fmt: skip
 
 
+def question_from_text(
+    approval_id: str, tool: str, question: str, *, agent: str, task: str, workspace: str, folder: str | None, cause: str | None,
+    note: str | None,
+) -> Question | None:  # fmt: skip
+    """The question as its stored text alone tells it, without a look at any file; None where that is not all of it."""
+    if tool in FILE_CHANGES or len(question) >= 20_000:  # readers take no more of the text
+        return None
+    arguments = _input_of(None, None, tool, question)
+    sections, _ = sections_of(tool, arguments, Path(workspace))
+    return Question(
+        approval_id, "", ApprovalStatus.WAITING, None, None, tool, agent, task, workspace, folder or workspace,
+        cause or "permission", note or "", arguments, arguments, sections, "",
+    )  # fmt: skip
+
+
 def find_questions(reads: Any, session_id: str | None, wanted: str, *, waiting: bool) -> list[tuple[str, str]]:
     """Session and id of the questions that `wanted` may mean: an id, the beginning of one, or `last`; newest last.
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from watchkeeper.records.file_subject import FILE_CHANGES
+from watchkeeper.records.text import reveal
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.grants import Grant, load_grants
+from watchkeeper.store.questions import question_from_text
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID, Action
-from watchkeeper_tui.previews import question_lines
+from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.targets import Request, Target
 from watchkeeper_tui.widgets.cells import Piece
+from watchkeeper_tui.wording import question_words
 
 if TYPE_CHECKING:
     _Base = WatchScreen
@@ -60,8 +66,8 @@ class Acting(_Base):
         reason = action.why_not(target)
         if reason:
             self.say(f"{action.label}: {reason}", "muted")
-        elif name == "answer":
-            self._answer(target)
+        elif name == "answer" or (name == "approve" and not self._is_shown_whole(target)):
+            self._open_question(target)
         elif action.asks and not text and not action.text_optional:
             who = f" {target.names}" if name == "steer" else ""
             question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong")]]
@@ -95,24 +101,68 @@ class Acting(_Base):
         question: list[list[Piece]] = [[(f"Compact {target.names}: what should be kept, or let go?", "strong")]]
         self.prompt.ask_line(question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True)
 
-    def _answer(self, target: Target) -> None:
-        lines: list[list[Piece]] = [
-            [(line, "waiting" if index == 0 else "text")] for index, line in enumerate(question_lines(target))
-        ]
-        lines.append([("y", "key"), (" approve   ", "text"), ("n", "key"), (" deny   ", "text"), ("r", "key"),
-                      (" deny, with a reason   ", "text"), ("esc", "key"), (" later", "text")])  # fmt: skip
-        self.prompt.ask_key(
-            lines,
-            {
-                "y": lambda: self.perform(BY_ID["approve"], target, ""),
-                "n": lambda: self.perform(BY_ID["deny"], target, ""),
-                "r": lambda: self.prompt.ask_line(
-                    [[("Why not?", "strong"), ("   the agent reads it", "muted")]],
-                    lambda text: self.perform(BY_ID["deny"], target, text),
-                    kind="deny",
-                    keeps_lines=True,
-                ),
-            },
+    def _open_question(self, target: Target) -> None:
+        """Show the question of the selected agent, else the first one, whole."""
+        from watchkeeper_tui.screens.approval import ApprovalScreen
+
+        asked, session, hosted = target.approvals[0], target.snapshot.session, target.hosted
+        agent = target.snapshot.agent(asked.agent_id)
+        task = next((each.title for each in target.snapshot.tasks if each.id == asked.task_id), "")
+        workspace = session.workspace if session is not None else ""
+        preliminary = question_from_text(
+            asked.id, asked.tool, asked.question, agent=agent.name if agent is not None else asked.agent_id, task=task,
+            workspace=workspace, folder=asked.folder, cause=asked.cause, note=asked.note,
+        )  # fmt: skip
+        self.app.push_screen(
+            ApprovalScreen(preliminary, asked.id, lambda request: self._submit(BY_ID[request.kind], [request], hosted=hosted))
+        )
+
+    def show_grants(self) -> None:
+        """List what a person allowed in this run, and ask which of it to revoke."""
+        session = self.watch_app.snapshot.session
+        if session is None:
+            return
+        session_id = session.id
+
+        def question(connection: Connection) -> object:
+            return load_grants(connection, session_id)
+
+        def answer(result: object) -> None:
+            self.app.call_later(self._grants_read, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _grants_read(self, result: object) -> None:
+        if self._closing or not isinstance(result, list):
+            return
+        live = [grant for grant in result if isinstance(grant, Grant) and grant.is_live]
+        if not live:
+            self.say("no grants: every question is asked", "muted")
+            return
+        lines: list[list[Piece]] = [[("Allowed in this run without a question", "strong")]]
+        lines += [
+            [(f"{grant.id:>4}  ", "key"), (clip(sanitize(reveal(grant.subject)), 200), "text"),
+             (f"  by {clip(sanitize(grant.granted_by), 40)}", "muted")]
+            for grant in live[-12:]
+        ]  # fmt: skip
+        if len(live) > 12:
+            lines.append([(f"      and {len(live) - 12} older ones; `wk grants` lists all", "muted")])
+        lines.append([("The number of the one to revoke", "strong")])
+        self.prompt.ask_line(
+            lines, lambda text: self.act("revoke", text) if text.strip() else None, kind="grants", enter="Revoke"
+        )
+
+    def _is_shown_whole(self, target: Target) -> bool:
+        """Whether the status line shows all of the question, so that it may be approved without being opened."""
+        asked = target.approvals[0]
+        words = question_words(asked.tool, asked.question)
+        return (
+            asked.tool not in FILE_CHANGES
+            and not asked.note
+            and "\n" not in words
+            and "\\" not in words
+            and reveal(words) == words
+            and len(words) + len(asked.tool) + 50 <= self.size.width
         )
 
     def perform(self, action: Action, target: Target, text: str) -> None:
@@ -124,11 +174,18 @@ class Acting(_Base):
         if not requests:
             self.say("nothing to do", "muted")
             return
+        self._submit(action, requests, hosted=target.hosted)
+
+    def _submit(self, action: Action, requests: list[Request], *, hosted: bool) -> None:
+        """Write these commands of the open session, beside the event loop."""
+        session = self.watch_app.snapshot.session
+        if session is None:
+            return
         now = self.watch_app.now()
         self._groups += 1
         self.sent = (*(Sent(None, request.about, now) for request in reversed(requests)), *self.sent)[:MOST_SENT]
         self.say(f"… {requests[0].about}" + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""), "muted", seconds=1)
-        hosted, group = target.hosted, self._groups
+        group = self._groups
         self.run_worker(
             lambda: self._write(session.id, action, requests, hosted, group),
             thread=True,

@@ -57,6 +57,8 @@ class Commanding(_Base):
             self.action_report()
         elif name == "freeze":
             self.action_freeze()
+        elif name == "grants":
+            self.show_grants()
         elif name == "export" and self.newest.session is not None:
             self.export_session(self.newest.session.id, argument)
         elif parsed.slash.action:
@@ -75,6 +77,7 @@ class Commanding(_Base):
         """What the palette offers here beside the actions: its title, what it does, and how."""
         yield "Report", "what the selected agent was asked, gave back, made and took", self.action_report
         yield "Compact with instructions", "say what should be kept, or let go", self._compact_told
+        yield "Grants", "what runs without a question in this run; revoke one", self.show_grants
         yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
         yield "Filter", "the plan, the events, or search the transcript", self.action_filter
         yield "Next that needs you", "a question, a failure, a silence", self.action_attention

@@ -29,7 +29,7 @@ _COMPACTIONS = (
     " FROM compactions WHERE session_id = ? ORDER BY id DESC"
 )
 _APPROVALS = (
-    "SELECT id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, decided_at"
+    "SELECT id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note, decided_at"
     " FROM approvals WHERE session_id = ? ORDER BY created_at, rowid"
 )
 _VIEWS = (
@@ -116,7 +116,7 @@ def load(connection: Connection, session_id: str, cancelled: Cancelled) -> Sessi
         compactions=tuple(
             compaction_facts(row, reading.session.origin) for row in connection.execute(_COMPACTIONS, (session_id,))
         ),
-        approvals=tuple((ApprovalFacts(*row[:6]), row[6]) for row in connection.execute(_APPROVALS, (session_id,))),
+        approvals=tuple((ApprovalFacts(*row[:9]), row[9]) for row in connection.execute(_APPROVALS, (session_id,))),
         calls=[CallRow(*row) for row in each(connection.execute(_CALLS, (session_id,)), cancelled)],
     )
     for agent_id, *row in each(connection.execute(_VIEWS, (session_id,)), cancelled):

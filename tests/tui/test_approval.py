@@ -1,0 +1,254 @@
+"""The question of an agent on its own screen: all of it, every answer, and nothing approved that was not in sight."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
+from textual.pilot import Pilot
+from textual.widgets import TextArea
+
+from watchkeeper.store.presence import is_watched
+from watchkeeper_tui.screens.approval import ApprovalScreen, row_ends
+
+LONG = (
+    "\n".join(f"echo line-{number} | tee -a /var/log/long-name-of-a-file-{number}" for number in range(200)) + "\nrm -rf the-end"
+)
+SIZES = [(120, 40), (80, 24), (60, 20), (20, 5)]
+
+
+def ask(desk: Desk, tool: str, arguments: dict[str, Any], **values: Any) -> None:
+    """A question of `explorer1`, with the message and the call that it is about."""
+    connection = desk.session.connection
+    seq = desk.session.message("explorer1", "assistant", [{"type": "tool_use", "id": "tu9", "name": tool, "input": arguments}])
+    insert(
+        connection, "tool_calls", id=77, session_id=desk.session.id, agent_id="explorer1", turn=99, position=0, seq=seq,
+        tool_use_id="tu9", name=tool, idempotent=0, status="pending",
+    )  # fmt: skip
+    insert(
+        connection, "approvals", id="appr1", session_id=desk.session.id, agent_id="explorer1", task_id="t-core", tool_call_id=77,
+        tool=tool, question=f"{tool} {json.dumps(arguments, ensure_ascii=False)}", created_at=desk.session.now, **values,
+    )  # fmt: skip
+
+
+async def opened(pilot: Pilot[int], desk: Desk) -> ApprovalScreen:
+    """Open the question from the live screen, and wait until it was read."""
+    await until(pilot, lambda: bool(pilot.app.snapshot.approvals))  # type: ignore[attr-defined]
+    await pilot.press("a")
+    await until(pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen) and bool(pilot.app.screen.view.rows))
+    screen = pilot.app.screen
+    assert isinstance(screen, ApprovalScreen)
+    await until(pilot, lambda: screen._is_read)
+    return screen
+
+
+def written(desk: Desk) -> list[tuple[str, dict[str, Any]]]:
+    return [(kind, json.loads(payload)) for kind, _, _, payload in desk.session.commands()]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(desk: Desk, size: tuple[int, int]) -> None:
+    ask(desk, "bash", {"command": LONG})
+    async with desk.app().run_test(size=size) as pilot:
+        screen = await opened(pilot, desk)
+        await pilot.press("y")
+        await until(pilot, lambda: "scroll" in text_of(pilot))
+        await pilot.press("pagedown", "y", "down", "y")
+        assert written(desk) == []
+        await pilot.press("end")
+        await until(pilot, lambda: "the-end" in text_of(pilot).replace("\n", ""))
+        assert "".join("".join(text for text, _ in row.pieces) for row in screen.view.rows).count("line-199") == 1
+        await pilot.press("home", "y")
+        await until(pilot, lambda: bool(written(desk)))
+        assert written(desk) == [("approve", {"approval": "appr1"})]
+
+
+async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Desk) -> None:
+    ask(
+        desk,
+        "bash",
+        {"command": "git status", "timeout_ms": 7000},
+        folder="/srv/billing/sub",
+        note="it ran 3 times already",
+        cause="repetition",
+    )
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        for words in ("explorer-1 wants to run bash", "task    Explore core", "folder  /srv/billing/sub", "/srv/billing", "git status",
+                      "why     it ran 3 times already", "timeout_ms", "7000"):  # fmt: skip
+            assert words in text_of(pilot)
+        await pilot.press("a")
+        await until(pilot, lambda: "it can be approved once, not always" in text_of(pilot))
+
+
+@pytest.mark.parametrize(("keys", "wanted"), [
+    (["y"], ("approve", {})),
+    (["n"], ("deny", {})),
+    (["r", *"no", "enter"], ("deny", {"reason": "no"})),
+    (["a", "t"], ("approve", {"scope": "tool"})),
+    (["a", "p", "enter"], ("approve", {"scope": "pattern", "pattern": "git status"})),
+    (["a", "p", *" *", "enter"], ("approve", {"scope": "pattern", "pattern": "git status *"})),
+])  # fmt: skip
+async def test_every_answer_is_one_command(desk: Desk, keys: list[str], wanted: tuple[str, dict[str, Any]]) -> None:
+    ask(desk, "bash", {"command": "git status"})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press(*["space" if key == " " else "asterisk" if key == "*" else key for key in keys])
+        await until(pilot, lambda: bool(written(desk)))
+        assert written(desk) == [(wanted[0], {"approval": "appr1", **wanted[1]})]
+        assert not isinstance(pilot.app.screen, ApprovalScreen)
+
+
+async def test_a_pattern_that_matches_nothing_is_refused_and_nothing_is_sent(desk: Desk) -> None:
+    ask(desk, "bash", {"command": "git status"})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("a", "p", "semicolon", "enter")
+        await until(pilot, lambda: "matches nothing" in text_of(pilot))
+        assert written(desk) == []
+
+
+async def test_escape_leaves_the_question_waiting(desk: Desk) -> None:
+    ask(desk, "bash", {"command": "git status"})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+        assert written(desk) == []
+
+
+async def test_an_edit_is_shown_before_it_is_approved_and_is_what_is_sent(desk: Desk) -> None:
+    ask(desk, "bash", {"command": "git push", "timeout_ms": 5})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, desk)
+        await pilot.press("e")
+        area = screen.query_one(TextArea)
+        assert area.text == "git push"
+        area.load_text("git push --dry-run\n# \u202e")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "git push --dry-run" in text_of(pilot) and "<U+202E>" in text_of(pilot))
+        assert written(desk) == []
+        await pilot.press("y")
+        await until(pilot, lambda: bool(written(desk)))
+        edited = {"command": "git push --dry-run\n# \u202e", "timeout_ms": 5}
+        assert written(desk) == [("approve", {"approval": "appr1", "edited_input": edited})]
+
+
+async def test_an_edit_that_is_no_json_is_refused(desk: Desk) -> None:
+    ask(desk, "mcp__x__y", {"a": 1})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, desk)
+        await pilot.press("e")
+        screen.query_one(TextArea).load_text("{")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "no valid JSON" in text_of(pilot))
+        await pilot.press("escape", "escape")
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+        assert written(desk) == []
+
+
+async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_says_which(desk: Desk, tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "f.txt").write_text("one\ntwo\n")
+    desk.session.connection.execute("UPDATE sessions SET workspace = ?", (str(workspace),))
+    ask(desk, "edit", {"file_path": "f.txt", "old_string": "two", "new_string": "2"})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, desk)
+        assert "-two" in text_of(pilot)
+        assert "+2" in text_of(pilot)
+        assert screen._question is not None
+        digest = screen._question.digest
+        await pilot.press("y")
+        await until(pilot, lambda: bool(written(desk)))
+        assert written(desk) == [("approve", {"approval": "appr1", "subject_digest": digest})]
+        assert digest
+
+
+async def test_a_question_answered_elsewhere_closes_at_once_and_says_by_whom(desk: Desk) -> None:
+    ask(desk, "bash", {"command": LONG})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        await pilot.press("r")
+        desk.session.connection.execute("UPDATE approvals SET status = 'approved', decided_by = 'ada (command line)'")
+        desk.feed.wake()
+        await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
+        await until(pilot, lambda: "bash: approved by ada (command line)" in text_of(pilot))
+
+
+async def test_hostile_text_is_named_and_never_acts(desk: Desk) -> None:
+    ask(
+        desk,
+        "bash",
+        {"command": "echo \x1b[2J \u202egnp.exe\u2066 [@click=app.exit]x[/] \u200b\tend", "x\u202ey": "\x1b]0;t\x07"},
+    )
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await opened(pilot, desk)
+        shown = text_of(pilot)
+        for words in (
+            "<U+001B>[2J",
+            "<U+202E>gnp.exe<U+2066>",
+            "[@click=app.exit]x[/]",
+            "<U+200B>",
+            "x<U+202E>y",
+            "<U+001B>]0;t<U+0007>",
+        ):
+            assert words in shown
+        assert not {"\x1b", "\u202e", "\u2066", "\u200b"} & set(shown)
+
+
+async def test_a_megabyte_is_whole_and_scrolls_fast(desk: Desk) -> None:
+    text = "\n".join(f"{number:07} " + "x" * 92 for number in range(10_000))
+    ask(desk, "mcp__x__y", {"body": text})
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, desk)
+        await until(pilot, lambda: len(screen.view.rows) > 20_000, seconds=30)
+        began = time.perf_counter()
+        for _ in range(20):
+            screen.view.action_page(1)
+            screen.view.render_line(3)
+        assert time.perf_counter() - began < 1
+        screen.view.action_last()
+        await until(pilot, lambda: "0009999 x" in text_of(pilot))
+
+
+def test_rows_drop_no_character() -> None:
+    for text in ("", "a" * 50, "word " * 30, "漢字" * 30 + " end", "a " + "é" * 40):
+        for width in (2, 7, 20):
+            ends = list(row_ends(text, width))
+            assert ends[-1] == len(text)
+            assert "".join(text[a:b] for a, b in zip([0, *ends], ends, strict=False)) == text
+
+
+async def test_a_dashboard_says_that_somebody_is_here(desk: Desk) -> None:
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: is_watched(desk.path, desk.session.id))
+    assert not is_watched(desk.path, desk.session.id)
+
+
+async def test_what_was_allowed_is_listed_and_revoked_from_the_command_bar(desk: Desk) -> None:
+    insert(
+        desk.session.connection, "permission_grants", id=7, session_id=desk.session.id, tool="bash", pattern="git status *",
+        granted_by="ada (dashboard)", created_at=desk.session.now,
+    )  # fmt: skip
+    async with desk.app().run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        await pilot.press("colon", "ctrl+u", *"grants", "enter")
+        await until(pilot, lambda: "bash: git status *" in text_of(pilot) and "ada (dashboard)" in text_of(pilot))
+        await pilot.press("7", "enter")
+        await until(pilot, lambda: bool(written(desk)))
+        assert written(desk) == [("revoke", {"grant": 7})]
+
+
+async def test_a_command_approves_without_the_screen_only_what_the_status_line_shows_whole(desk: Desk) -> None:
+    ask(desk, "bash", {"command": "x" * 90})
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "a answers" in text_of(pilot))
+        await pilot.press("colon", "ctrl+u", *"approve", "enter")
+        await until(pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen))
+        assert written(desk) == []

@@ -1,0 +1,599 @@
+"""One question of an agent, whole: wrapped, highlighted and scrollable, with every answer that there is.
+
+`y` counts only after the last line was in sight. Nothing is cut or dropped: what a terminal would obey or hide is named
+(`records.text.reveal`). The answer carries the digest of the file whose change was shown, and the input that the user edited.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rich.cells import get_character_cell_size
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widgets import TextArea
+
+from watchkeeper.records.command_pattern import parse_pattern, pattern_of
+from watchkeeper.records.states import ApprovalStatus
+from watchkeeper.records.text import reveal
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.questions import Question, Section, load_question, sections_of
+from watchkeeper_tui import figures
+from watchkeeper_tui.sanitize import clip, sanitize
+from watchkeeper_tui.screens.base import WatchScreen
+from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.targets import Request
+from watchkeeper_tui.widgets.cells import Cell, Column, Piece, set_title
+from watchkeeper_tui.widgets.prompt import Prompt
+from watchkeeper_tui.widgets.rows import RowView
+from watchkeeper_tui.widgets.status import CRAMPED, KeyHint, KeyLine, StatusLine
+
+MOST_HIGHLIGHTED = 100_000
+"""Characters of a text that is highlighted; a longer one is shown plain, and whole."""
+AT_ONCE = 50_000
+"""Characters that are laid out on the event loop; more are laid out beside it."""
+_NAMED = re.compile(r"<U\+[0-9A-F]{4,6}>")
+_GUTTER, _CONTINUED = "│ ", "┊ "
+_DIFF_ROLES = {"+": "done", "-": "failed", "@": "accent", "\\": "muted"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row of the view. Its text is harmless."""
+
+    number: int
+    pieces: tuple[Piece, ...]
+
+
+class QuestionView(RowView[Line]):
+    """The question. It has no cursor; it tells its screen when it moves."""
+
+    CURSOR = False
+    COLUMNS: ClassVar[Sequence[Column]] = (Column("", 10, flexible=True),)
+
+    def row_id(self, row: Line) -> str:
+        return str(row.number)
+
+    def row_cells(self, row: Line) -> Sequence[Cell]:
+        return (row.pieces,)
+
+    def laid_out(self) -> None:
+        screen = self.screen
+        if isinstance(screen, ApprovalScreen):
+            screen.lay_out()
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        screen = self.screen
+        if isinstance(screen, ApprovalScreen):
+            screen.moved()
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """The first row in sight and the one after the last."""
+        top = round(self.scroll_y)
+        return top, min(len(self.rows), top + max(1, self.scrollable_content_region.height))
+
+
+class ApprovalScreen(WatchScreen):
+    """`y` once, `a` always, `e` edit, `n` deny, `r` deny with a reason, Esc later."""
+
+    DEFAULT_CSS = """
+    ApprovalScreen { layout: vertical; }
+    ApprovalScreen QuestionView { height: 1fr; border: round $pane-border; }
+    ApprovalScreen QuestionView:focus { border: round $pane-focus; }
+    ApprovalScreen TextArea { height: 1fr; display: none; border: round $pane-focus; }
+    ApprovalScreen.-editing TextArea { display: block; }
+    ApprovalScreen.-editing QuestionView { display: none; }
+    ApprovalScreen.-cramped TextArea, ApprovalScreen.-cramped TextArea:focus { border: none; padding: 0; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "approve", "Approve once", show=False, id="approval.approve"),
+        Binding("a", "always", "Approve always", show=False, id="approval.always"),
+        Binding("e", "edit", "Edit", show=False, id="approval.edit"),
+        Binding("n", "deny", "Deny", show=False, id="approval.deny"),
+        Binding("r", "deny_with_reason", "Deny with a reason", show=False, id="approval.reason"),
+        Binding("ctrl+s", "edited", "Use the edit", show=False, id="approval.edited", priority=True),
+        Binding("escape", "back", "Later", show=False, id="approval.back"),
+    ]
+
+    def __init__(self, preliminary: Question | None, approval_id: str, answer: Callable[[Request], None]) -> None:
+        """`preliminary`: the question as far as it is known before it is read. `answer` sends a command to the host."""
+        super().__init__()
+        self._question = preliminary
+        self._approval_id = approval_id
+        self._answer = answer
+        self._is_read = False
+        self._edited: dict[str, Any] | None = None
+        self._end_seen = False
+        self._laid_out: tuple[object, int] | None = None
+        """The question and the width that the rows were made for."""
+        self._is_leaving = False
+
+    def compose(self) -> ComposeResult:
+        yield QuestionView(id="question-view", classes="pane")
+        yield TextArea(id="edited-input", soft_wrap=True)
+        yield Prompt()
+        yield StatusLine()
+        yield KeyLine()
+
+    def on_mount(self) -> None:
+        self.view.focus()
+        self._draw_keys()
+        self.lay_out()
+        self._read(self._arrived)
+
+    @property
+    def view(self) -> QuestionView:
+        return self.query_one(QuestionView)
+
+    # Reading.
+
+    def _read(self, arrived: Callable[[object], None]) -> None:
+        """Read the question in the reader's thread: its input, and the file that it would change."""
+        approval_id, path = self._approval_id, Path(self.watch_app.database_path)
+
+        def question(connection: Connection) -> object:
+            return load_question(connection, path, approval_id)
+
+        self._ask_reader(question, arrived)
+
+    def _ask_reader(self, question: Callable[[Connection], object], arrived: Callable[[object], None]) -> None:
+        def answer(result: object) -> None:
+            self.app.call_later(arrived, result)
+
+        self.watch_app.reader.ask(question, answer)
+
+    def _arrived(self, result: object) -> None:
+        if not self.is_mounted or self._closing or self._is_leaving:
+            return
+        if not isinstance(result, Question):
+            said = result if isinstance(result, Exception) else "the question is no longer in the database"
+            self.say(f"! {self.trouble(said)}", "failed", seconds=12)
+            return
+        if result.status is not ApprovalStatus.WAITING:
+            self._answered_elsewhere(result)
+            return
+        self._is_read = True
+        if self._edited is None and (self._question is None or list(result.lines()) != list(self._question.lines())):
+            self._end_seen = False
+            self._question = result
+            self.lay_out()
+        elif self._edited is None:
+            self._question = result
+
+    # Drawing.
+
+    def lay_out(self) -> None:
+        """Make the rows for the view's width, if that is news. A long question is laid out beside the event loop."""
+        question = self._question
+        if question is None or not self.is_mounted:
+            return
+        region = self.view.scrollable_content_region
+        width = region.width - (0 if self.view.show_vertical_scrollbar else 1)
+        if width <= 0 or self._laid_out == (question, width):
+            return
+        self._laid_out = wanted = (question, width)
+        if sum(len(section.text) for section in question.sections) <= AT_ONCE:
+            self._show_rows(wanted, list(question_rows(question, width)))
+            return
+        self.view.set_rows((Line(0, (("laying out …", "muted"),)),))
+        self.run_worker(
+            lambda: self.app.call_from_thread(self._show_rows, wanted, list(question_rows(question, width))),
+            thread=True,
+            group="layout",
+            exclusive=True,
+            exit_on_error=False,
+        )
+
+    def _show_rows(self, wanted: tuple[object, int], rows: list[Line]) -> None:
+        if wanted != self._laid_out or not self.is_mounted or self._closing:
+            return
+        self.view.set_rows(tuple(rows))
+        self.view.refresh()
+        self._draw_title()
+        self.call_after_refresh(self.moved)
+
+    def _draw_title(self) -> None:
+        question = self._question
+        assert question is not None
+        pieces: list[Piece] = [("Question", "strong")]
+        others = len(self.watch_app.snapshot.approvals) - 1
+        if others > 0:
+            pieces.append((f"  {others} more after this one", "muted"))
+        if self._edited is not None:
+            pieces.append(("  edited", "accent"))
+        set_title(self.view, pieces, self.watch_app.palette)
+
+    def moved(self) -> None:
+        """The view shows other rows: remember whether the last one has been in sight."""
+        rows = self.view.rows
+        if self._laid_out is None or not rows or self._is_waiting_for_rows:
+            return
+        if self.view.scrollable_content_region.height > 0 and self.view.shown[1] >= len(rows):
+            self._end_seen = True
+        self._describe()
+
+    @property
+    def _is_waiting_for_rows(self) -> bool:
+        rows = self.view.rows
+        return len(rows) == 1 and rows[0].pieces[0][0] == "laying out …"
+
+    def _describe(self) -> None:
+        notice = self.notice(self.watch_app.now())
+        if notice:
+            self.query_one(StatusLine).say(notice)
+            return
+        rows = len(self.view.rows)
+        if self.has_class("-editing"):
+            pieces: list[Piece] = [("ctrl+s", "key"), (" shows the edit, ", "text"), ("esc", "key"), (" drops it", "text")]
+        elif self._question is None or self._is_waiting_for_rows:
+            pieces = [("reading the question …", "muted")]
+        elif self._end_seen:
+            first, last = self.view.shown
+            where = "all of it is shown" if (first, last) == (0, rows) else f"rows {first + 1:,} to {last:,} of {rows:,}"
+            pieces = [(where, "muted")]
+        else:
+            first, last = self.view.shown
+            where = f"rows {first + 1:,} to {last:,} of {rows:,}" if self.size.width >= CRAMPED[0] else f"{last:,} of {rows:,}"
+            pieces = [(where, "waiting"), ("; scroll to the end before ", "text"), ("y", "key")]
+        self.query_one(StatusLine).say(pieces)
+
+    def _draw_keys(self) -> None:
+        hints = [
+            KeyHint("y", "approve once", "approve"),
+            KeyHint("a", "always", "always"),
+            KeyHint("e", "edit", "edit"),
+            KeyHint("n", "deny", "deny"),
+            KeyHint("r", "deny, say why", "deny_with_reason"),
+            KeyHint("esc", "later", "back"),
+            KeyHint("?", "help", "help"),
+        ]
+        if self.app.size.width < CRAMPED[0] or self.app.size.height < CRAMPED[1]:
+            hints = [*hints[1:], hints[0]]  # the last one is shown alone
+        self.query_one(KeyLine).show(hints)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._draw_keys()
+
+    def show(self, snapshot: Snapshot, now: float) -> None:
+        waits = any(each.id == self._approval_id for each in snapshot.approvals)
+        if not waits and not self._is_leaving:
+            self._read(self._arrived)
+        self._describe()
+
+    def tick(self, now: float) -> None:
+        self._describe()
+
+    def _answered_elsewhere(self, question: Question) -> None:
+        by = f" by {sanitize(question.decided_by)}" if question.decided_by else ""
+        why = f" ({clip(sanitize(question.reason), 80)})" if question.reason else ""
+        self._leave(f"{clip(sanitize(question.tool), 40)}: {question.status}{by}{why}", "accent", seconds=15)
+
+    def _leave(self, text: str = "", role: str = "text", *, seconds: float = 6.0) -> None:
+        """Close this screen, and say why on the one below it."""
+        if self._is_leaving:
+            return
+        self._is_leaving = True
+        stack = self.app.screen_stack
+        below = stack[stack.index(self) - 1]
+        while self.app.screen is not self and len(self.app.screen_stack) > 1:
+            self.app.pop_screen()  # a help or a palette that was opened over it
+        self.app.pop_screen()
+        if text and isinstance(below, WatchScreen):
+            self.app.call_later(below.say, text, role, seconds=seconds)
+
+    # Answering.
+
+    def _may_approve(self) -> bool:
+        """Whether all of it was in sight; says so where it was not."""
+        if self._question is None or self._is_waiting_for_rows:
+            self.say("the question is still being read", "waiting", seconds=3)
+            return False
+        self.moved()
+        if not self._end_seen:
+            self.say("scroll to the end first: it does not fit (End goes there)", "waiting", seconds=4)
+            return False
+        return True
+
+    def _send(self, kind: str, about: str, **payload: Any) -> None:
+        question = self._question
+        assert question is not None
+        if kind == "approve":
+            if question.digest:
+                payload["subject_digest"] = question.digest
+            if self._edited is not None:
+                payload["edited_input"] = self._edited
+        agent, task = self._asked_by
+        request = Request(kind, agent, task, {"approval": self._approval_id, **payload}, about)
+        self._leave()
+        self._answer(request)
+
+    @property
+    def _asked_by(self) -> tuple[str | None, str | None]:
+        """The agent and the task of the question."""
+        found = next((each for each in self.watch_app.snapshot.approvals if each.id == self._approval_id), None)
+        return (found.agent_id, found.task_id) if found is not None else (None, None)
+
+    def _about(self, verb: str) -> str:
+        return f"{verb} {clip(sanitize(self._question.tool), 40)}" if self._question is not None else verb
+
+    def action_approve(self) -> None:
+        if self._may_approve():
+            self._send("approve", self._about("approve"))
+
+    def action_always(self) -> None:
+        question = self._question
+        if question is None or not self._may_approve():
+            return
+        if not question.allows_always:
+            self.say("this call repeats itself: it can be approved once, not always", "waiting")
+            return
+        tool = clip(sanitize(question.tool), 40)
+        lines: list[list[Piece]] = [
+            [("Approve this call, and from now on in this run without a question:", "strong")],
+            [("t", "key"), (f" every call of {tool}   ", "text")],
+        ]
+        keys: dict[str, Callable[[], None]] = {"t": lambda: self._send("approve", self._about("always allow"), scope="tool")}
+        if question.tool == "bash":
+            lines[-1] += [("p", "key"), (" the commands of a pattern   ", "text")]
+            keys["p"] = self._ask_pattern
+        lines[-1] += [("esc", "key"), (" back", "text")]
+        self.prompt.ask_key(lines, keys)
+
+    def _ask_pattern(self) -> None:
+        assert self._question is not None
+        question: list[list[Piece]] = [
+            [("The words of one command; * as the last word stands for any further arguments", "strong")],
+            [("It never matches operators, redirections or substitutions, and runs without a shell.", "muted")],
+        ]
+        self.prompt.ask_line(
+            question, self._pattern_typed, kind="pattern", value=self._question.suggested_pattern, enter="Approve always"
+        )
+
+    def _pattern_typed(self, text: str) -> None:
+        try:
+            pattern = pattern_of(parse_pattern(text))
+        except ValueError as fault:
+            self.say(sanitize(str(fault)), "failed", seconds=8)
+            return
+        self._send("approve", self._about("always allow"), scope="pattern", pattern=pattern)
+
+    def action_deny(self) -> None:
+        if self._question is not None:
+            self._send("deny", self._about("deny"))
+
+    def action_deny_with_reason(self) -> None:
+        if self._question is not None:
+            self.prompt.ask_line(
+                [[("Reason (sent to the agent)", "strong")]], self._reason_typed, kind="deny", keeps_lines=True, enter="Deny"
+            )
+
+    def _reason_typed(self, text: str) -> None:
+        self._send("deny", self._about("deny"), **({"reason": text.strip()} if text.strip() else {}))
+
+    # Editing.
+
+    def action_edit(self) -> None:
+        question = self._question
+        if question is None or self.has_class("-editing"):
+            return
+        area = self.query_one(TextArea)
+        area.load_text(question.editable)
+        self.add_class("-editing")
+        self.query_one(KeyLine).ask([KeyHint("ctrl+s", "show the edit", "edited"), KeyHint("esc", "drop it", "back")])
+        self.set_focus(area)
+        self._describe()
+
+    def action_edited(self) -> None:
+        question = self._question
+        if question is None or not self.has_class("-editing"):
+            return
+        try:
+            arguments = question.edited_arguments(self.query_one(TextArea).text)
+        except ValueError as fault:
+            self.say(sanitize(str(fault)), "failed", seconds=8)
+            return
+        self._stop_editing()
+        if arguments == question.arguments:
+            self.say("nothing was changed", "muted")
+            return
+        self._edited = arguments
+        path, workspace = Path(self.watch_app.database_path), question.workspace
+
+        def sections(connection: Connection) -> object:
+            from watchkeeper.store.placement import protected_files
+
+            return sections_of(question.tool, arguments, Path(workspace), protected_files(path))
+
+        def arrived(result: object) -> None:
+            if self.is_mounted and not self._closing and isinstance(result, tuple):
+                shown, digest = result
+                self._question = replace(question, arguments=arguments, sections=shown, digest=digest)
+                self._end_seen = False
+                self.lay_out()
+                self.say("this is what y would run now", "accent")
+
+        self._ask_reader(sections, arrived)
+        self._question = None  # what was shown is not what would run
+        self._laid_out = None
+        self._end_seen = False
+
+    def _stop_editing(self) -> None:
+        self.remove_class("-editing")
+        self.query_one(KeyLine).ask([])
+        self.set_focus(self.view)
+
+    def action_back(self) -> None:
+        if self.has_class("-editing"):
+            self._stop_editing()
+            self._describe()
+        else:
+            self._leave("the question waits; a answers it", "muted", seconds=3)
+
+    def action_leave(self) -> None:
+        self.action_back()
+
+    def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        return [
+            (
+                "Question",
+                [
+                    ("y", "approve this call, once; after the last row was in sight"),
+                    ("a", "approve, and allow the tool or a pattern of commands in this run"),
+                    ("e", "edit the input; ctrl+s shows the edit, then y runs it"),
+                    ("n", "deny"),
+                    ("r", "deny, with a reason that the agent reads"),
+                    ("j k, arrows, PgUp PgDn, Home End", "scroll; the mouse and its wheel too"),
+                    ("esc", "leave the question waiting"),
+                ],
+            )
+        ]
+
+
+def question_rows(question: Question, width: int) -> Iterator[Line]:
+    """The whole question as rows of at most `width` columns."""
+    number = 0
+    for pieces in _logical_lines(question):
+        text = "".join(piece for piece, _ in pieces)
+        gutter = pieces[0][0] == _GUTTER if pieces else False
+        inner = max(2, width - 2) if gutter else max(2, width)
+        body = pieces[1:] if gutter else pieces
+        begin = 0
+        for end in row_ends(text[2:] if gutter else text, inner):
+            row = slice_pieces(body, begin, end)
+            if gutter:
+                row = ((_GUTTER if begin == 0 else _CONTINUED, "faint"), *row)
+            yield Line(number, row)
+            number, begin = number + 1, end
+
+
+def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
+    def named(name: str, value: str, role: str = "text") -> Iterator[tuple[Piece, ...]]:
+        first, *rest = reveal(value).split("\n")
+        yield ((f"{name:<7} ", "muted"), (first, role))
+        yield from ((("        ", "muted"), (line, role)) for line in rest)
+
+    yield ((f"{reveal(question.agent)} wants to run {reveal(question.tool)}".replace("\n", " "), "waiting"),)
+    yield from named("task", question.task or "none: it is the planner")
+    yield from named("folder", question.folder)
+    if question.folder != question.workspace:
+        yield from named("", f"in the workspace {question.workspace}", "muted")
+    if question.note:
+        yield from named("why", question.note, "waiting")
+    for section in question.sections:
+        yield (("", "text"),)
+        count = section.text.count("\n") + 1
+        size = f"  {figures.plural(count, 'line')}, {len(section.text):,} characters" if len(section.text) > 200 else ""
+        yield ((reveal(section.title).replace("\n", " "), "heading"), (size, "faint"))
+        for line in highlighted(section):
+            yield ((_GUTTER, "faint"), *line)
+
+
+def highlighted(section: Section) -> Iterator[tuple[Piece, ...]]:
+    """The lines of a section, with what stands for a hidden character in sight, and the rest in colours."""
+    text = reveal(section.text)
+    if section.language == "diff":
+        lines: Iterator[tuple[Piece, ...]] = (
+            ((line, "strong" if line.startswith(("--- ", "+++ ")) and at < 2 else _DIFF_ROLES.get(line[:1], "text")),)
+            for at, line in enumerate(text.split("\n"))
+        )
+    elif section.language in ("bash", "json") and len(text) <= MOST_HIGHLIGHTED:
+        lines = _by_lexer(text, section.language)
+    else:
+        lines = (((line, "text"),) for line in text.split("\n"))
+    named = "<U+" in text
+    for pieces in lines:
+        yield tuple(_with_names(pieces)) if named else pieces
+
+
+def _with_names(pieces: Sequence[Piece]) -> Iterator[Piece]:
+    for text, role in pieces:
+        at = 0
+        for found in _NAMED.finditer(text):
+            yield text[at : found.start()], role
+            yield found.group(), "failed"
+            at = found.end()
+        yield text[at:], role
+
+
+def _by_lexer(text: str, language: str) -> Iterator[tuple[Piece, ...]]:
+    tokens = list(_lexer(language).get_tokens(text))
+    if "".join(value for _, value in tokens) != text:  # what is shown must be what would run
+        tokens = []
+        yield from (((line, "text"),) for line in text.split("\n"))
+        return
+    line: list[Piece] = []
+    for kind, value in tokens:
+        role = _role_of(str(kind))
+        for place, part in enumerate(value.split("\n")):
+            if place:
+                yield tuple(line)
+                line = []
+            if part:
+                line.append((part, role))
+    yield tuple(line)
+
+
+@lru_cache(4)
+def _lexer(language: str) -> Any:
+    from pygments.lexers import get_lexer_by_name
+
+    return get_lexer_by_name(language, stripnl=False, stripall=False, ensurenl=False)
+
+
+@lru_cache(256)
+def _role_of(kind: str) -> str:
+    for prefix, role in (
+        ("Token.Comment", "muted"), ("Token.Keyword", "accent"), ("Token.Literal.String", "kind_messages"),
+        ("Token.Literal.Number", "tokens"), ("Token.Name.Builtin", "tool"), ("Token.Name.Tag", "tool"),
+        ("Token.Name.Variable", "kind_facts"), ("Token.Operator", "waiting"), ("Token.Punctuation", "waiting"),
+    ):  # fmt: skip
+        if kind.startswith(prefix):
+            return role
+    return "text"
+
+
+def row_ends(text: str, width: int) -> Iterator[int]:
+    """Where the rows of a line end: after a space where there is one in the second half of a row. No character is dropped."""
+    begin, length = 0, len(text)
+    if text.isascii():
+        while length - begin > width:
+            space = text.rfind(" ", begin + width // 2, begin + width)
+            begin = space + 1 if space >= 0 else begin + width
+            yield begin
+        yield length
+        return
+    used, space = 0, -1
+    for at, character in enumerate(text):
+        size = get_character_cell_size(character)
+        if used + size > width and at > begin:
+            end = space + 1 if space >= begin + width // 2 else at
+            yield end
+            used = sum(get_character_cell_size(each) for each in text[end:at])
+            begin = end
+        used += size
+        if character == " ":
+            space = at
+    yield length
+
+
+def slice_pieces(pieces: Sequence[Piece], begin: int, end: int) -> tuple[Piece, ...]:
+    """The characters `begin` to `end` of a line of pieces."""
+    found: list[Piece] = []
+    at = 0
+    for text, role in pieces:
+        if at >= end:
+            break
+        part = text[max(0, begin - at) : end - at]
+        if part:
+            found.append((part, role))
+        at += len(text)
+    return tuple(found)
