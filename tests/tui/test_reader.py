@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
-from tests.tui.conftest import Desk
+from tests.tui.conftest import Desk, text_of, until
 
 from watchkeeper.store.dashboard_fold import EVENTS_KEPT
+from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state
 
@@ -146,3 +150,27 @@ def test_another_programs_session_that_nobody_follows_is_over_and_not_dead() -> 
     assert session_state("running", hosted=False, origin="codex") is SessionState.DONE
     assert session_state("running", hosted=True, origin="codex") is SessionState.LIVE
     assert session_state("running", hosted=False) is SessionState.DEAD
+
+
+async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_meanwhile(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader's thread puts a newer snapshot in place at any moment: here, while the news of one are told."""
+    async with desk.app().run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: "explorer" in text_of(pilot))
+        app = cast("WatchkeeperApp", pilot.app)
+        first = app.snapshot
+        newer = replace(first, version=first.version + 1)
+        told: list[Snapshot] = []
+        drawn: list[Snapshot] = []
+
+        def news(compared: Snapshot, shown: Snapshot, settings: object) -> list[object]:
+            told.append(shown)
+            app.snapshot = newer
+            return []
+
+        monkeypatch.setattr("watchkeeper_tui.app.news", news)
+        monkeypatch.setattr(app, "_each_screen", lambda do: do(SimpleNamespace(show=lambda shown, now: drawn.append(shown))))
+        app._show_newest()
+        assert told == drawn == [first]
+        assert app._compared is first

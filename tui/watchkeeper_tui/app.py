@@ -143,14 +143,15 @@ class WatchkeeperApp(TellingApp):
 
     def _show_newest(self) -> None:
         self._announced = False
-        self._be_present()
-        compared, self._compared = self._compared, self.snapshot
-        self.tell(news(compared, self.snapshot, self.settings.notifications), self.settings.notifications)
-        self._each_screen(lambda screen: screen.show(self.snapshot, self.now()))
+        snapshot = self.snapshot  # read once: the reader's thread may put a newer one in its place at any moment
+        self._be_present(snapshot)
+        compared, self._compared = self._compared, snapshot
+        self.tell(news(compared, snapshot, self.settings.notifications), self.settings.notifications)
+        self._each_screen(lambda screen: screen.show(snapshot, self.now()))
 
-    def _be_present(self) -> None:
+    def _be_present(self, snapshot: Snapshot) -> None:
         """Tell the host of the open session that somebody is here who can answer its questions."""
-        session = self.snapshot.session
+        session = snapshot.session
         at = (session.id if session is not None else None, id(self.control))
         if at == self._present_at:
             return

@@ -19,7 +19,7 @@ from watchkeeper.store.dashboard_fold import EVENTS_KEPT, SessionFold
 from watchkeeper.store.dashboard_undone import Undone
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.folding import accept_any_text
-from watchkeeper.store.open_files import Identity, identities, taken_away
+from watchkeeper.store.open_files import Identity, identities, refuse_second_name, taken_away
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, session_state
@@ -181,6 +181,7 @@ class Reader(threading.Thread):
             # Long enough for the feed to let go of it too: it looks at least once a second.
             self._retry_seconds = LET_GO_SECONDS
             raise StoreUnusable(f"{gone[0]} was deleted or replaced; what is shown is what was read before")
+        refuse_second_name(self._path)
         connection = self._connection
         while self._questions:
             question, answer = self._questions.popleft()
@@ -189,15 +190,16 @@ class Reader(threading.Thread):
             except sqlite3.Error as error:
                 result = self._explained(error)
             answer(result)
-        if self._session_id is None:
+        session_id = self._session_id  # read once: another thread may choose another session at any moment
+        if session_id is None:
             return
-        host_pid = self._probe(self._path, self._session_id)
+        host_pid = self._probe(self._path, session_id)
         still = self._snapshot.rates.is_still and not self._is_starting()
         if not changed and host_pid == self._snapshot.host_pid and still:
             return
         connection.execute("BEGIN")
         try:
-            snapshot = self._take(connection, self._session_id, host_pid)
+            snapshot = self._take(connection, session_id, host_pid)
         finally:
             connection.execute("COMMIT")
         if snapshot is not None:
@@ -248,7 +250,8 @@ class Reader(threading.Thread):
         return None if snapshot.shows_the_same(shown) else snapshot
 
     def _look(self, connection: Connection, session_id: str, agents: tuple[AgentFacts, ...]) -> AgentDetail | None:
-        agent = next((each for each in agents if each.id == self._focus), None)
+        focus = self._focus  # read once: another thread may choose another agent at any moment
+        agent = next((each for each in agents if each.id == focus), None)
         if agent is None:
             return None
         if self._detail is None or self._detail.agent_id != agent.id:

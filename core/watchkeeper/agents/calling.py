@@ -92,7 +92,8 @@ class Called:
 class Spent:
     """Calls that work beside a loop has made, until they are recorded; and what they cost in all."""
 
-    calls: list[Called] = field(default_factory=list)
+    calls: list[tuple[Called, int]] = field(default_factory=list)
+    """Each with the agent's turn when the call began."""
     cost_usd: float | None = None
     tokens: int = 0
     """Read and written by those that are recorded already."""
@@ -100,12 +101,12 @@ class Spent:
     @property
     def all_tokens(self) -> int:
         """Read and written by all of them."""
-        return self.tokens + sum(called.tokens for called in self.calls)
+        return self.tokens + sum(called.tokens for called, _ in self.calls)
 
-    def record(self, tx: Transaction, agent_id: str, turn: int) -> float | None:
+    def record(self, tx: Transaction, agent_id: str) -> float | None:
         """Write the calls that are not written yet; returns the cost of all so far (None: nothing of it is priced)."""
         calls, cost = tuple(self.calls), self.cost_usd
-        for called in calls:
+        for called, turn in calls:
             called.record(tx, agent_id, turn)
             if called.cost.usd is not None:
                 cost = (cost or 0.0) + called.cost.usd
@@ -114,7 +115,7 @@ class Spent:
     def take(self) -> Spent:
         """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits or not."""
         taken = Spent(self.calls, self.cost_usd, self.tokens)
-        for called in self.calls:
+        for called, _ in self.calls:
             if called.cost.usd is not None:
                 self.cost_usd = (self.cost_usd or 0.0) + called.cost.usd
         self.tokens = self.all_tokens
@@ -280,11 +281,11 @@ async def call_model(
 
 
 async def call_beside(
-    environment: Environment, agent: Agent, request: ModelRequest, *, estimated_prompt_tokens: int, spent: Spent | None
+    environment: Environment, agent: Agent, request: ModelRequest, *, turn: int, estimated_prompt_tokens: int, spent: Spent | None
 ) -> str:
     """Call the agent's model beside its loop, at background priority; returns the text of the reply.
 
-    The call is added to `spent`, whether it came to a reply or not; one that no budget covers is not made.
+    The call is added to `spent` with the agent's `turn`, whether it came to a reply or not; one that no budget covers is not made.
 
     Raises:
         ModelError: it failed, or was not made.
@@ -299,7 +300,7 @@ async def call_beside(
         shown=False,
     )
     if spent is not None and called.was_made:
-        spent.calls.append(called)
+        spent.calls.append((called, turn))
     if called.refused is not None:
         raise ModelError(called.refused.reason, kind=ErrorKind.FAIL)
     if called.reply is None:

@@ -22,6 +22,7 @@ from watchkeeper.memory.changes import Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome
 from watchkeeper.memory.pacing import Pacer
 from watchkeeper.memory.prompts import SUMMARY_SYSTEM, summary_prompt
+from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.memory import ObservationKind
 from watchkeeper.records.model import ModelRequest, Purpose, Usage
 from watchkeeper.store import memory as rows
@@ -70,6 +71,13 @@ class Compaction:
         self._pacer = Pacer()
         self._flight: _Flight | None = None
         self._cached_tokens = 0
+        self._turn = agent.turn
+
+    def note_turn(self, turn: int) -> None:
+        """The agent's newest turn: that of the calls that begin from now on."""
+        self._turn = turn
+        if self._observing is not None:
+            self._observing.turn = turn
 
     @property
     def outlives_loop(self) -> bool:
@@ -262,7 +270,7 @@ class Compaction:
         spent = self._flight.spent.take() if self._flight is not None else Spent()
 
         def write(tx: Transaction) -> None:
-            cost = spent.record(tx, self._agent.id, self._agent.turn)
+            cost = spent.record(tx, self._agent.id)
             rows.keep_prepared(tx, self._agent.id, compaction_id, text, cost_usd=cost, tokens_spent=spent.all_tokens)
 
         await self._environment.store.commit(write)
@@ -279,7 +287,9 @@ class Compaction:
             agent_id=self._agent.id,
         )
         spent = self._flight.spent if self._flight is not None else None
-        return await call_beside(environment, self._agent, request, estimated_prompt_tokens=run.source_tokens, spent=spent)
+        return await call_beside(
+            environment, self._agent, request, turn=self._turn, estimated_prompt_tokens=run.source_tokens, spent=spent
+        )
 
     async def _land(self, flight: _Flight, also: Callable[[Transaction, Outcome], None] | None = None) -> Outcome:
         self._flight = None
@@ -287,7 +297,7 @@ class Compaction:
         error = None if flight.task.cancelled() else flight.task.exception()
         if flight.task.cancelled() or error is not None:
             self._compactor.end()
-            if error is not None and not isinstance(error, Exception):
+            if error is not None and (isinstance(error, STORE_LOST) or not isinstance(error, Exception)):
                 raise error
             outcome = Outcome(applied=False, reason=str(error or "abandoned"))
         else:
@@ -325,7 +335,7 @@ class Compaction:
         return self._compactor.publish(prepared, at=self._environment.clock.now())
 
     def _write_end(self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None) -> None:
-        cost = flight.spent.record(tx, self._agent.id, self._agent.turn)
+        cost = flight.spent.record(tx, self._agent.id)
         change = outcome.change if outcome else None
         rows.end_compaction(
             tx,

@@ -84,6 +84,7 @@ class AgentLoop:
             self.memory = AgentMemory.load(environment.store, agent.id, self._limits, environment.counter)
             self.compaction = Compaction(environment, agent, self.memory)
         self._turn = agent.turn
+        self.compaction.note_turn(agent.turn)
         self._system = agent.system
         self._used_ids = used_ids(self.memory.state.messages)
         self._continuations = 0
@@ -195,6 +196,7 @@ class AgentLoop:
 
         await self._environment.store.commit(write)
         self._turn, self._squeezed = turn, False
+        self.compaction.note_turn(turn)
         self._environment.live.show(self._agent.id, "working")
         if ending is not None:
             return ending

@@ -54,6 +54,8 @@ class Observing:
         self._observed: dict[int, _Row] = {}
         """Rows of observers that are not applied yet, by the last message that each covers."""
         self._reflecting: _Row | None = None
+        self.turn = agent.turn
+        """The agent's newest turn."""
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def advance(self) -> None:
@@ -126,7 +128,7 @@ class Observing:
         spent = row.spent.take()
 
         def write(tx: Transaction) -> None:
-            cost = spent.record(tx, self._agent.id, self._agent.turn)
+            cost = spent.record(tx, self._agent.id)
             rows.keep_prepared(tx, self._agent.id, row.id, text, cost_usd=cost, tokens_spent=spent.all_tokens)
 
         await self._environment.store.commit(write)
@@ -148,7 +150,9 @@ class Observing:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             tokens = environment.counter.count(prompt)
-            return await call_beside(environment, self._agent, request, estimated_prompt_tokens=tokens, spent=row.spent)
+            return await call_beside(
+                environment, self._agent, request, turn=self.turn, estimated_prompt_tokens=tokens, spent=row.spent
+            )
 
         return complete
 
@@ -203,7 +207,7 @@ class Observing:
         await self._environment.store.commit(lambda tx: self._write_end(tx, row, status, reason))
 
     def _write_end(self, tx: Transaction, row: _Row, status: str, reason: str, change: Change | None = None) -> None:
-        cost = row.spent.record(tx, self._agent.id, self._agent.turn)
+        cost = row.spent.record(tx, self._agent.id)
         rows.end_compaction(
             tx,
             self._agent.id,

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from watchkeeper.memory.content import copied
 from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
+from watchkeeper.records.errors import STORE_LOST, LeaseLost, StoreUnusable
 from watchkeeper.records.memory import Message
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class BufferingCoordinator:
         self._watermark = 0
         self._epoch = 0
         self._aborted = False
+        self.store_lost: LeaseLost | StoreUnusable | None = None
+        """What an observer or a reflector met that ends all writing; its caller raises it."""
         # A slot is held by the very call that took it: one that ends after `abort` must not free another's.
         self._observer: object | None = None
         self._reflector: object | None = None
@@ -165,6 +168,8 @@ class BufferingCoordinator:
                 self._watermark = end_index
         except _MEANT:
             raise
+        except STORE_LOST as error:
+            self.store_lost = error
         except BaseException:  # a panic of an extension module is no Exception, and the slot must be freed all the same
             log.warning("an observer failed; its messages stay unobserved", exc_info=True)
         finally:
@@ -231,6 +236,8 @@ class BufferingCoordinator:
                 self._reflection = output
         except _MEANT:
             raise
+        except STORE_LOST as error:
+            self.store_lost = error
         except BaseException:
             log.warning("a reflector failed; the observations stay as they are", exc_info=True)
         finally:

@@ -33,6 +33,7 @@ from watchkeeper.memory.publishing import SMALLER_BY
 from watchkeeper.memory.rendering import Rendering
 from watchkeeper.memory.state import ContextState
 from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS
+from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.memory import Message, Observation, ObservationKind
 
 log = logging.getLogger(__name__)
@@ -182,6 +183,9 @@ class Compactor:
         """Ask the model, judge what it says, retry stronger, and else digest. Changes nothing.
 
         Cancelling it at any await leaves nothing behind (but the slot, which `end` frees).
+
+        Raises:
+            LeaseLost, StoreUnusable: the summariser met one.
         """
         started = self.monotonic()
         refused: list[str] = []
@@ -213,6 +217,8 @@ class Compactor:
                     text = await said if inspect.isawaitable(said) else said
                 else:
                     return Rejection("There is no summariser.")
+        except STORE_LOST:
+            raise
         except Exception as error:
             if patience.expired():
                 return Rejection(f"The summariser took longer than {self.timeout_seconds} seconds.")

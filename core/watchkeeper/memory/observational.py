@@ -30,6 +30,7 @@ from watchkeeper.memory.publishing import SMALLER_BY
 from watchkeeper.memory.reflecting import ObservationalSettings, Reflection
 from watchkeeper.memory.state import ContextState
 from watchkeeper.memory.tokens import plain
+from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.memory import Message, ObservationKind
 
 __all__ = ["EngineState", "ObservationalMemory", "ObservationalSettings"]
@@ -104,7 +105,12 @@ class ObservationalMemory:
         """Follow the context, activate what is due, launch what pays. Call after each message, within the event loop.
 
         Returns what to store, in order. Never waits.
+
+        Raises:
+            LeaseLost, StoreUnusable: an observer, a reflector or `keep` met one.
         """
+        if self.coordinator.store_lost is not None:
+            raise self.coordinator.store_lost
         changes: list[Change] = []
         self._collect()
         self._follow()
@@ -245,6 +251,8 @@ class ObservationalMemory:
                     output = await self._observe(messages, previous, instruction)
                 covers = (place.first, place.last)
                 judged = judge_log(output.observations, covers, messages, source, self.state.counter, [previous or ""])
+            except STORE_LOST:
+                raise
             except Exception as error:  # a TimeoutError among them: all mean that there is no text
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):

@@ -11,6 +11,7 @@ from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.judging import Judged, judge_log
 from watchkeeper.memory.prompts import MAX_COMPRESSION, Reflector
 from watchkeeper.memory.state import ContextState
+from watchkeeper.records.errors import STORE_LOST
 from watchkeeper.records.memory import Observation, ObservationKind
 
 log = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ class Reflection:
                 async with asyncio.timeout(self._settings.timeout_seconds):
                     output = await self._reflect(text, level, self._settings.reflector_instruction)
                 judged = judge_log(output.observations, reading.covers, (), source, self._state.counter, [text])
+            except STORE_LOST:
+                raise
             except Exception as error:
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):

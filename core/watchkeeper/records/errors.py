@@ -37,3 +37,7 @@ class StoreUnusable(WatchkeeperError):
     """The database is damaged, locked, newer than this program, read-only or on a network file system."""
 
     exit_code = 2
+
+
+STORE_LOST = (LeaseLost, StoreUnusable)
+"""Errors after which this process can write nothing more: whoever catches failures lets these pass."""

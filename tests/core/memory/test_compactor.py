@@ -14,6 +14,7 @@ from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor
 from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.tokens import TokenCounter
+from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.memory import ObservationKind
 
 
@@ -301,3 +302,13 @@ async def test_a_short_summary_may_say_a_thing_twice(state: ContextState) -> Non
     fill(state, 12)
     outcome = await Compactor(state, Summariser("Summary. " * 20)).run(8, at=0.0)
     assert outcome.reason == "summary"
+
+
+@pytest.mark.parametrize("error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")])
+async def test_a_store_that_takes_nothing_more_is_no_refusal_of_a_summary(state: ContextState, error: Exception) -> None:
+    fill(state, 12)
+    summarise = Summariser(error)
+    compactor = Compactor(state, summarise)
+    with pytest.raises(type(error)):
+        await compactor.prepare(begun(compactor, 8))
+    assert len(summarise.requests) == 1

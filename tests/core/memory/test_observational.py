@@ -22,6 +22,7 @@ from watchkeeper.memory.prompts import (
     transcript,
 )
 from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.records.memory import Message, ObservationKind
 
 SMALL = BufferConfig(target_cycles=4, token_cap=5_000, min_tokens=50, utility_model_context_window=10_000)
@@ -356,3 +357,24 @@ def joined(memory: ObservationalMemory) -> None:
         expected = last + 1
     if ranges:
         assert memory.state.verbatim[watermark - 1].seq == ranges[-1][1]
+
+
+@pytest.mark.parametrize("error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")])
+async def test_an_engine_that_can_store_nothing_more_says_so_at_its_next_step(error: Exception) -> None:
+    for failing in ("observer", "reflector", "keep"):
+        observer, reflector = Observer(), Reflector()
+        if failing == "observer":
+            observer.say = error
+        if failing == "reflector":
+            reflector.texts = [error]
+        memory = engine(observer, reflector, reflection_threshold=100)
+
+        async def keep(*_: Any) -> None:
+            raise error
+
+        if failing == "keep":
+            memory._kept = keep
+        with pytest.raises(type(error), match=str(error)):
+            await run(memory, 120)
+        if failing == "observer":
+            assert len(observer.instructions) == 1, "it is not asked again"

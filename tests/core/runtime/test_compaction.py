@@ -287,3 +287,19 @@ async def test_the_size_of_a_context_is_what_the_next_call_sends(bench: Bench) -
     )
     assert sizes == [row[0] for row in rows]
     assert len(sizes) > 5
+
+
+async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(bench: Bench) -> None:
+    work, turns = Work(count=24, words=450), []
+
+    def script(request: Any) -> Any:
+        if request.purpose == "reflector" and work.summaries.is_set():
+            turns.append(next(one["turn"] for one in bench.state["agents"] if one["id"] == request.agent_id))
+        return work(request)
+
+    bench.start(script, window=12_000)
+    await bench.run()
+    recorded = [row[0] for row in bench.query("SELECT turn FROM model_calls WHERE purpose = 'reflector' ORDER BY started_at, id")]
+    assert recorded
+    assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), "a turn may end while a call waits"
+    assert max(recorded) > 2

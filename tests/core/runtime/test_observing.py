@@ -107,3 +107,20 @@ async def test_a_compaction_by_hand_goes_on_beside_observers(bench: Bench) -> No
     assert rows(bench, "manual")[-1]["status"] in ("applied", "rejected")
     await bench.run(once=bench.submit("undo", agent_id=agent["id"]))
     bench.assert_sound()
+
+
+async def test_an_observation_is_recorded_under_the_turn_in_which_it_was_asked_for(bench: Bench) -> None:
+    work, turns = Observed(count=24, words=450), []
+
+    def script(request: Any) -> Any:
+        if request.purpose in (Purpose.OBSERVER, Purpose.REFLECTOR):
+            turns.append(next(one["turn"] for one in bench.state["agents"] if one["id"] == request.agent_id))
+        return work(request)
+
+    bench.start(script, window=12_000)
+    assert (await bench.run()).exit_code == 0
+    asked = "SELECT turn FROM model_calls WHERE purpose IN ('observer', 'reflector') AND status = 'done'"
+    recorded = [row[0] for row in bench.query(asked)]
+    assert recorded
+    assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), "a turn may end while a call waits"
+    assert max(recorded) > 2
