@@ -188,6 +188,7 @@ def as_record(report: Report) -> dict[str, Any]:
         "read": report.read,
         "raw": [{"kind": kind, "reason": reason, "lines": count} for (kind, reason), count in report.raw.most_common()],
         "skipped": dict(report.skipped.most_common()),
+        "changed": report.changed,
         "waiting": report.waiting,
         "lines": report.lines,
         "bytes": report.bytes_read,

@@ -33,7 +33,7 @@ def list_pricing() -> Callable[[ModelCall], Cost]:
     known: dict[tuple[str, int | None], tuple[tuple[float, ...], dict[int, _Rates]] | None] = {}
 
     def price(call: ModelCall) -> Cost:
-        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, told = call
+        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, told, *_ = call
         status = PriceStatus.EXACT if exact else PriceStatus.ESTIMATED
         if told is not None and told > 0:
             return Cost(told, status)

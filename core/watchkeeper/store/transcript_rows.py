@@ -54,7 +54,9 @@ _INSERTS = {
     " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status = excluded.status,"
     " started_at = excluded.started_at, ended_at = excluded.ended_at",
     "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
-    "records": "INSERT OR IGNORE INTO transcript_records (digest, agent_id, seq) VALUES (?, ?, ?)",
+    "records": "INSERT INTO transcript_records (digest, agent_id, seq, figures) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    "record_revisions": "INSERT INTO transcript_revisions (session_id, source, record_id, revision, agent_id, seq, digest, content,"
+    " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "events": "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, nullif(?, ''), ?)",
     "raw": "INSERT INTO raw_records (session_id, path, line, kind, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
 }

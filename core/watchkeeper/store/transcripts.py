@@ -8,7 +8,7 @@ began elsewhere than where the row says is given up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -118,23 +118,60 @@ def _one(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> in
 
 
 _MANY = 40
-_RECORDS = "SELECT r.digest, r.agent_id, r.seq FROM transcript_records r"
+_RECORDS = "SELECT r.digest, r.agent_id, r.seq, r.figures FROM transcript_records r"
+
+Place = tuple[str, int, int | None]
+"""What a record became: agent, `seq` of the message, and a number for the usage that it told (0: none; None: it was imported
+before such numbers were kept)."""
 
 
-def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, tuple[str, int]]:
-    """Of those digests that were imported: agent and `seq` of the messages that the records became."""
+def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
+    """Of those digests that were imported: what the records became."""
     if len(digests) > _MANY:
         # Records of one file have numbers near each other: mostly there are none between them, or few.
         between, most = (min(digests), max(digests)), len(digests) // 4
         near = cursor.execute(f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? LIMIT ?", (*between, most)).fetchall()
         if len(near) < most:
             wanted = set(digests)
-            return {row[0]: (row[1], row[2]) for row in near if row[0] in wanted}
+            return {row[0]: row[1:] for row in near if row[0] in wanted}
     found = cursor.execute(
-        "SELECT r.digest, r.agent_id, r.seq FROM json_each(?) j CROSS JOIN transcript_records r ON r.digest = j.value",
+        "SELECT r.digest, r.agent_id, r.seq, r.figures FROM json_each(?) j CROSS JOIN transcript_records r ON r.digest = j.value",
         (encode(list(digests)),),
     )
-    return {row[0]: (row[1], row[2]) for row in found}
+    return {row[0]: row[1:] for row in found}
+
+
+def records_between(cursor: Any, first: int, last: int, agent_ids: Sequence[str]) -> list[tuple[int, str, int, int | None]]:
+    """Digest and place of each record of these agents whose digest is in a range."""
+    return list(
+        cursor.execute(
+            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? AND r.agent_id IN (SELECT value FROM json_each(?))",  # noqa: S608
+            (first, last, encode(list(agent_ids))),
+        )
+    )
+
+
+def agents_of(cursor: Any, session_id: str) -> list[str]:
+    """The agents of a session."""
+    return [row[0] for row in cursor.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))]
+
+
+def tool_use_ids(cursor: Any, agent_id: str) -> set[str]:
+    """The program's ids of an agent's tool calls."""
+    return {row[0] for row in cursor.execute("SELECT tool_use_id FROM tool_calls WHERE agent_id = ?", (agent_id,))}
+
+
+def revision_digests(cursor: Any, source: str, record_id: str) -> list[str]:
+    """The digests of a record's revisions behind the first, the oldest first."""
+    rows = cursor.execute(
+        "SELECT digest FROM transcript_revisions WHERE source = ? AND record_id = ? ORDER BY revision", (source, record_id)
+    )
+    return [row[0] for row in rows]
+
+
+def has_observation(cursor: Any, agent_id: str, text: str) -> bool:
+    """Whether a summary of that text is stored."""
+    return cursor.execute("SELECT 1 FROM observations WHERE agent_id = ? AND text = ?", (agent_id, text)).fetchone() is not None
 
 
 def message_content(cursor: Any, agent_id: str, seq: int) -> str | None:
@@ -147,8 +184,8 @@ def session_of(cursor: Any, agent_id: str) -> str | None:
     return row[0] if row else None
 
 
-Call = tuple[int, str, str, int, int, int, int, float | None]
-"""Of a stored model call: id, session, agent, input, output, cache read, cache written, cost."""
+Call = tuple[int, str, str, int, int, int, int, float | None, str]
+"""Of a stored model call: id, session, agent, input, output, cache read, cache written, cost, model."""
 
 
 def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
@@ -158,7 +195,7 @@ def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
         return {found: call for key in keys for found, call in find_calls(cursor, [key]).items()}
     rows = cursor.execute(
         "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens,"
-        " m.cache_write_tokens, m.cost_usd FROM json_each(?) j CROSS JOIN transcript_calls c ON c.digest = j.value"
+        " m.cache_write_tokens, m.cost_usd, m.model FROM json_each(?) j CROSS JOIN transcript_calls c ON c.digest = j.value"
         " CROSS JOIN model_calls m ON m.id = c.model_call_id",
         (encode(list(wanted)),),
     )
@@ -304,7 +341,7 @@ def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
     return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
 
 
-def raw_kept(cursor: Any, path: str, session_id: str) -> Counter[int]:
-    """The hashes of the texts that are kept raw of a file, and how often; nothing else of the file stays in memory."""
+def raw_kept(cursor: Any, path: str, session_id: str, number_of: Callable[[str], int]) -> Counter[int]:
+    """The numbers of the texts that are kept raw of a file, and how often; nothing else of the file stays in memory."""
     rows = cursor.execute("SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path))
-    return Counter(hash(row[0]) for row in rows)
+    return Counter(number_of(row[0]) for row in rows)

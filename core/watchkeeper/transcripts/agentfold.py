@@ -39,6 +39,8 @@ class AgentFold:
     """Calls of earlier transactions that wait for a result."""
     new_calls: dict[str, list[Any]] = field(default_factory=dict)
     """Calls of this transaction that wait for a result: their rows."""
+    calls_before: set[str] | None = None
+    """The program's ids of the calls of earlier transactions, once somebody asked for them."""
     observations: list[int] = field(default_factory=list)
     verbatim_from: int = 1
     elided: list[Any] = field(default_factory=list)
@@ -111,6 +113,12 @@ class AgentFold:
         row["started_at"] = row["created_at"]
         if before is not None and 0 < at - before <= LONGEST_PAUSE_SECONDS:
             row["active_seconds"] += at - before
+
+    def has_call(self, cursor: Any, tool_use_id: str) -> bool:
+        """Whether a call of that id is here already."""
+        if self.calls_before is None:
+            self.calls_before = rows.tool_use_ids(cursor, self.id)
+        return tool_use_id in self.calls_before
 
     def take_told(self, told: Told) -> None:
         """What the call that started it says of it: its own log says more, as soon as anything of it is here."""

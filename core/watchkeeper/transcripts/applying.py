@@ -35,6 +35,8 @@ class Chunk:
     """The file was rewritten or cut: all of it is read once more, and what is here already is recognised."""
     kept: KeptRaw | None = None
     """What was kept raw before, for every chunk of a reading once more."""
+    rereads: dict[str, bool] | None = None
+    """By session, for every chunk of a reading from the log's beginning: whether something of it was here before."""
     follows: bool = False
     """An earlier chunk of this import comes before it."""
     begins: int = 0
@@ -56,8 +58,8 @@ class Chunk:
     def next(self) -> Chunk:
         """The chunk that begins where this one ends."""
         return Chunk(
-            self.path, self.stored_path, self.program, None, kept=self.kept, follows=True, begins=self.read_bytes,
-            line=self.line, written_at=self.written_at,
+            self.path, self.stored_path, self.program, None, kept=self.kept, rereads=self.rereads, follows=True,
+            begins=self.read_bytes, line=self.line, written_at=self.written_at,
         )  # fmt: skip
 
 
@@ -70,6 +72,7 @@ class Counts:
     skipped: Counter[str] = field(default_factory=Counter)
     sessions: set[str] = field(default_factory=set)
     waiting: int = 0
+    changed: int = 0
 
 
 def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
@@ -83,6 +86,7 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     sessions: dict[tuple[str, str], SessionFold] = {}
     for chunk in chunks:
         _apply_chunk(batch, connection, chunk, sessions, counts)
+    counts.changed = batch.revised
     folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
     finished = [fold.finish() for fold in folds]
     batch.into.flush(batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents])
@@ -122,7 +126,8 @@ def _apply_chunk(
         if fold is None:
             fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
         if fold is not last:
-            last, fold.written_at = fold, chunk.written_at
+            last = fold
+            fold.begin(chunk.written_at, chunk.rereads)
             if not fold.deleted:
                 counts.sessions.add(fold.id)
         if fold.deleted:

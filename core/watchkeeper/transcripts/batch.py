@@ -22,10 +22,10 @@ _ANCHORS = frozenset({Compaction, Summary, Rewind, Failure})
 _BESIDE = frozenset({Rewind, Failure})
 """Those that have no id where a message beside them has one."""
 
-Anchor = tuple[int, Any]
-"""The record by which a line is recognised, behind its digest."""
+Anchor = tuple[int, Any, int]
+"""The record by which a line is recognised, behind its digest, and a number for the usage that the line tells (0: none)."""
 
-_NO_ANCHOR: Anchor = (0, None)
+_NO_ANCHOR: Anchor = (0, None, 0)
 
 
 @dataclass(slots=True)
@@ -60,8 +60,12 @@ class Batch:
     """Model calls that are not written yet, by key."""
     owners: dict[str, str] = field(default_factory=dict)
     """Agents that were asked after, or are not written yet, and their sessions."""
-    records: dict[int, tuple[str, int] | None] = field(default_factory=dict)
-    """Digests of records that were looked up: the messages that they became, or None."""
+    records: dict[int, rows.Place | None] = field(default_factory=dict)
+    """Digests of records that were looked up: what they became, or None."""
+    revised: int = 0
+    """Records that are here already and say something else now."""
+    revisions: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Of records that were found changed, by source and id: the digests of their revisions."""
     indexed: list[tuple[str, str | bytearray]] = field(default_factory=list)
     """Of the messages that are not written yet, in the order of their rows: session, and what is indexed."""
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
@@ -76,42 +80,50 @@ class Batch:
         fresh: list[int] = []
         records, said = self.records, f"{program}/Message"
         for _, data, group in groups:
-            anchor: Anchor = _NO_ANCHOR
+            digest, anchor, figures = 0, None, 0
             for record in group:
                 kind = type(record)
                 if kind is Message:
-                    if anchor is not _NO_ANCHOR:
+                    if anchor is not None:
                         continue
                     digest = record_digest(record[4], said, record[1] or line_id(session, data))  # type: ignore
                 elif kind is ModelCall:
                     keys.append(record[1])  # type: ignore
+                    figures = _number_of(record)  # type: ignore[arg-type]
                     continue
-                elif kind not in _ANCHORS or anchor is not _NO_ANCHOR or (kind in _BESIDE and not record.uid):  # type: ignore[union-attr]
+                elif kind not in _ANCHORS or anchor is not None or (kind in _BESIDE and not record.uid):  # type: ignore[union-attr]
                     continue
                 else:
                     uid = record.uid or line_id(session, data)  # type: ignore[union-attr]
                     digest = record_digest(record.at, f"{program}/{kind.__name__}", uid)  # type: ignore[union-attr]
-                anchor = (digest, record)
+                anchor = record
                 if digest not in records:
                     records[digest] = None
                     fresh.append(digest)
-            anchors.append(anchor)
+            anchors.append(_NO_ANCHOR if anchor is None else (digest, anchor, figures))
         records.update(rows.find_records(self.cursor, fresh))
         self.stored_calls.update(
             rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key and key not in self.calls])
         )
         return anchors
 
-    def record(self, digest: int) -> tuple[str, int] | None:
-        """The message that a record became, if it was imported."""
+    def record(self, digest: int) -> rows.Place | None:
+        """What a record became, if it was imported."""
         if digest not in self.records:
             self.records[digest] = rows.find_records(self.cursor, [digest]).get(digest)
         return self.records[digest]
 
-    def remember(self, digest: int, agent_id: str, seq: int) -> None:
-        """Note which message a record became."""
-        self.records[digest] = (agent_id, seq)
-        self.into["records"].append((digest, agent_id, seq))
+    def remember(self, digest: int, agent_id: str, seq: int, figures: int | None) -> None:
+        """Note which message a record became, and what number its usage has."""
+        self.records[digest] = (agent_id, seq, figures)
+        self.into["records"].append((digest, agent_id, seq, figures))
+
+    def revisions_of(self, source: str, record_id: str) -> list[str]:
+        """The digests of a record's revisions behind the first; whoever stores another one adds it."""
+        found = self.revisions.get((source, record_id))
+        if found is None:
+            found = self.revisions[source, record_id] = rows.revision_digests(self.cursor, source, record_id)
+        return found
 
     def text_of(self, agent_id: str, seq: int) -> str | None:
         """What a message says, as it is stored."""
@@ -129,6 +141,14 @@ class Batch:
             if owner is not None:
                 self.owners[agent_id] = owner
         return owner
+
+
+def _number_of(call: ModelCall) -> int:
+    """A number for a call's tokens, never 0: other tokens have another one, as a rule."""
+    number = 0
+    for tokens in call[3:8]:
+        number = (number * 1_000_003 + tokens + 1) & 0x7FFF_FFFF
+    return number or 1
 
 
 def line_id(session: str, data: bytes) -> str:

@@ -83,7 +83,8 @@ def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, beg
     times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= begin]
     for seq, at in times:
         for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
-            if session.batch.record(record_digest(at, kind, uid)) == (agent.id, seq):
+            found = session.batch.record(record_digest(at, kind, uid))
+            if found is not None and found[:2] == (agent.id, seq):
                 return seq
     return None
 

@@ -273,6 +273,7 @@ class Importer:
         self.report.skipped += counts.skipped
         self.report.sessions |= counts.sessions
         self.report.waiting += counts.waiting
+        self.report.changed += counts.changed
         for chunk in chunks:
             self.report.bytes_read += chunk.bytes
             self.report.files += int(chunk.first)

@@ -65,6 +65,7 @@ def bindable(value: Any) -> Any:
 
 
 _write = Encoder().encode
+_write_sorted = Encoder(order="deterministic").encode
 
 
 def write(value: Any) -> tuple[str, int]:
@@ -79,6 +80,14 @@ def write_bytes(value: Any) -> bytes:
         return _write(value)
     except (MsgspecError, ValueError, OverflowError, RecursionError):  # a lone surrogate, a number beyond 64 bits
         return encode(value).encode()
+
+
+def same_bytes(value: Any) -> bytes:
+    """JSON of `value` that is the same however its objects were ordered and its text was escaped in a log."""
+    try:
+        return _write_sorted(value)
+    except (MsgspecError, ValueError, OverflowError, RecursionError):
+        return json.dumps(value, sort_keys=True).encode()
 
 
 _minutes: dict[str, float] = {}

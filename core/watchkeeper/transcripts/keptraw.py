@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from watchkeeper.store import transcripts as rows
+from watchkeeper.transcripts.jsontext import parse, same_bytes
 
 
 class KeptRaw:
@@ -33,10 +34,16 @@ class KeptRaw:
         """Whether this line is kept already."""
         left = self._left.get(session_id)
         if left is None:
-            left = self._left[session_id] = rows.raw_kept(cursor, path, session_id)
-        number = hash(text)
+            left = self._left[session_id] = rows.raw_kept(cursor, path, session_id, _number_of)
+        number = _number_of(text)
         if left[number] <= 0:
             return False
         left[number] -= 1
         self._found.setdefault(self._place, []).append((session_id, number))
         return True
+
+
+def _number_of(text: str) -> int:
+    """A number for what a line says, however its JSON is written."""
+    record = parse(text.encode("utf-8", "replace"))
+    return hash(text if record is None else same_bytes(record))

@@ -156,6 +156,8 @@ class OpenLog:
         )  # fmt: skip
         if row is not None and not again:
             chunk.session, chunk.line = row.state["session"], row.lines
+        else:
+            chunk.rereads = {}
         return chunk
 
 

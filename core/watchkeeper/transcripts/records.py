@@ -25,10 +25,13 @@ What the importer does with one answer (the list for one line, a *group*):
    messages, from another file, several times; None changes nothing. An agent that only occurs as the `agent` of another
    record is made, under the main one.
 4. *Replays.* A `Message` with a `uid` that this session already has (the same file rewritten, a line twice) is dropped
-   with its whole group, except that a `ModelCall` may still raise its figures. With a `uid` that another session of the
+   with its whole group, except that a `ModelCall` may still raise its figures. Where it says something else than before (the
+   log was edited), what it says now is stored as a *revision*: the message stays as it was, nothing of the group counts
+   again, and the figures of its `ModelCall` replace those from before. With a `uid` that another session of the
    program has (a resumed or forked session that repeats its parent's records) the message is kept, since it is in this
    session's context, but calls of tools and models in its group count for the session that had them first.
-5. *Model calls* with the same `key` are one call: the figures of the one with the most output tokens stand.
+5. *Model calls* with the same `key` are one call: the figures of the one with the most output tokens stand, besides those
+   of a revision.
 6. *Compactions.* `Compaction` says that everything of that agent before it, or before message `keep_from`, left the
    context. The `Summary` that follows is what stands in its place (it is not a message as well). Where `tokens_after`
    is None, the prompt of the agent's next model call is taken.
@@ -116,6 +119,9 @@ class Message(NamedTuple):
     """The `key` of the model call that made it (assistant messages); messages of one call are one turn."""
     injected: bool = False
     """The program wrote it, not a person: no session has it for its goal."""
+    alias: str = ""
+    """By what else it may be known: what it says and when (a copy under another `uid`), or its place (an edited record that
+    has no id). Asked where `uid` is not known."""
 
 
 class ToolCall(NamedTuple):
@@ -162,6 +168,10 @@ class ModelCall(NamedTuple):
     request_id: str | None = None
     cost_usd: float | None = None
     """What the program itself logged as the call's cost, for a pricing that takes its word."""
+    final: bool = False
+    """Nothing but an edit of the log changes these figures: where they are told once more, the newest stand."""
+    alias: str = ""
+    """As of a message: a name that a copy of the call under another `key` has as well."""
 
 
 class PlanItem(NamedTuple):

@@ -25,6 +25,8 @@ class Report:
     """Kind of record and reason → lines that are kept as they are."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Reason → lines that are not kept, since what they say is."""
+    changed: int = 0
+    """Records among those read that are here already, and say something else now: each is kept as a new revision."""
     waiting: int = 0
     """Last lines without an end."""
     left: dict[str, str] = field(default_factory=dict)
@@ -45,6 +47,8 @@ class Report:
         if self.unchanged:
             parts[0] += f" ({self.unchanged:,} unchanged)"
         parts.append(f"{self.read:,} records read")
+        if self.changed:
+            parts.append(f"{_count(self.changed, 'record')} changed (kept as new revisions)")
         parts.append(f"{self.raw.total():,} kept raw" + _why(self._raw_reasons()))
         parts.append(f"{self.skipped.total():,} skipped" + _why(self.skipped))
         if self.waiting:

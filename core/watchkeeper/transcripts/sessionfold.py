@@ -7,6 +7,8 @@ importers can take turns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
+from hashlib import blake2b
 from typing import Any
 
 from watchkeeper.store import transcripts as rows
@@ -17,8 +19,8 @@ from watchkeeper.transcripts.batch import Anchor, Batch, line_id
 from watchkeeper.transcripts.compactionfold import compact, go_back, summarise
 from watchkeeper.transcripts.estimates import message_tokens
 from watchkeeper.transcripts.goals import GOAL_CHARS, goal_of
-from watchkeeper.transcripts.identity import AGENT_LENGTH, record_digest, stable_id
-from watchkeeper.transcripts.jsontext import write, write_bytes
+from watchkeeper.transcripts.identity import AGENT_LENGTH, is_made_up, record_digest, stable_id
+from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
 from watchkeeper.transcripts.planfold import PlanFold
 from watchkeeper.transcripts.records import (
     MAIN,
@@ -37,10 +39,27 @@ from watchkeeper.transcripts.records import (
     ToolCall,
     ToolResult,
 )
-from watchkeeper.transcripts.repeats import may_repeat, says_the_same, was_said
+from watchkeeper.transcripts.repeats import is_copy, looks_alike, may_repeat, said_then, says_the_same, was_said
 from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
+
+
+class Seen(Enum):
+    """What is known of a line by the record that names it."""
+
+    NEW = 1
+    ANOTHERS = 2
+    """Another session of the program has it as well."""
+    REPEATED = 3
+    REVISED = 4
+    """It is here already, and says something else now."""
+
+
+_COMPARED = frozenset({Message, Summary})
+"""Records of which is stored what they say."""
+_FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+"""`ModelCall` holds them at 3 to 6."""
 _PREVIEW_CHARS = 160
 _AHEAD_SECONDS = 86_400.0
 """How much later than now a record's time may be, as clocks and their zones go; what comes later tells no time."""
@@ -61,6 +80,12 @@ class SessionFold:
         self._latest = batch.now + _AHEAD_SECONDS
         self.written_at = 0.0
         """When its log was last written to, where that is known."""
+        self._rereads = False
+        """A log is read from its beginning, and something of the session was here before."""
+        self._uids: dict[int, rows.Place] | None = None
+        """What was here before, by the numbers of its ids (see `record_digest`)."""
+        self._counted: int | None = None
+        """The number for the usage that was stored with the line that is read, where it is here already."""
         self._agents: dict[str, AgentFold] = {}
         self._plans: dict[str, PlanFold] = {}
         self.id = stable_id(program, key)
@@ -89,26 +114,33 @@ class SessionFold:
 
     # Records.
 
+    def begin(self, written_at: float, rereads: dict[str, bool] | None) -> None:
+        """The next records come from a log that was last written to at that time; `rereads`: see `Chunk`."""
+        self.written_at = written_at
+        self._rereads = rereads is not None and rereads.setdefault(self.id, bool(self.row["last_active"]))
+
     def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
         """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was not read."""
         self.changed = True
-        seen: bool | None = False
+        seen = Seen.NEW
         outcome: Raw | Skipped | None = None
-        digest, first = anchor
-        if digest:
-            seen = self._known(first, data, digest)
-            if seen:
+        if anchor[0]:
+            seen = self._known(anchor, data, group)
+            if seen is Seen.REPEATED:
                 outcome = _REPEATED
         for record in group:
             kind = type(record)
             if kind is Message:
-                if not seen:
+                if seen is Seen.NEW or seen is Seen.ANOTHERS:
                     self._message(record)  # type: ignore[arg-type]
             elif kind is ModelCall:
                 key = record[0]
-                self._spending.take(self._agents.get(key) or self.agent(key), record, counts=seen is False)  # type: ignore
+                counts = seen is Seen.NEW or (bool(record[1]) if self._counted is None else not self._counted)  # type: ignore
+                self._spending.take(
+                    self._agents.get(key) or self.agent(key), record, counts=counts, revises=seen is Seen.REVISED  # type: ignore
+                )  # fmt: skip
             elif (handler := _HANDLERS.get(kind)) is not None:
-                if seen is False or (seen is None and kind in _KEPT_IN_REPLAYS):
+                if seen is Seen.NEW or (seen is Seen.ANOTHERS and kind in _KEPT_IN_REPLAYS):
                     handler(self, record)
             elif kind is Raw or kind is Skipped:
                 outcome = record  # type: ignore[assignment]
@@ -118,42 +150,109 @@ class SessionFold:
                 self._agent(record)  # type: ignore[arg-type]
         return outcome
 
-    def _known(self, record: Any, data: bytes, digest: int) -> bool | None:
-        """Whether a record is here already (True), is another session's as well (None), or is new."""
+    def _known(self, anchor: Anchor, data: bytes, group: list[Record]) -> Seen:
+        """What is known of a line; one that is new is remembered."""
+        digest, record, figures = anchor
         if self._at is None and record.at is not None:
             self._time(record.at)  # the agent was made by then
         agent = self._agents.get(record.agent) or self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
         found = self.batch.records[digest]
+        if found is None and type(record) is Message and (self._rereads or record.alias):
+            found = self._known_otherwise(record, agent)
+            if found is not None:
+                self.batch.remember(digest, *found)
         if found is None:
             said = was_said(self.batch, record, agent) if may_repeat(record, agent) else None
-            self.batch.remember(digest, agent.id, said or seq)
-            return said is not None
+            self.batch.remember(digest, agent.id, said or seq, figures)
+            if type(record) is Message and record.alias:
+                self.batch.remember(self._alias_digest(record), agent.id, said or seq, figures)
+            self._counted = 0
+            return Seen.NEW if said is None else Seen.REPEATED
+        self._counted = found[2]
         if self._is_mine(found[0]):
-            return says_the_same(self.batch, record, agent, *found) or self._was_changed(record, agent, seq)
+            return self._seen_again(record, agent, found, figures, group)
         kind = f"{self.program}/{type(record).__name__}/{self.key}"
         mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
-        if self.batch.record(mine) is not None:
-            return True
-        self.batch.remember(mine, agent.id, seq)
+        copy = self.batch.record(mine)
+        if copy is not None:
+            return self._seen_again(record, agent, copy, figures, group)
+        self.batch.remember(mine, agent.id, seq, figures)
         owner = self.batch.owner(found[0])
         if owner is not None and self.row["forked_from"] is None:
             self.row["forked_from"] = owner
         if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is Message:
             self.row["forked_at_seq"] = max(self.row["forked_at_seq"] or 0, found[1])
-        return None
+        return Seen.ANOTHERS
 
     def _is_mine(self, agent_id: str) -> bool:
         return self.batch.owner(agent_id) == self.id
 
-    def _was_changed(self, record: Message, agent: AgentFold, seq: int) -> bool:
-        """Whether the record is here already as it is now, besides what it said before."""
-        kind = f"{self.program}/changed/{self.key}"
-        digest = record_digest(record.at, kind, f"{record.uid}/{stable_id(write(record.content)[0], length=12)}")
-        if self.batch.record(digest) is not None:
-            return True
-        self.batch.remember(digest, agent.id, seq)
-        return False
+    def _alias_digest(self, record: Message) -> int:
+        return record_digest(record.at, f"{self.program}/alias", record.alias)
+
+    def _known_otherwise(self, record: Message, agent: AgentFold) -> rows.Place | None:
+        """What a message became under another id, or under its id at another time: logs are edited in both ways."""
+        if record.alias and (found := self.batch.record(self._alias_digest(record))) is not None:
+            return found
+        if not self._rereads:
+            return None
+        if self._uids is None:
+            first, last = (int(self.row["created_at"]) - 1) << 32, (int(self.row["last_active"]) + 2) << 32
+            before = rows.records_between(self._cursor, first, last, rows.agents_of(self._cursor, self.id))
+            self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
+        kind = f"{self.program}/Message"
+        uid = record.uid
+        found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(record_digest(None, kind, uid))
+        if found is None and is_made_up(uid):
+            seq = said_then(self.batch, record, agent)
+            found = (agent.id, seq, None) if seq is not None else None
+        if found is None or not self._is_mine(found[0]):
+            return None
+        stored = self.batch.text_of(found[0], found[1])
+        return found if stored is not None and looks_alike(record.content, stored) else None
+
+    def _seen_again(self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]) -> Seen:
+        """Whether a record that this session has says what it said before. What it says now is stored where it does not."""
+        agent_id, seq, before = found
+        if type(record) not in _COMPARED:
+            return Seen.REPEATED
+        if agent_id != agent.id:
+            return self._of_another_agent(record, agent, found, figures, group)
+        if says_the_same(self.batch, record, agent_id, seq) and (not figures or before is None or figures == before):
+            return Seen.REPEATED
+        return self._revise(record, found, group)
+
+    def _of_another_agent(self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]) -> Seen:
+        """What is known of a record of an agent, where another one of the session has that id."""
+        stored = self.batch.text_of(found[0], found[1]) if type(record) is Message else None
+        if stored is None or is_copy(record.content, stored):
+            return Seen.REPEATED  # an agent was given of another one's context, in part
+        own = record_digest(record.at, f"{self.program}/Message/{self.key}/{agent.key}", record.uid)
+        known = self.batch.record(own)
+        if known is not None:
+            return self._seen_again(record, agent, known, figures, group) if known[0] == agent.id else Seen.REPEATED
+        self.batch.remember(own, agent.id, agent.row["last_seq"] + 1, figures)
+        self._counted = 0
+        return Seen.NEW
+
+    def _revise(self, record: Any, found: rows.Place, group: list[Record]) -> Seen:
+        """Store what a record says now, where nothing stored says it."""
+        agent_id, seq, _ = found
+        source, name = self.row["source"], record.uid or f"{agent_id}/{seq}"
+        content: Any = record.content if type(record) is Message else record.text
+        usage = next((dict(zip(_FIGURES, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None)
+        now = {"content": content} | ({"usage": usage} if usage is not None else {})
+        digest = blake2b(same_bytes(now), digest_size=16).hexdigest()
+        known = self.batch.revisions_of(source, name)
+        if digest in known:
+            return Seen.REPEATED
+        known.append(digest)
+        self.into["record_revisions"].append(
+            (self.id, source, name, len(known) + 1, agent_id, seq, digest, write(now)[0], self._now)
+        )
+        self.batch.revised += 1
+        return Seen.REVISED
 
     def _time(self, at: float | None) -> float:
         before = self._at
@@ -262,7 +361,7 @@ class SessionFold:
     # What an agent said and did.
 
     def _message(self, record: Message) -> None:
-        key, _, role, content, told_at, call_key, injected = record
+        key, _, role, content, told_at, call_key, injected, _ = record
         at = self._time(told_at)
         agent = self._agents.get(key) or self.agent(key)
         agent.touch(at)
@@ -295,6 +394,8 @@ class SessionFold:
         key, tool_use_id, name, at = record
         agent = self._agents.get(key) or self.agent(key)
         row = agent.row
+        if self._rereads and agent.has_call(self._cursor, tool_use_id):
+            return  # its message has another id now
         call_id = self.ids["tool_calls"] = self.ids["tool_calls"] + 1
         call = [
             call_id, self.id, agent.id, row["turn"], agent.position, row["last_seq"], tool_use_id, name,

@@ -10,6 +10,7 @@ from typing import Any
 from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts.agentfold import WINDOW, AgentFold
 from watchkeeper.transcripts.batch import Batch, OpenCall
+from watchkeeper.transcripts.identity import record_digest
 from watchkeeper.transcripts.records import MAIN, ModelCall
 
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
@@ -33,22 +34,32 @@ class Spending:
         self._row = row
         self._calls: list[OpenCall] = []
 
-    def take(self, agent: AgentFold, record: ModelCall, *, counts: bool) -> None:
-        """One logging of a call. `counts` is False where the message that it came with was here already: without a key,
-        it is then taken for a repetition."""
+    def take(self, agent: AgentFold, record: ModelCall, *, counts: bool, revises: bool = False) -> None:
+        """One logging of a call.
+
+        Args:
+            counts: False where the message that it came with is here already and told of its usage then: where its key is
+                not known, the call was counted under another one.
+            revises: the log was edited, and says now what the call used: whatever it said before does not count.
+        """
         batch, key, row = self._batch, record.key, agent.row
         if key:
             known = batch.calls.get(key)
             if known is not None:
                 if known.session_id == self._session_id:
-                    self._raise_open(known, record)
+                    self._raise_open(known, record, replaces=revises or record.final)
                 return
             stored = batch.stored_calls.get(key)
             if stored is not None:
-                self._raise_stored(stored, agent, record)
+                self._raise_stored(stored, agent, record, replaces=revises or record.final)
                 return
-        elif not counts:
+        if not counts:
             return
+        if record.alias:
+            copied = record_digest(record.at, "ModelCall/alias", record.alias)
+            if batch.record(copied) is not None:
+                return
+            batch.remember(copied, agent.id, row["last_seq"], 0)
         number = batch.ids["model_calls"] = batch.ids["model_calls"] + 1
         at = record.at
         if at is None:
@@ -77,11 +88,15 @@ class Spending:
             self._batch.into["tokens_after"].append((prompt, agent.compaction))
             agent.compaction = None
 
-    def _raise_open(self, call: OpenCall, record: ModelCall) -> None:
+    def _raise_open(self, call: OpenCall, record: ModelCall, *, replaces: bool) -> None:
         """The same call once more, in the same transaction."""
         old = call.figures
         if record.at is not None and record.at > call.ended:
             call.ended = record.at
+        if replaces:
+            call.figures = record._replace(exact=old.exact or record.exact, stop_reason=record.stop_reason or old.stop_reason)
+            self._note_context(call.agent, call.figures)
+            return
         if record.output_tokens <= old.output_tokens and (record.stop_reason is None or old.stop_reason is not None):
             return
         better = record if record.output_tokens > old.output_tokens else old
@@ -89,14 +104,15 @@ class Spending:
         call.figures = better._replace(exact=old.exact or record.exact, stop_reason=ended)
         self._note_context(call.agent, call.figures)
 
-    def _raise_stored(self, stored: rows.Call, agent: AgentFold, record: ModelCall) -> None:
+    def _raise_stored(self, stored: rows.Call, agent: AgentFold, record: ModelCall, *, replaces: bool) -> None:
         """The same call once more, after it was written."""
-        call_id, session_id, agent_id, old, old_usd = stored[0], stored[1], stored[2], stored[3:7], stored[7]
-        if session_id != self._session_id or not (record.output_tokens > old[1] or record.stop_reason):
+        call_id, session_id, agent_id, old, old_usd, model = *stored[:3], stored[3:7], stored[7], stored[8]
+        replaces = replaces and record[3:7] != old
+        if session_id != self._session_id or not (replaces or record.output_tokens > old[1] or record.stop_reason):
             return
-        better = record
-        if record.output_tokens <= old[1]:
-            better = record._replace(
+        better = record._replace(model=model)  # an edit may have taken the model's name
+        if record.output_tokens <= old[1] and not replaces:
+            better = better._replace(
                 input_tokens=old[0], output_tokens=old[1], cache_read_tokens=old[2], cache_write_tokens=old[3]
             )
         cost = self._batch.pricing(better)
@@ -104,7 +120,7 @@ class Spending:
         self._batch.into["call_figures"].append(
             (better.stop_reason, *figures, int(better.exact), cost.usd, str(cost.status), record.at or 0.0, call_id)
         )
-        self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd)
+        self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd, model)
         for row in (self._row, agent.row) if agent.id == agent_id else (self._row,):
             for name, new, was in zip(_FIGURES, figures, old, strict=True):
                 row[name] += new - was
@@ -125,7 +141,7 @@ class Spending:
             for call in calls:
                 record = call.figures
                 cost = pricing(record)
-                _, key, model, fresh, output, read, written, _, exact, stop_reason, _, latency, request_id, _ = record
+                _, key, model, fresh, output, read, written, _, exact, stop_reason, _, latency, request_id, *_ = record
                 usd, began = cost.usd, call.began
                 add(
                     (call.id, session_id, agent_id, call.turn, model, stop_reason, fresh, output, read, written, int(exact),

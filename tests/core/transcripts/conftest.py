@@ -164,6 +164,7 @@ class Store:
         tables = (
             "sessions", "agents", "messages", "tool_calls", "model_calls", "tasks", "plan_revisions", "compactions", "observations",
             "views", "events", "raw_records", "transcript_files", "transcript_records", "transcript_calls",
+            "transcript_revisions",
         )  # fmt: skip
         return {name: self.one(f"SELECT count(*) FROM {name}") for name in tables}
 

@@ -104,10 +104,12 @@ def test_the_records_that_are_here_are_found_whether_few_or_many_lie_between_tho
 ) -> None:
     connection = database.open_writable(tmp_path / "w.db")
     cursor = connection.cursor()
-    cursor.executemany("INSERT INTO transcript_records VALUES (?, 'a', ?)", [(digest, at) for at, digest in enumerate(stored, 1)])
+    cursor.executemany(
+        "INSERT INTO transcript_records VALUES (?, 'a', ?, 0)", [(digest, at) for at, digest in enumerate(stored, 1)]
+    )
     for asked in (range(480, 600), range(0, 900, 3), range(500, 503), [2**62, 501, *range(100, 200)]):
         assert rows.find_records(cursor, list(asked)) == {
-            digest: ("a", at) for at, digest in enumerate(stored, 1) if digest in asked
+            digest: ("a", at, 0) for at, digest in enumerate(stored, 1) if digest in asked
         }
     connection.close()
 

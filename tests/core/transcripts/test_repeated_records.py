@@ -13,22 +13,25 @@ from tests.core.transcripts.test_importing import OTHER
 from watchkeeper.store.transcripts import call_digest
 
 
-def test_a_message_that_was_changed_under_its_id_is_kept_as_well(store: Store, logs: Path) -> None:
+def test_a_message_that_was_changed_under_its_id_is_kept_as_a_revision(store: Store, logs: Path) -> None:
     log = work()
     path = log.write(logs)
     store.run(path)
+    before = store.all("SELECT agent_id, seq, content FROM messages ORDER BY agent_id, seq")
     log.records[0]["message"]["content"] = "Mend the other cache, please"
     log.write(logs)
-    store.run(path)
-    said = [json.loads(row[0]) for row in store.all("SELECT content FROM messages WHERE role = 'user'")]
-    assert "Mend the cache" in said
-    assert "Mend the other cache, please" in said
-    messages = store.counts()["messages"]
+    report = store.run(path)
+    assert (report.changed, "1 record changed (kept as new revisions)" in report.line()) == (1, True)
+    assert store.all("SELECT agent_id, seq, content FROM messages ORDER BY agent_id, seq") == before
+    source, record = f"claude-code:{log.session}", log.records[0]["uuid"]
+    revisions = store.all("SELECT source, record_id, revision, seq, json_extract(content, '$.content') FROM transcript_revisions")
+    assert revisions == [(source, record, 2, 1, "Mend the other cache, please")]
     for title in ("One", "Two"):
         log.records = [{"type": "summary", "summary": title}, *log.records]
         log.write(logs)
-        store.run(path)
-    assert store.counts()["messages"] == messages
+        assert store.run(path).changed == 0
+    assert store.all("SELECT agent_id, seq, content FROM messages ORDER BY agent_id, seq") == before
+    assert store.counts()["transcript_revisions"] == 1
 
 
 def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(store: Store, logs: Path) -> None:

@@ -109,6 +109,7 @@ CREATE TABLE transcript_revisions (
     UNIQUE (source, record_id, revision)
 );
 CREATE INDEX transcript_revisions_session ON transcript_revisions (session_id);
+ALTER TABLE transcript_records ADD COLUMN figures INTEGER;
 
 ALTER TABLE plans ADD COLUMN commit_seq INTEGER;
 ALTER TABLE plan_revisions ADD COLUMN commit_seq INTEGER;

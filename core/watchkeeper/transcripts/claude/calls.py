@@ -57,6 +57,8 @@ class CallBook:
                 0.0,
                 request,
                 None,
+                False,
+                "",
             ),
         )
         self._usage, self._call = usage, call

@@ -15,6 +15,7 @@ from watchkeeper.transcripts.claude.calls import CallBook
 from watchkeeper.transcripts.claude.plans import PlanBook
 from watchkeeper.transcripts.claude.shape import parse_entry
 from watchkeeper.transcripts.claude.types import CONVERSATION, HOUSEKEEPING, SPAWNING_TOOLS, SYNTHETIC
+from watchkeeper.transcripts.identity import MADE_UP, PlaceIds, id_of
 from watchkeeper.transcripts.jsontext import count_of, seconds, text_of
 from watchkeeper.transcripts.linereading import no_record
 from watchkeeper.transcripts.records import (
@@ -60,6 +61,7 @@ class ClaudeReader:
         self._plans = PlanBook()
         self._branches = BranchBook()
         self._calls = CallBook()
+        self._places = PlaceIds(f"{session}/{agent}")
 
     @classmethod
     def restore(cls, state: dict[str, Any]) -> ClaudeReader:
@@ -72,6 +74,7 @@ class ClaudeReader:
         reader._agents = AgentBook.restore(reader._owner, state.get("agents", {}))
         reader._plans = PlanBook.restore(state.get("plans", {}))
         reader._branches = BranchBook(state.get("branches"))
+        reader._places = PlaceIds(f"{reader._session}/{reader._owner}", state.get("places"))
         return reader
 
     def save(self) -> dict[str, Any]:
@@ -86,6 +89,7 @@ class ClaudeReader:
             "agents": self._agents.save(),
             "plans": self._plans.save(),
             "branches": self._branches.save(),
+            "places": self._places.save(),
         }
 
     def feed(self, line: int, data: bytes) -> list[Record]:
@@ -138,13 +142,13 @@ class ClaudeReader:
             found.append(Raw("assistant", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
-        uid = _uid(record)
+        uid = _uid(record) or self._place_of("assistant", at, content)
         agent = self._agents.of(record, at, found)
         if agent != MAIN:
             self._hint(record, agent, found)
-        request, message_id = text_of(record.get("requestId")), text_of(message.get("id"))
+        request, message_id = id_of(record.get("requestId")), id_of(message.get("id"))
         key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
-        found.append(_new(Message, (agent, uid, "assistant", content, at, key, False)))
+        found.append(_new(Message, (agent, uid, "assistant", content, at, key, False, "")))
         model = text_of(message.get("model"))
         failed = record.get("isApiErrorMessage") is True
         if failed or model == SYNTHETIC:
@@ -171,6 +175,14 @@ class ClaudeReader:
         else:
             self._plans.called(agent, name, call_id, arguments, at, found)
 
+    def _place_of(self, kind: str, at: float | None, content: Any) -> str:
+        """The id of a record that has none: by the call that it makes or answers, else by its place."""
+        for block in content if isinstance(content, list) else ():
+            call_id = id_of(block.get("id") or block.get("tool_use_id")) if isinstance(block, dict) else None
+            if call_id is not None:
+                return f"{MADE_UP}{kind}:{call_id}"
+        return self._places.of(at, kind, content)
+
     def _hint(self, record: dict[str, Any], agent: str, found: list[Record]) -> None:
         role = record.get("attributionAgent")
         if isinstance(role, str) and self._agents.learn_role(agent, role):
@@ -186,13 +198,13 @@ class ClaudeReader:
             found.append(Raw("user", "a message without content"))
             return
         at = seconds(record.get("timestamp"))
-        uid = _uid(record)
+        uid = _uid(record) or self._place_of("user", at, content)
         agent = self._agents.of(record, at, found, prompt=content)
         if record.get("isCompactSummary") is True:
             compacted, self._compacted = self._compacted, None
             found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
             return
-        found.append(_new(Message, (agent, uid, "user", content, at, "", record.get("isMeta") is True)))
+        found.append(_new(Message, (agent, uid, "user", content, at, "", record.get("isMeta") is True, "")))
         outcome = record.get("toolUseResult")
         if in_blocks:
             for block in content:
@@ -225,8 +237,8 @@ class ClaudeReader:
 
     def _system(self, record: dict[str, Any], found: list[Record]) -> None:
         at = seconds(record.get("timestamp"))
-        uid = _uid(record)
         subtype = record.get("subtype")
+        uid = _uid(record) or self._place_of(f"system/{subtype}", at, record.get("content"))
         agent = self._agents.of(record, at, found)
         if subtype == "compact_boundary":
             self._compacted = agent
@@ -276,7 +288,8 @@ class ClaudeReader:
                 # What was typed while a turn ran reaches the model so, and in no other way.
                 prompt = detail["prompt"]
                 if isinstance(prompt, str | list):
-                    found.append(Message(agent, _uid(record), "user", prompt, at))
+                    uid = _uid(record) or self._place_of("queued", at, prompt)
+                    found.append(Message(agent, uid, "user", prompt, at))
                     return
             inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
             found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
@@ -289,8 +302,8 @@ class ClaudeReader:
 def _uid(record: dict[str, Any]) -> str:
     """A record's id; of one that a fork copied, the id that it had in the session that was forked."""
     fork = record.get("forkedFrom")
-    original = text_of(fork.get("messageUuid")) if fork is not None and isinstance(fork, dict) else None
-    return original or text_of(record.get("uuid")) or ""
+    original = id_of(fork.get("messageUuid")) if fork is not None and isinstance(fork, dict) else None
+    return original or id_of(record.get("uuid")) or ""
 
 
 def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
