@@ -189,7 +189,7 @@ class SessionFold:
         return self.batch.owner(agent_id) == self.id
 
     def _alias_digest(self, record: Message) -> int:
-        return record_digest(record.at, f"{self.program}/alias", record.alias)
+        return record_digest(record.at, f"{self.program}/Message", record.alias)
 
     def _known_otherwise(self, record: Message, agent: AgentFold) -> rows.Place | None:
         """What a message became under another id, or under its id at another time: logs are edited in both ways."""

@@ -119,15 +119,15 @@ class CodexReader:
             self._meta(payload, bool(opening), found)
         elif kind == "response_item":
             self._turn = None
-            self._speech.item(payload, at, self._speech.uid(data, at), found)
+            self._speech.item(payload, at, self._speech.uid(payload, at), found)
         elif kind == "event_msg":
-            self._event(payload, at, data, found)
+            self._event(payload, at, found)
         elif kind == "turn_context":
             self._turn_context(payload, found)
         elif kind == "compacted":
-            self._compacted(payload, at, self._speech.uid(data, at), found)
+            self._compacted(payload, at, self._speech.uid(payload, at), found)
         elif kind == "inter_agent_communication":
-            self._speech.told(payload, at, self._speech.uid(data, at), found)
+            self._speech.told(payload, at, self._speech.uid(payload, at), found)
         elif kind == "token_usage_record":
             self._count(self._usage.record(payload), at, found)
             if not found:
@@ -241,25 +241,25 @@ class CodexReader:
 
     # Events.
 
-    def _event(self, payload: dict[str, Any], at: float | None, data: bytes, found: list[Record]) -> None:
+    def _event(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         kind = text_of(payload.get("type")) or "?"
         if kind == "token_count":
             self._token_count(payload, at, found)
         elif kind == "turn_aborted":
             reason = text_of(payload.get("reason")) or "interrupted"
-            found.append(Failure(self._owner, "interrupted", f"turn aborted: {reason}", at, self._speech.event_uid(data, at)))
+            found.append(Failure(self._owner, "interrupted", f"turn aborted: {reason}", at, self._speech.uid(payload, at)))
         elif kind == "error":
-            found.append(Failure(self._owner, "error", words_of(payload), at, self._speech.event_uid(data, at)))
+            found.append(Failure(self._owner, "error", words_of(payload), at, self._speech.uid(payload, at)))
         elif kind == "stream_error":
-            found.append(Failure(self._owner, "retry", words_of(payload), at, self._speech.event_uid(data, at)))
+            found.append(Failure(self._owner, "retry", words_of(payload), at, self._speech.uid(payload, at)))
         elif kind in _TURN_ENDS:
-            self._turn_ended(payload, at, data, found)
+            self._turn_ended(payload, at, found)
         elif kind in _TURN_STARTS:
             self._turn = "begun"
             window = count_of(payload.get("model_context_window"))
             found.append(Agent(self._owner, context_limit=window or None, status="working" if self._spawned else None, at=at))
         elif kind == "thread_rolled_back" and (
-            back := self._speech.go_back(count_of(payload.get("num_turns")), self._speech.event_uid(data, at), at)
+            back := self._speech.go_back(count_of(payload.get("num_turns")), self._speech.uid(payload, at), at)
         ):
             found.append(back)
         elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self._spawned:
@@ -288,7 +288,7 @@ class CodexReader:
         """A call that is new."""
         if usage is None:
             return
-        key = f"{self._thread}:{usage.key}" if usage.key else ""
+        key = f"{self._thread}:{usage.key}" if usage.key else "" if at is None else f"{self._thread}@{at!r}"
         figures = [usage.input, usage.output, usage.cached, usage.written]
         self._speech.reply_ended(counted=True)
         self._last = [key, self._model_ref(), figures, at, usage.prompt + usage.output, usage.exact]
@@ -300,13 +300,13 @@ class CodexReader:
         fresh, output, read, written = figures
         return ModelCall(self._owner, key, model, fresh, output, read, written, exact=exact, stop_reason=stop_reason, at=at)
 
-    def _turn_ended(self, payload: dict[str, Any], at: float | None, data: bytes, found: list[Record]) -> None:
+    def _turn_ended(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         error = payload.get("error")
         if isinstance(error, dict) and text_of(error.get("message")):
-            found.append(Failure(self._owner, "error", words_of(error), at, self._speech.event_uid(data, at)))
+            found.append(Failure(self._owner, "error", words_of(error), at, self._speech.uid(payload, at)))
         elif self._turn == "compacted":
             # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn, came by itself.
-            found.append(Compaction(self._owner, self._speech.event_uid(data, at), "manual", at, told_later=True))
+            found.append(Compaction(self._owner, self._speech.uid(payload, at), "manual", at, told_later=True))
         elif self._last is not None and self._last[0]:
             found.append(self._model_call("end_turn"))
         self._turn = None

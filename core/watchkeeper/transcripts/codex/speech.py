@@ -6,7 +6,6 @@ Codex writes a reply item by item; it goes on until its tokens are counted or so
 from __future__ import annotations
 
 import json
-from hashlib import blake2b
 from typing import Any
 
 from watchkeeper.transcripts.codex import items
@@ -14,12 +13,14 @@ from watchkeeper.transcripts.codex.agents import SpawnBook, plan_items
 from watchkeeper.transcripts.codex.events import OutcomeBook
 from watchkeeper.transcripts.codex.scripts import SCRIPTING_TOOLS, plans_in
 from watchkeeper.transcripts.codex.types import ITEMS, NOT_FOR_US, SAID_AGAIN
+from watchkeeper.transcripts.identity import PlaceIds, id_of
 from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.records import Message, Plan, Raw, Record, Rewind, ToolCall, ToolResult
 
-LINES_KEPT = 1_000
 TURNS_KEPT = 200
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output"})
+_CALLS = _OUTPUTS | {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "tool_search_output"}
+"""Items that make a call or answer one."""
 
 
 class Speech:
@@ -41,8 +42,7 @@ class Speech:
         """The next item that the model makes begins a reply."""
         self._counted = state.get("last") is not None
         """This log counts the tokens of replies."""
-        self._same: dict[str, int] = dict(state.get("same", {}))
-        """Lines without a time → how many of them were the same."""
+        self._places = PlaceIds(thread, state.get("places"))
         self._messages = int(state.get("messages", 0))
         self._asked: list[int] = list(state.get("asked", ()))
         """How many messages there were before each turn of the person."""
@@ -56,26 +56,23 @@ class Speech:
             "failed": self.outcomes.failed,
             "turn": self._turn,
             "fresh": self._fresh,
-            "same": self._same,
+            "places": self._places.save(),
             "messages": self._messages,
             "asked": self._asked,
             "told": self._told,
         }
 
-    def uid(self, data: bytes, at: float | None) -> str:
-        """Nothing for a line with a time: no two are the same. Others are told apart by how often they came."""
-        if at is not None:
-            return ""
-        digest = blake2b(data, digest_size=9).hexdigest()
-        count = self._same.pop(digest, 0) + 1
-        self._same[digest] = count
-        if len(self._same) > LINES_KEPT:
-            self._same.pop(next(iter(self._same)))
-        return f"{self._thread}:{digest}:{count}"
-
-    def event_uid(self, data: bytes, at: float | None) -> str:
-        """As `uid`, of a line that is no message: never empty."""
-        return self.uid(data, at) or f"{self._thread}:{blake2b(data, digest_size=12).hexdigest()}"
+    def uid(self, payload: dict[str, Any], at: float | None) -> str:
+        """The id of a line: by the call that it makes or answers, else its own, else by its place. Threads that copy one
+        another's history keep apart what they have of it."""
+        kind = text_of(payload.get("type")) or "?"
+        call_id = id_of(payload.get("call_id"))
+        if call_id is not None and kind in _CALLS:
+            return f"{self._thread}:{'output' if kind.endswith('_output') else 'call'}:{call_id}"
+        own = id_of(payload.get("id"))
+        if own is not None:
+            return f"{self._thread}:{kind}:{own}"
+        return self._places.of(at, f"{kind}/{payload.get('role') or ''}", payload)
 
     def reply_ended(self, *, counted: bool = False) -> None:
         """What the model makes next belongs to another reply."""

@@ -146,7 +146,7 @@ class Conversation:
             steps += kind == "step-finish"
             if is_summary and kind == "text":
                 summary.append(text_of(value.get("text")) or "")
-            here = Here(self, stored, info, place, step, tuple(said), settled, is_summary)
+            here = Here(self, stored, info, part.id, place, step, tuple(said), settled, is_summary)
             said.append(_said(value))
             if told is None and not part.changed:
                 continue
@@ -204,7 +204,7 @@ class Conversation:
         summary = stored.value.get("summary") is True
         for place, each in enumerate(stored.parts):
             reached = reached or each.id == part_id
-            here = Here(self, stored, stored.value, place, 0, (), True, summary)
+            here = Here(self, stored, stored.value, each.id, place, 0, (), True, summary)
             uid = here.first_uid(each.value or {}) if reached else None
             if uid is not None:
                 return uid
@@ -221,21 +221,31 @@ class Conversation:
         usage = of.tokens_of(info.get("tokens")) if not steps else None
         if usage is not None:
             found.append(
-                self.model_call(info, usage, info, said, at, exact=of.time_of(info.get("time"), "completed") is not None)
+                self.model_call(
+                    stored.id, info, usage, info, said, at, exact=of.time_of(info.get("time"), "completed") is not None
+                )
             )
         error = info.get("error")
         if isinstance(error, dict):
             aborted = error.get("name") == "MessageAbortedError"
-            uid = self.uid(info, -1, of.digest(error))
+            uid = self.uid(info, -1, "error")
             found.append(Failure(self.key, "interrupted" if aborted else "error", of.words_of(error), at, uid))
         elif summary is not None:
             found += self._compaction(stored, info, summary, at)
         return found
 
     def model_call(
-        self, info: dict[str, Any], usage: of.Tokens, told: dict[str, Any], said: Any, at: float | None, *, exact: bool = True
+        self,
+        row_id: str,
+        info: dict[str, Any],
+        usage: of.Tokens,
+        told: dict[str, Any],
+        said: Any,
+        at: float | None,
+        *,
+        exact: bool = True,
     ) -> ModelCall:
-        """One step's usage; `told` is what logged it."""
+        """One step's usage; `told` is what logged it, in the row of that id."""
         model = of.model_of(info)
         created = of.time_of(info.get("time"), "created")
         name = of.digest(created, model, usage, list(said), self.key)
@@ -243,8 +253,8 @@ class Conversation:
             self._context = usage.context
         stop = of.stop_reason(told.get("reason") or told.get("finish"))
         return ModelCall(
-            self.key, f"opencode:{name}", model, usage.input, usage.output, usage.read, usage.write,
-            exact=exact, stop_reason=stop, at=at, cost_usd=of.cost_of(told.get("cost")),
+            self.key, f"opencode:{self.id}:{row_id}", model, usage.input, usage.output, usage.read, usage.write,
+            exact=exact, stop_reason=stop, at=at, cost_usd=of.cost_of(told.get("cost")), final=True, alias=name,
         )  # fmt: skip
 
     def uid(self, info: dict[str, Any], place: int, what: str) -> str:

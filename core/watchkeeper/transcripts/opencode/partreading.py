@@ -59,6 +59,7 @@ class Here(NamedTuple):
     conversation: Conversation
     stored: Stored
     info: dict[str, Any]
+    part_id: str
     place: int
     step: int
     said: tuple[Any, ...]
@@ -81,7 +82,7 @@ class Here(NamedTuple):
             steps = sum((each.value or {}).get("type") == "step-finish" for each in self.stored.parts)
             # A message's own cost is that of all its steps together.
             logged = value if of.cost_of(value.get("cost")) is not None or steps > 1 else value | {"cost": info.get("cost")}
-            return [self.conversation.model_call(info, usage, logged, self.said, at)], "done"
+            return [self.conversation.model_call(self.part_id, info, usage, logged, self.said, at)], "done"
         if kind == "file":
             return [self._say([of.file_block(value)], self._at(value))], "done"
         if kind == "subtask":
@@ -103,10 +104,10 @@ class Here(NamedTuple):
     def first_uid(self, value: dict[str, Any]) -> str | None:
         """The `uid` of the first message that a part became; None where it became none."""
         if value.get("type") == "tool":
-            return self.conversation.uid(self.info, self.place, of.digest(f"{self._call_id(value)}:call"))
+            return self._uid(f"{self._call_id(value)}:call")
         if value.get("type") not in ("text", "reasoning", "file", "subtask"):
             return None
-        records, _ = self.part(Part("", b"", value), value, None)
+        records, _ = self.part(Part(self.part_id, b"", value), value, None)
         return records[0].uid if isinstance(records[0], Message) else None
 
     def _call_id(self, value: dict[str, Any]) -> str:
@@ -116,13 +117,17 @@ class Here(NamedTuple):
         at = of.time_of(value.get("time"), "start", "created")
         return at if at is not None else of.time_of(self.info.get("time"), "created")
 
+    def _uid(self, what: str) -> str:
+        """The id of a message that the part becomes: the part's own, and what of the part it is."""
+        return f"{self.conversation.id}:{self.part_id}:{what}"
+
     def _say(
         self, content: list[dict[str, Any]], at: float | None, *, role: Any = None, what: str = "", injected: bool = False
     ) -> Message:
         role = role or ("assistant" if self.info.get("role") == "assistant" else "user")
-        uid = self.conversation.uid(self.info, self.place, of.digest(what or content))
+        copied = self.conversation.uid(self.info, self.place, of.digest(what or content))
         key = f"{self.stored.id}/{self.step}" if role == "assistant" else ""
-        return Message(self.conversation.key, uid, role, content, at, key, injected)
+        return Message(self.conversation.key, self._uid(what), role, content, at, key, injected, copied)
 
     def _text(self, kind: str, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
         text = value.get("text")
@@ -142,10 +147,12 @@ class Here(NamedTuple):
             return [Raw("part/text", "stands in its compaction's summary")], "done"
         if kind == "text":
             injected = value.get("synthetic") is True
-            return [self._say([{"type": "text", "text": text}], self._at(value), injected=injected)], stage
+            said = {"type": "text", "text": text}
+            return [self._say([said], self._at(value), what=f"from {told}" if told else "", injected=injected)], stage
         block = {"type": "thinking", "thinking": text}
         signature = of.signature_of(value)
-        return [self._say([block | {"signature": signature} if signature else block], self._at(value))], stage
+        said = block | {"signature": signature} if signature else block
+        return [self._say([said], self._at(value), what=f"from {told}" if told else "")], stage
 
     def _tool(self, value: dict[str, Any], before: str | None) -> tuple[list[Record], str | None]:
         state = value.get("state")
