@@ -197,6 +197,8 @@ def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(sto
         id="msg_2",
     )
     log.reply(call("TaskUpdate", "t5", taskId="2", status="deleted"), id="msg_3")
+    for id in ("t3", "t4", "t5"):
+        log.result(id, "Updated task", toolUseResult={"success": True})
     store.run(log.write(logs))
     assert store.all("SELECT title, instructions, status FROM tasks ORDER BY position") == [
         ("Read", "all of it", "done"),

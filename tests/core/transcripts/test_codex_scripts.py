@@ -23,6 +23,7 @@ def test_a_plan_in_a_script_is_a_version_of_the_plan(store: Store, logs: Path) -
     done = SCRIPT.replace("in_progress", "completed")
     log.item("custom_tool_call_output", call_id="c1", output="Script completed").says("a")
     log.item("custom_tool_call", call_id="c2", name="exec", input=f"{SCRIPT}{done}")
+    log.item("custom_tool_call_output", call_id="c2", output="Script completed")
     store.run(log.write(logs))
     tasks = store.all("SELECT title, status FROM tasks ORDER BY position")
     assert tasks == [('Look "here"', "done"), ("It's {mended}, or not", "pending")]

@@ -39,6 +39,11 @@ _TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title"
 """Type of record → its field, and which one wins."""
 
 
+_DENIALS = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
+"""How the result of a call begins that nobody allowed, also where its mark as an error was lost."""
+_ERRORS = ("<tool_use_error>",)
+
+
 class ClaudeReader:
     """A `LineReader`.
 
@@ -173,7 +178,7 @@ class ClaudeReader:
         if name in SPAWNING_TOOLS:
             self._agents.spawning(agent, call_id, arguments)
         else:
-            self._plans.called(agent, name, call_id, arguments, at, found)
+            self._plans.called(name, call_id, arguments, at)
 
     def _place_of(self, kind: str, at: float | None, content: Any) -> str:
         """The id of a record that has none: by the call that it makes or answers, else by its place."""
@@ -225,12 +230,15 @@ class ClaudeReader:
         call_id = text_of(block.get("tool_use_id")) or text_of(record.get("sourceToolUseID"))
         if call_id is None:
             return
-        failed, said = block.get("is_error") is True, _plain(block.get("content"))
-        denied = failed and (record.get("toolDenialKind") is not None or said.startswith("The user doesn't want to proceed"))
+        said = _plain(block.get("content"))
+        denied = record.get("toolDenialKind") is not None or said.lstrip().startswith(_DENIALS)
+        failed = denied or block.get("is_error") is True or said.lstrip().startswith(_ERRORS)
         found.append(ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200]))
         answer = outcome if isinstance(outcome, dict) else {}
         self._agents.answered(agent, call_id, answer, failed, at, found)
-        if not failed:
+        if failed or _says_refused(outcome):
+            self._plans.refused(call_id)
+        else:
             self._plans.answered(agent, call_id, answer, said, at, found)
 
     # Notes of the program.
@@ -340,6 +348,11 @@ def _plain(content: Any) -> str:
     if not isinstance(content, list):
         return ""
     return "\n".join(block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str))
+
+
+def _says_refused(outcome: Any) -> bool:
+    """Whether a result's own form, where it is a text, says that the call was not carried out."""
+    return isinstance(outcome, str) and outcome.startswith(("Error:", "User rejected", "InputValidationError"))
 
 
 def _is_interruption(text: Any) -> bool:

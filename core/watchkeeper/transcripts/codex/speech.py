@@ -6,6 +6,7 @@ Codex writes a reply item by item; it goes on until its tokens are counted or so
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from watchkeeper.transcripts.codex import items
@@ -18,9 +19,12 @@ from watchkeeper.transcripts.jsontext import text_of
 from watchkeeper.transcripts.records import Message, Plan, Raw, Record, Rewind, ToolCall, ToolResult
 
 TURNS_KEPT = 200
+PLANS_KEPT = 20
 _OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output"})
 _CALLS = _OUTPUTS | {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "tool_search_output"}
 """Items that make a call or answer one."""
+
+_REFUSED = re.compile(r".{0,200}\b(?:not allowed|denied|rejected|refused|unsupported|failed)\b", re.IGNORECASE | re.DOTALL)
 
 
 class Speech:
@@ -43,6 +47,8 @@ class Speech:
         self._counted = state.get("last") is not None
         """This log counts the tokens of replies."""
         self._places = PlaceIds(thread, state.get("places"))
+        self._planning: dict[str, list[Any]] = dict(state.get("planning", {}))
+        """Calls that change the plan and wait for their output → when they were made, and the arguments of each change."""
         self._messages = int(state.get("messages", 0))
         self._asked: list[int] = list(state.get("asked", ()))
         """How many messages there were before each turn of the person."""
@@ -57,6 +63,7 @@ class Speech:
             "turn": self._turn,
             "fresh": self._fresh,
             "places": self._places.save(),
+            "planning": self._planning,
             "messages": self._messages,
             "asked": self._asked,
             "told": self._told,
@@ -170,16 +177,23 @@ class Speech:
         self._say([{"type": "tool_use", "id": call_id, "name": name, "input": arguments}], at, uid, found)
         found.append(ToolCall(self._owner, call_id, name, at))
         self._spawns.called(name, call_id, arguments)
+        plans: list[dict[str, Any]] = []
         if name.rpartition(".")[2] == "update_plan":
-            self._planned(arguments, at, found)
+            plans = [{"plan": arguments.get("plan")}]
         elif name in SCRIPTING_TOOLS and isinstance(script := arguments.get("input"), str):
-            for planned in plans_in(script):
-                self._planned(planned, at, found)
+            plans = plans_in(script)
+        if plans:
+            self._planning[call_id] = [at, *plans]
+            if len(self._planning) > PLANS_KEPT:
+                self._planning.pop(next(iter(self._planning)))
 
-    def _planned(self, arguments: dict[str, Any], at: float | None, found: list[Record]) -> None:
-        steps = plan_items(arguments)
-        if steps is not None:
-            found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
+    def _planned(self, call_id: str, content: Any, status: items.Status, found: list[Record]) -> None:
+        """A call that changes the plan has its output: what was refused, or failed, changed nothing."""
+        at, *plans = self._planning.pop(call_id, [None])
+        for arguments in plans:
+            steps = plan_items(arguments)
+            if steps is not None and status == "done" and not _says_refused(content):
+                found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
 
     def _output(self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]) -> None:
         call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
@@ -195,6 +209,7 @@ class Speech:
         found.append(Message(self._owner, uid, "user", [block], at))
         self._fresh = self._fresh or not self._counted
         found.append(ToolResult(self._owner, call_id, status, at))
+        self._planned(call_id, content, status, found)
         self._spawns.answered(call_id, content, at, found)
 
     def _hosted(self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
@@ -212,3 +227,8 @@ class Speech:
         found.append(ToolCall(self._owner, call_id, name, at))
         failed = item.get("status") in ("failed", "incomplete")
         found.append(ToolResult(self._owner, call_id, "error" if failed else "done", at))
+
+
+def _says_refused(content: Any) -> bool:
+    """Whether the output of an `update_plan` that is not marked as failed says that it changed nothing."""
+    return isinstance(content, str) and not content.startswith("Plan updated") and _REFUSED.match(content) is not None

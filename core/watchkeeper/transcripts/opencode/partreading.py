@@ -173,8 +173,6 @@ class Here(NamedTuple):
         if before != "call":
             block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
             found += [self._say([block], at, role="assistant", what=f"{call_id}:call"), ToolCall(agent, call_id, name, at)]
-            if name == "todowrite" and isinstance(arguments.get("todos"), list):
-                found.append(plan_of(agent, name, arguments["todos"], at))
         child = self._child(call_id, name, arguments, state, at)
         if child is not None:
             found.append(child)
@@ -187,6 +185,8 @@ class Here(NamedTuple):
             result["is_error"] = True
         found.append(self._say([result], end, role="user", what=f"{call_id}:result"))
         found.append(ToolResult(agent, call_id, _outcome(state, failed), end))
+        if name == "todowrite" and not failed and isinstance(arguments.get("todos"), list):
+            found.append(plan_of(agent, name, arguments["todos"], at))
         self.conversation.note_emptied(value)
         return found, "done"
 
