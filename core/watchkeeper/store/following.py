@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.transcripts import PROGRAMS
+from watchkeeper.store.transcripts import NO_RESULT, NOT_FINISHED, PROGRAMS
 
 
 def begin(connection: Connection, session_ids: Sequence[str]) -> None:
@@ -13,6 +13,9 @@ def begin(connection: Connection, session_ids: Sequence[str]) -> None:
     for session_id in session_ids:
         connection.execute(
             "UPDATE sessions SET status = 'running', ended_at = NULL WHERE id = ? AND status = 'done'", (session_id,)
+        )
+        connection.execute(
+            "UPDATE tasks SET status = 'running', status_reason = NULL WHERE session_id = ? AND status = 'paused'", (session_id,)
         )
         main = connection.execute(
             "SELECT a.id, a.turn FROM agents a JOIN sessions s ON s.planner_agent_id = a.id WHERE s.id = ? AND a.status = 'done'",
@@ -37,8 +40,17 @@ def end(connection: Connection, session_ids: Sequence[str]) -> None:
             "UPDATE sessions SET status = 'done', ended_at = last_active WHERE id = ? AND status = 'running'", (session_id,)
         )
         connection.execute(
+            "UPDATE agents SET status = 'cancelled', status_reason = ?, ended_at = last_active"
+            " WHERE session_id = ? AND status = 'working' AND parent_agent_id IS NOT NULL",
+            (NO_RESULT, session_id),
+        )
+        connection.execute(
             "UPDATE agents SET status = 'done', ended_at = last_active WHERE session_id = ? AND status IN ('working', 'idle')",
             (session_id,),
+        )
+        connection.execute(
+            "UPDATE tasks SET status = 'paused', status_reason = ? WHERE session_id = ? AND status = 'running'",
+            (NOT_FINISHED, session_id),
         )
         connection.execute(
             "UPDATE tool_calls SET status = 'unknown' WHERE status = 'running' AND agent_id IN"

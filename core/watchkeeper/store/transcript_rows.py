@@ -49,9 +49,10 @@ _INSERTS = {
     " task_queue = excluded.task_queue, updated_at = excluded.updated_at",
     "revisions": "INSERT OR REPLACE INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
     " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, created_at,"
-    " started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
+    "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, status_reason,"
+    " created_at, started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
     " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status = excluded.status,"
+    " status_reason = excluded.status_reason,"
     " started_at = excluded.started_at, ended_at = excluded.ended_at",
     "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
     "records": "INSERT INTO transcript_records (digest, agent_id, seq, figures) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",

@@ -21,6 +21,12 @@ PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "opencode": "OpenCod
 """`sessions.origin` of sessions that another program ran → what people call it."""
 
 
+NO_RESULT = "the log holds no result of it"
+"""Why an imported agent is cancelled of which neither its call's result nor a last reply is known."""
+NOT_FINISHED = "not finished: the session ended while it ran"
+"""Why an imported task is paused: it was running when its session ended."""
+
+
 def imported_from(origin: str) -> str | None:
     """The program that ran a session of this origin, as people call it; None for sessions of our own."""
     return "an exported file" if origin.startswith("export:") else PROGRAMS.get(origin)
@@ -167,6 +173,15 @@ def revision_digests(cursor: Any, source: str, record_id: str) -> list[str]:
         "SELECT digest FROM transcript_revisions WHERE source = ? AND record_id = ? ORDER BY revision", (source, record_id)
     )
     return [row[0] for row in rows]
+
+
+def compacted_through(cursor: Any, agent_id: str, at: float, earliest: float) -> int | None:
+    """The last message that the compaction of that time saw; None where there was none."""
+    row = cursor.execute(
+        "SELECT high_water FROM compactions WHERE agent_id = ? AND ended_at BETWEEN ? AND ? ORDER BY id DESC LIMIT 1",
+        (agent_id, earliest, at),
+    ).fetchone()
+    return None if row is None or row[0] is None else int(row[0])
 
 
 def has_observation(cursor: Any, agent_id: str, text: str) -> bool:

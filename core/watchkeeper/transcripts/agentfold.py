@@ -55,6 +55,8 @@ class AgentFold:
     dropped_tokens: int = 0
     """Running total of tokens before `verbatim_from`."""
     observation_tokens: int = 0
+    begins_earlier: bool = False
+    """A log is read that begins before what was known of it: what is asked for there first is its goal."""
     told_seconds: float | None = None
     """For how long it worked as its call says, while nothing of its own log is here."""
     taken_back_tokens: int = 0
@@ -67,6 +69,8 @@ class AgentFold:
     def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentFold:
         """An agent that an earlier transaction made."""
         agent_id = row["id"]
+        if row["status_reason"] == rows.NO_RESULT:
+            row["status"], row["status_reason"] = "working", None
         call_key, position = rows.last_turn(cursor, agent_id, row["turn"])
         observations, verbatim_from, elided, observed = rows.current_view(cursor, agent_id, row["view_version"])
         waiting = rows.last_compaction(cursor, agent_id)
@@ -122,7 +126,7 @@ class AgentFold:
 
     def take_told(self, told: Told) -> None:
         """What the call that started it says of it: its own log says more, as soon as anything of it is here."""
-        if self.row["last_seq"] or self.row["model_calls"]:
+        if self.row["last_seq"]:
             return
         self.told_seconds = told.seconds
         self.row["active_seconds"], self.row["context_tokens"] = told.seconds, told.context_tokens
@@ -146,13 +150,15 @@ class AgentFold:
         """The messages of this context that were taken back."""
         return {each[0] for each in self.elided if not each[4]}
 
-    def finished(self) -> dict[str, Any]:
-        """The row to be written."""
+    def finished(self, *, live: bool) -> dict[str, Any]:
+        """The row to be written; `live`: the log is followed, so that an agent without a result may be at work."""
         row = self.row
+        if row["status"] == "working" and not live and self.key:
+            row["status"], row["status_reason"] = "cancelled", rows.NO_RESULT
         row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
         row["ended_at"] = None if row["status"] in ("working", "idle") else row["last_active"]
         if self.told_seconds is not None:
-            if not (row["last_seq"] or row["model_calls"]):
+            if not row["last_seq"]:
                 return row
             row["active_seconds"] -= self.told_seconds
             self.told_seconds = row["status_reason"] = None

@@ -127,7 +127,7 @@ def _apply_chunk(
             fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
         if fold is not last:
             last = fold
-            fold.begin(chunk.written_at, chunk.rereads)
+            fold.begin(chunk.written_at, chunk.rereads, goes_on=chunk.follows or chunk.rereads is None)
             if not fold.deleted:
                 counts.sessions.add(fold.id)
         if fold.deleted:

@@ -14,6 +14,9 @@ from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.identity import record_digest
 from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Rewind, Summary
 
+AHEAD_SECONDS = 86_400.0
+"""How much later than now a record's time may be, as clocks and their zones go; what comes later tells no time."""
+
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def compact(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
     """Something left an agent's context."""
-    agent.touch(at)
+    session.touch(agent, at)
     if record.told_later:
         _tell_trigger(session, cursor, agent, record.trigger)
     elif record.elided is not None:
@@ -104,7 +104,7 @@ def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compacti
 
 def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind, at: float) -> None:
     """What was said last was taken back, or stands again: a view without it or with it, and no compaction."""
-    agent.touch(at)
+    session.touch(agent, at)
     if record.undoes:
         _stand_again(session, cursor, agent, at)
         return
@@ -243,7 +243,7 @@ def _total_through(session: SessionFold, cursor: Any, agent: AgentFold, seq: int
 
 def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summary, at: float) -> None:
     """The text that stands for what the last compaction dropped. Without one (its line was lost), everything before is."""
-    agent.touch(at)
+    session.touch(agent, at)
     if agent.summary is None and agent.awaits_summary:
         # Nothing was there to be dropped, so that nothing can stand for it.
         agent.awaits_summary = False

@@ -94,8 +94,13 @@ _minutes: dict[str, float] = {}
 """Beginnings of times, `2026-02-23T20:40:`, as seconds: a log has hundreds of records in each minute."""
 
 
+EARLIEST_SECONDS, LATEST_SECONDS = 946_684_800.0, 4_102_444_800.0
+"""2000 and 2100: a time outside of these is none (a zero, an unset clock, year 1), since no such program ran then."""
+
+
 def seconds(timestamp: Any) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time, or of a number of seconds or milliseconds; None for anything else."""
+    """Seconds since 1970 of an ISO 8601 time, or of a number of seconds or milliseconds; None for anything else, and for
+    a time at which nothing was logged."""
     if isinstance(timestamp, str):
         minute = _minutes.get(timestamp[:17])
         if minute is not None and timestamp[23:] == "Z":
@@ -109,12 +114,19 @@ def seconds(timestamp: Any) -> float | None:
     value = float(timestamp)
     if not 0 < value < 1e15:
         return None
-    return value / 1000 if value > 1e11 else value
+    return possible(value / 1000 if value > 1e11 else value)
+
+
+def possible(at: float) -> float | None:
+    """A time in seconds, or None where nothing can have been logged then."""
+    return at if EARLIEST_SECONDS <= at < LATEST_SECONDS else None
 
 
 def _first_of_minute(timestamp: str) -> float | None:
     try:
         at = datetime.fromisoformat(timestamp).timestamp()
+        if possible(at) is None:
+            return None
         if len(timestamp) == 24 and timestamp[23] == "Z":
             if len(_minutes) > 10_000:
                 _minutes.clear()

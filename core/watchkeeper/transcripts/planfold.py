@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,10 @@ from watchkeeper.transcripts.jsontext import write
 from watchkeeper.transcripts.records import Plan, PlanItem
 
 _ENDED = frozenset({"done", "failed", "cancelled", "dropped"})
+
+
+MARK = re.compile(r"[\[<«]?(?:REDACTED|\bredacted\b)(?::[^\s\]>»]*)?[\]>»]?|\*{3,}|█+")
+"""What redactions write in the place of what they take."""
 
 
 @dataclass(slots=True)
@@ -39,8 +45,9 @@ class Moved:
 class PlanFold:
     """One list and its items."""
 
-    def __init__(self, plan_id: str, revision: int, tasks: list[_Task], known: bool) -> None:
+    def __init__(self, plan_id: str, revision: int, tasks: list[_Task], known: bool, live: bool) -> None:
         self.id = plan_id
+        self._live = live
         self.revision = revision
         self.known = known
         """The plan's row exists."""
@@ -51,12 +58,20 @@ class PlanFold:
         """What this transaction is going to write: each row once, as it stands at the end."""
 
     @classmethod
-    def load(cls, cursor: Any, plan_id: str) -> PlanFold:
-        """The plan as stored, or an empty one."""
+    def load(cls, cursor: Any, plan_id: str, *, live: bool) -> PlanFold:
+        """The plan as stored, or an empty one.
+
+        Args:
+            live: the log is followed: a task that is running may still run, while in a session that ended it is not finished.
+        """
         found = rows.load_plan(cursor, plan_id)
         if found is None:
-            return cls(plan_id, 0, [], known=False)
-        return cls(plan_id, found[0], [_Task(*row) for row in found[1]], known=True)
+            return cls(plan_id, 0, [], known=False, live=live)
+        tasks = [_Task(*row) for row in found[1]]
+        for task in tasks:
+            if task.status == "paused":
+                task.status = "running"  # as its program left it
+        return cls(plan_id, found[0], tasks, known=True, live=live)
 
     def take(self, plan: Plan, at: float, session_id: str, goal: str, into: Rows) -> list[Moved] | None:
         """A new version; None where it is the same as the one before."""
@@ -64,6 +79,8 @@ class PlanFold:
             task.id: (task.position, task.title, task.status, task.instructions, tuple(task.needs))
             for task in self._tasks.values()
         }
+        if plan.whole:
+            self._recognise(plan.items)
         listed: list[str] = []
         for item in plan.items:
             if item.where == "known" and self._id_of(item.key) not in self._tasks:
@@ -93,6 +110,22 @@ class PlanFold:
         self._write(plan.reason, changed, at, session_id, goal, into)
         return moved
 
+    def _recognise(self, items: Sequence[PlanItem]) -> None:
+        """Items are known by their texts: where a redaction left its marks in one, it is the item whose text is the same
+        besides them."""
+        fresh = [(place, item) for place, item in enumerate(items) if self._id_of(item.key) not in self._tasks]
+        if not fresh:
+            return
+        here = {self._id_of(item.key) for item in items}
+        left = [task for task in self._tasks.values() if task.id not in here]
+        for place, item in fresh:
+            marked = MARK.search(item.key) is not None
+            for task in sorted(left, key=lambda task: abs(task.position - place)):
+                if (marked or MARK.search(task.title)) and _same_besides_marks(item.key, task.title, task.position == place):
+                    self._ids[item.key] = task.id
+                    left.remove(task)
+                    break
+
     def _item(self, item: PlanItem, at: float, whole: bool) -> _Task:
         task_id = self._id_of(item.key, item.where == "new")
         task = self._tasks.get(task_id)
@@ -102,8 +135,8 @@ class PlanFold:
             name = str(len(self._tasks) + 1)
             task = _Task(task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, [])
             self._tasks[task_id] = task
-        if item.title is not None:
-            task.title = item.title
+        if item.title is not None and (MARK.search(item.title) is None or MARK.search(task.title) is not None):
+            task.title = item.title  # a redacted one says less than what is known
         if item.instructions is not None:
             task.instructions = item.instructions
         if item.depends_on is not None:
@@ -154,9 +187,33 @@ class PlanFold:
         for task in changed:
             row = self._task_rows.get(task.id)
             if row is None:
-                row = self._task_rows[task.id] = [task.id, session_id, self.id, task.name, 0, "", "", "", at, None, None]
+                row = self._task_rows[task.id] = [task.id, session_id, self.id, task.name, 0, "", "", "", None, at, None, None]
                 into["tasks"].append(row)
-            row[4:8] = task.position, task.title, task.instructions, task.status
-            row[9:] = task.started_at, task.ended_at
+            left = task.status == "running" and not self._live
+            row[4:9] = (
+                task.position,
+                task.title,
+                task.instructions,
+                "paused" if left else task.status,
+                rows.NOT_FINISHED if left else None,
+            )
+            row[10:] = task.started_at, task.ended_at
             into["needs"].extend((task.id, need) for need in task.needs)
         self.known = True
+
+
+def _same_besides_marks(one: str, other: str, same_place: bool) -> bool:
+    """Whether two texts of which one at least was redacted may have been the same; of one that is nothing but marks, its
+    place in the list tells."""
+    for text, whole in ((one, other), (other, one)):
+        pieces = MARK.split(text)
+        if len(pieces) == 1:
+            continue
+        if not "".join(pieces).strip():
+            return same_place
+        if re.fullmatch(".*?".join(map(re.escape, pieces)), whole, re.DOTALL):
+            return True
+    words, others = one.split(), other.split()
+    return len(words) == len(others) and all(
+        a == b or MARK.search(a) is not None or MARK.search(b) is not None for a, b in zip(words, others, strict=True)
+    )

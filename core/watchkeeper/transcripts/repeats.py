@@ -11,7 +11,7 @@ from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts.agentfold import AgentFold
 from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.jsontext import write
-from watchkeeper.transcripts.records import Message, Summary
+from watchkeeper.transcripts.records import Compaction, Message, Summary
 
 BACK_SECONDS = 1.0
 """Parallel calls and hooks are logged out of order by less."""
@@ -61,6 +61,13 @@ def said_then(batch: Batch, record: Message, agent: AgentFold) -> int | None:
         if stored is not None and looks_alike(record.content, stored):
             return seq
     return None
+
+
+def was_compacted_then(batch: Batch, record: Any, agent: AgentFold) -> int | None:
+    """Where a stored compaction of that very time ended, or the summary of one; None for any other record."""
+    if record.at is None or type(record) not in (Compaction, Summary):
+        return None
+    return rows.compacted_through(batch.cursor, agent.id, record.at, record.at - BACK_SECONDS)
 
 
 def _said_at(batch: Batch, agent: AgentFold, at: float) -> Sequence[int]:

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.store.encoding import encode
 from watchkeeper.store.message_index import indexed_text
 from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.batch import Anchor, Batch, line_id
+from watchkeeper.transcripts.batch import AHEAD_SECONDS, Anchor, Batch, line_id
 from watchkeeper.transcripts.compactionfold import compact, go_back, summarise
 from watchkeeper.transcripts.estimates import message_tokens
 from watchkeeper.transcripts.goals import GOAL_CHARS, goal_of
-from watchkeeper.transcripts.identity import AGENT_LENGTH, is_made_up, record_digest, stable_id
+from watchkeeper.transcripts.identity import AGENT_LENGTH, id_of, is_made_up, record_digest, stable_id
 from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
 from watchkeeper.transcripts.planfold import PlanFold
 from watchkeeper.transcripts.records import (
@@ -39,10 +39,30 @@ from watchkeeper.transcripts.records import (
     ToolCall,
     ToolResult,
 )
-from watchkeeper.transcripts.repeats import is_copy, looks_alike, may_repeat, said_then, says_the_same, was_said
+from watchkeeper.transcripts.repeats import (
+    is_copy,
+    looks_alike,
+    may_repeat,
+    said_then,
+    says_the_same,
+    was_compacted_then,
+    was_said,
+)
 from watchkeeper.transcripts.spending import Spending
 
 _REPEATED = Skipped("repeats a record that is here already")
+
+
+class _Jump(NamedTuple):
+    """What was known before a time that is far ahead of its predecessors."""
+
+    before: float | None
+    """The newest time of the agent in its log."""
+    created_at: float
+    last_active: float
+    hosted_seconds: float
+    of_agent: tuple[float, float] | None
+    """When the agent began, and was last active; None: there was none."""
 
 
 class Seen(Enum):
@@ -61,8 +81,9 @@ _COMPARED = frozenset({Message, Summary})
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 """`ModelCall` holds them at 3 to 6."""
 _PREVIEW_CHARS = 160
-_AHEAD_SECONDS = 86_400.0
-"""How much later than now a record's time may be, as clocks and their zones go; what comes later tells no time."""
+_OF_SESSION = "\0"
+"""In place of an agent's key: what is told of the session."""
+_DAY_SECONDS = 86_400.0
 
 
 class SessionFold:
@@ -77,7 +98,7 @@ class SessionFold:
         self._cursor = batch.cursor
         self._live = batch.live
         self._now = batch.now
-        self._latest = batch.now + _AHEAD_SECONDS
+        self._latest = batch.now + AHEAD_SECONDS
         self.written_at = 0.0
         """When its log was last written to, where that is known."""
         self._rereads = False
@@ -93,6 +114,15 @@ class SessionFold:
         self._spending = Spending(batch, self.id, self.row)
         self.changed = False
         self._at: float | None = self.row["last_active"] or None
+        self._newest: dict[str, float] = {}
+        """Of the log that is read, each agent's newest time so far."""
+        self._first: float | None = None
+        """The time with which that log begins, or where it goes on, the session."""
+        self._jumps: dict[str, _Jump] = {}
+        """Each agent's newest time, where it is far ahead of the one before."""
+        self._behind = False
+        """The record that is read has a time from before its predecessors'."""
+        self._goes_on = False
 
     def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], bool]:
         source = f"{program}:{key}"
@@ -114,10 +144,20 @@ class SessionFold:
 
     # Records.
 
-    def begin(self, written_at: float, rereads: dict[str, bool] | None) -> None:
-        """The next records come from a log that was last written to at that time; `rereads`: see `Chunk`."""
+    def begin(self, written_at: float, rereads: dict[str, bool] | None, *, goes_on: bool) -> None:
+        """The next records come from a log that was last written to at that time.
+
+        Args:
+            rereads: see `Chunk`.
+            goes_on: what comes before them in that log was read already.
+        """
         self.written_at = written_at
         self._rereads = rereads is not None and rereads.setdefault(self.id, bool(self.row["last_active"]))
+        self._newest, self._jumps, self._first = {}, {}, None
+        if goes_on:
+            self._first = self.row["created_at"] or None
+            self._newest = {key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]}
+        self._goes_on = goes_on
 
     def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
         """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was not read."""
@@ -146,19 +186,26 @@ class SessionFold:
                 outcome = record  # type: ignore[assignment]
             elif kind is Session:
                 self._session(record)  # type: ignore[arg-type]
-            else:
+            elif seen is Seen.NEW or seen is Seen.ANOTHERS:
                 self._agent(record)  # type: ignore[arg-type]
+            elif self._is_known(record.key):  # type: ignore[union-attr]
+                # What became of it was told with the lines that came after; an edit may have taken what names it.
+                self._agent(record._replace(goal=None, status=None, told=None))  # type: ignore
         return outcome
+
+    def _is_known(self, key: str) -> bool:
+        """Whether there is an agent of that key."""
+        return key in self._agents or rows.load_agent(self._cursor, self._agent_id(key)) is not None
 
     def _known(self, anchor: Anchor, data: bytes, group: list[Record]) -> Seen:
         """What is known of a line; one that is new is remembered."""
         digest, record, figures = anchor
         if self._at is None and record.at is not None:
-            self._time(record.at)  # the agent was made by then
+            self.time(record.at, record.agent)  # the agent was made by then
         agent = self._agents.get(record.agent) or self.agent(record.agent)
         seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
         found = self.batch.records[digest]
-        if found is None and type(record) is Message and (self._rereads or record.alias):
+        if found is None and (self._rereads or (type(record) is Message and record.alias)):
             found = self._known_otherwise(record, agent)
             if found is not None:
                 self.batch.remember(digest, *found)
@@ -191,9 +238,10 @@ class SessionFold:
     def _alias_digest(self, record: Message) -> int:
         return record_digest(record.at, f"{self.program}/Message", record.alias)
 
-    def _known_otherwise(self, record: Message, agent: AgentFold) -> rows.Place | None:
-        """What a message became under another id, or under its id at another time: logs are edited in both ways."""
-        if record.alias and (found := self.batch.record(self._alias_digest(record))) is not None:
+    def _known_otherwise(self, record: Any, agent: AgentFold) -> rows.Place | None:
+        """What a record became under another id, or under its id at another time: logs are edited in both ways."""
+        is_message = type(record) is Message
+        if is_message and record.alias and (found := self.batch.record(self._alias_digest(record))) is not None:
             return found
         if not self._rereads:
             return None
@@ -201,14 +249,15 @@ class SessionFold:
             first, last = (int(self.row["created_at"]) - 1) << 32, (int(self.row["last_active"]) + 2) << 32
             before = rows.records_between(self._cursor, first, last, rows.agents_of(self._cursor, self.id))
             self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
-        kind = f"{self.program}/Message"
-        uid = record.uid
+        kind, uid = f"{self.program}/{type(record).__name__}", record.uid
         found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(record_digest(None, kind, uid))
         if found is None and is_made_up(uid):
-            seq = said_then(self.batch, record, agent)
+            seq = said_then(self.batch, record, agent) if is_message else was_compacted_then(self.batch, record, agent)
             found = (agent.id, seq, None) if seq is not None else None
         if found is None or not self._is_mine(found[0]):
             return None
+        if not is_message:
+            return found
         stored = self.batch.text_of(found[0], found[1])
         return found if stored is not None and looks_alike(record.content, stored) else None
 
@@ -254,11 +303,36 @@ class SessionFold:
         self.batch.revised += 1
         return Seen.REVISED
 
-    def _time(self, at: float | None) -> float:
+    def valid(self, at: float | None) -> float | None:
+        """A logged time, or None where it is from the future."""
+        return at if at is not None and at <= self._latest else None
+
+    def time(self, at: float | None, key: str) -> float:
+        """The time of a record of that agent. Records come in their order: one from before its predecessors in its log
+        begins nothing, and the time of one from long before them is no time."""
         before = self._at
+        self._behind = False
         if at is None or at > self._latest:
             at = before if before is not None else self._some_time()
-        row = self.row
+        newest = self._newest.get(key)
+        latest = newest if newest is not None else self._first
+        if latest is not None and at < latest and not self._was_ahead(key, at, latest):
+            self._behind = True
+            return at if at >= latest - _DAY_SECONDS else latest
+        if self._first is None:
+            self._first = at
+        if newest is not None and at < newest:
+            self._first = at if self._first == newest else self._first
+        elif newest is None or at > newest + _DAY_SECONDS:
+            agent = self._agents.get(key)
+            self._jumps[key] = _Jump(
+                newest, self.row["created_at"], self.row["last_active"], self.row["hosted_seconds"],
+                (agent.row["created_at"], agent.row["last_active"]) if agent is not None else None,
+            )  # fmt: skip
+        elif at > newest and key in self._jumps:
+            del self._jumps[key]  # what came behind it is from its time
+        self._newest[key] = at
+        row, before = self.row, self._at
         later = at - row["last_active"]
         if later > 0:
             if later <= 300.0 and before is not None:
@@ -270,6 +344,26 @@ class SessionFold:
         self._at = at
         return at
 
+    def _was_ahead(self, key: str, at: float, newest: float) -> bool:
+        """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is forgotten then."""
+        jump = self._jumps.pop(key, None)
+        if jump is None or at >= newest - _DAY_SECONDS or (jump.before is not None and at < jump.before):
+            return False
+        row, agent = self.row, self._agents.get(key)
+        row["created_at"], row["last_active"], row["hosted_seconds"] = jump.created_at, jump.last_active, jump.hosted_seconds
+        self._at = None if not jump.last_active else jump.last_active
+        if agent is not None:
+            agent.row["created_at"], agent.row["last_active"] = jump.of_agent or (at, at)
+            agent.last_at = jump.before
+        return True
+
+    def touch(self, agent: AgentFold, at: float) -> None:
+        """An agent did something at that time (see `time`)."""
+        if self._behind:
+            agent.changed = True
+        else:
+            agent.touch(at)
+
     def _some_time(self) -> float:
         """When something was said of which nobody told the time."""
         return min(self._now, self.written_at) if self.written_at else self._now
@@ -277,7 +371,7 @@ class SessionFold:
     def _session(self, record: Session) -> None:
         row = self.row
         if record.at is not None:
-            self._time(record.at)
+            self.time(record.at, MAIN)
         if record.workspace and not row["workspace"]:
             row["workspace"] = record.workspace
         if record.title:
@@ -298,11 +392,13 @@ class SessionFold:
             row = rows.load_agent(self._cursor, agent_id)
             if row is not None:
                 found = AgentFold.load(self._cursor, key, row)
+                if self._goes_on and row["last_seq"]:
+                    self._newest.setdefault(key, row["last_active"])
             else:
                 at = self._at if self._at is not None else self._some_time()
                 found = AgentFold.new(agent_id, self.id, key, at)
                 found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
-                found.row["status"] = "working" if self._live else "done"
+                found.row["status"] = "working" if self._live or key != MAIN else "done"
                 self.batch.owners[agent_id] = self.id
                 if told is not None:
                     found.row["name"] = (told.name or key)[:GOAL_CHARS]
@@ -330,15 +426,16 @@ class SessionFold:
                 row[column] = value[:GOAL_CHARS]
         if record.context_limit:
             row["context_limit"] = record.context_limit
-        if record.at is not None and not row["last_seq"]:
-            self._time(record.at)
-            row["created_at"] = min(row["created_at"], record.at)
-            row["last_active"] = max(row["last_active"], record.at)
+        at = self.valid(record.at)
+        if at is not None and not row["last_seq"]:
+            at = self.time(at, record.key)
+            if not self._behind:
+                row["created_at"] = min(row["created_at"], at)
+                row["last_active"] = max(row["last_active"], at)
         if record.status is not None:
-            status = "done" if record.status == "working" and not self._live else record.status
-            if status != row["status"]:
-                self.event(f"agent.{status}", agent, self._time(record.at), reason=record.reason)
-            row["status"], row["status_reason"] = status, record.reason
+            if record.status != row["status"]:
+                self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
+            row["status"], row["status_reason"] = record.status, record.reason
         if record.told is not None:
             agent.take_told(record.told)
 
@@ -362,20 +459,23 @@ class SessionFold:
 
     def _message(self, record: Message) -> None:
         key, _, role, content, told_at, call_key, injected, _ = record
-        at = self._time(told_at)
+        at = self.time(told_at, key)
         agent = self._agents.get(key) or self.agent(key)
-        agent.touch(at)
-        self.say(agent, role, content, at)
         row = agent.row
+        if at < row["created_at"] and row["last_seq"] and not self._behind:
+            agent.begins_earlier = True
+        self.touch(agent, at)
+        self.say(agent, role, content, at)
         if self._live:
             row["status"] = "working"
         if role == "assistant":
             agent.take_call(call_key)
-        elif not injected and (not row["current_goal"] or (agent.key == MAIN and not self.row["goal"])):
+        elif not injected and (not row["current_goal"] or agent.begins_earlier or (agent.key == MAIN and not self.row["goal"])):
             said = goal_of(content)
             if said:
-                row["current_goal"] = row["current_goal"] or said
-                if agent.key == MAIN and not self.row["goal"]:
+                first, agent.begins_earlier = agent.begins_earlier, False
+                row["current_goal"] = said if first else row["current_goal"] or said
+                if agent.key == MAIN and (first or not self.row["goal"]):
                     self.row["goal"] = said
 
     def say(self, agent: AgentFold, role: str, content: Any, at: float) -> None:
@@ -391,10 +491,11 @@ class SessionFold:
         self.batch.indexed.append((self.id, indexed_text(content)))
 
     def _tool_call(self, record: ToolCall) -> None:
-        key, tool_use_id, name, at = record
+        key, tool_use_id, name, told_at = record
+        at = self.valid(told_at)
         agent = self._agents.get(key) or self.agent(key)
         row = agent.row
-        if self._rereads and agent.has_call(self._cursor, tool_use_id):
+        if self._rereads and id_of(tool_use_id) is not None and agent.has_call(self._cursor, tool_use_id):
             return  # its message has another id now
         call_id = self.ids["tool_calls"] = self.ids["tool_calls"] + 1
         call = [
@@ -409,7 +510,7 @@ class SessionFold:
     def _tool_result(self, record: ToolResult) -> None:
         key, tool_use_id, status, told_at, preview = record
         agent = self._agents.get(key) or self.agent(key)
-        at = agent.row["last_active"] if told_at is None else told_at
+        at = told_at if self.valid(told_at) is not None and told_at is not None else agent.row["last_active"]
         failed = int(status == "error" or status == "denied")
         call = agent.new_calls.pop(tool_use_id, None)
         if call is not None:
@@ -428,8 +529,8 @@ class SessionFold:
         owner = self.agent(record.plan)
         plan = self._plans.get(owner.id)
         if plan is None:
-            plan = self._plans[owner.id] = PlanFold.load(self._cursor, owner.id)
-        at = self._time(record.at)
+            plan = self._plans[owner.id] = PlanFold.load(self._cursor, owner.id, live=self._live)
+        at = self.time(record.at, record.agent)
         moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
         if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
             self.row["current_plan_id"] = plan.id
@@ -441,9 +542,9 @@ class SessionFold:
             self.event(f"task.{task.status}", agent, at, task_id=task.task_id, title=task.title[:200])
 
     def _failure(self, record: Failure) -> None:
-        at = self._time(record.at)
+        at = self.time(record.at, record.agent)
         agent = self.agent(record.agent)
-        agent.touch(at)
+        self.touch(agent, at)
         column = "retries" if record.kind == "retry" else "errors" if record.kind != "interrupted" else None
         if column is not None:
             agent.row[column] += 1
@@ -454,13 +555,13 @@ class SessionFold:
         self.event(name, agent, at, error=record.text[:500])
 
     def _compaction(self, record: Compaction) -> None:
-        compact(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
+        compact(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def _summary(self, record: Summary) -> None:
-        summarise(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
+        summarise(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def _rewind(self, record: Rewind) -> None:
-        go_back(self, self._cursor, self.agent(record.agent), record, self._time(record.at))
+        go_back(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
 
     def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
         """One event of the session's log."""
@@ -479,7 +580,7 @@ class SessionFold:
         if not self.row["last_active"]:
             self.row["created_at"] = self.row["last_active"] = self._some_time()
         self.row["ended_at"] = None if self.row["status"] == "running" else self.row["last_active"]
-        finished = [agent.finished() for agent in self._agents.values() if agent.changed]
+        finished = [agent.finished(live=self._live) for agent in self._agents.values() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from watchkeeper.store import transcripts as rows
 from watchkeeper.transcripts.agentfold import WINDOW, AgentFold
-from watchkeeper.transcripts.batch import Batch, OpenCall
+from watchkeeper.transcripts.batch import AHEAD_SECONDS, Batch, OpenCall
 from watchkeeper.transcripts.identity import record_digest
 from watchkeeper.transcripts.records import MAIN, ModelCall
 
@@ -62,7 +62,7 @@ class Spending:
             batch.remember(copied, agent.id, row["last_seq"], 0)
         number = batch.ids["model_calls"] = batch.ids["model_calls"] + 1
         at = record.at
-        if at is None:
+        if at is None or at > batch.now + AHEAD_SECONDS:
             at = row["last_active"]
         call = OpenCall(number, self._session_id, agent, row["turn"], record, at, at)
         self._calls.append(call)
@@ -76,7 +76,7 @@ class Spending:
         """What a call's figures say of its agent's context."""
         fresh, output, read, written = call[3:7]
         row = agent.row
-        if self._batch.live and call.stop_reason == "end_turn":
+        if call.stop_reason == "end_turn" and (self._batch.live or (agent.key != MAIN and row["status"] == "working")):
             row["status"] = "idle" if agent.key == MAIN else "done"
         prompt = fresh + read + written
         if not prompt:

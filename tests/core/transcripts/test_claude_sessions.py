@@ -220,7 +220,7 @@ def test_an_update_of_a_task_that_there_is_not_makes_none(store: Store, logs: Pa
         log.result(id, said, toolUseResult=outcome)
     store.run(log.write(logs))
     # The second stood in a list that was made elsewhere.
-    assert store.all("SELECT title, status FROM tasks") == [("8", "running")]
+    assert store.all("SELECT title, status FROM tasks") == [("8", "paused")]
     assert store.counts()["plan_revisions"] == 1
 
 

@@ -22,7 +22,7 @@ def _spawning() -> Rollout:
 
 
 @pytest.mark.parametrize(
-    ("kind", "status"), [(None, "done"), ("completed", "done"), ("interrupted", "cancelled"), ("errored", "failed")]
+    ("kind", "status"), [(None, "cancelled"), ("completed", "done"), ("interrupted", "cancelled"), ("errored", "failed")]
 )
 def test_an_agent_whose_log_is_lost_is_known_by_its_activity(store: Store, logs: Path, kind: str | None, status: str) -> None:
     log = _completed(_spawning(), "SubAgentActivity", id="s1", kind="started", agent_thread_id=CHILD, agent_path="/root/looker")

@@ -164,7 +164,7 @@ def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> Non
     assert store.all("SELECT tool_use_id, name, status FROM tool_calls ORDER BY id") == [
         ("c1", "todowrite", "done"), ("c2", "shell", "done"), ("c3", "read", "error"),
     ]  # fmt: skip
-    assert store.all("SELECT title, status FROM tasks ORDER BY position") == [("Look", "done"), ("Mend", "running")]
+    assert store.all("SELECT title, status FROM tasks ORDER BY position") == [("Look", "done"), ("Mend", "paused")]
     sums = "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM sessions"
     assert store.all(sums) == [(2, 200, 70, 2_000, 40)]
     results = [

@@ -110,6 +110,10 @@ CREATE TABLE transcript_revisions (
 );
 CREATE INDEX transcript_revisions_session ON transcript_revisions (session_id);
 ALTER TABLE transcript_records ADD COLUMN figures INTEGER;
+UPDATE tasks SET status = 'paused', status_reason = 'not finished: the session ended while it ran'
+    WHERE status = 'running' AND session_id IN (
+        SELECT id FROM sessions WHERE status <> 'running' AND origin IN ('claude-code', 'codex', 'opencode')
+    );
 
 ALTER TABLE plans ADD COLUMN commit_seq INTEGER;
 ALTER TABLE plan_revisions ADD COLUMN commit_seq INTEGER;

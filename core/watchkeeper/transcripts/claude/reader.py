@@ -267,14 +267,29 @@ class ClaudeReader:
             found.append(Raw(f"system/{named}", _NOT_FOR_US))
 
     def _progress(self, record: dict[str, Any], found: list[Record]) -> None:
-        """What an agent does meanwhile stands in its own log as well; here it only tells which call started it."""
+        """What an agent does meanwhile is in its own log as well. Here it tells which call started it, and what its replies
+        used, which counts once with what its own log tells of them: that log may be missing."""
         at = seconds(record.get("timestamp"))
         agent = self._agents.of(record, at, found)
         news = record.get("data")
         kind = text_of(news.get("type")) if isinstance(news, dict) else None
         if kind == "agent_progress" and isinstance(news, dict):
             self._agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
+            self._used(news, at, found)
         found.append(Raw(f"progress/{kind or '?'}", _NOT_FOR_US))
+
+    def _used(self, news: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """What a sub-agent's reply used, by the progress that tells of it."""
+        child, said = id_of(news.get("agentId")), news.get("message")
+        reply = said.get("message") if isinstance(said, dict) and said.get("type") == "assistant" else None
+        if child is None or not isinstance(said, dict) or not isinstance(reply, dict):
+            return
+        usage, model = reply.get("usage"), text_of(reply.get("model"))
+        request, message_id = id_of(said.get("requestId")), id_of(reply.get("id"))
+        if isinstance(usage, dict) and model != SYNTHETIC and (request or message_id):
+            key, then = f"{request or ''}:{message_id or ''}", seconds(said.get("timestamp"))
+            when = at if then is None else then
+            found.append(CallBook().call(child, key, model, usage, reply.get("stop_reason"), when, request))
 
     def _title(self, kind: str, record: dict[str, Any], found: list[Record]) -> None:
         name, rank = _TITLES[kind]

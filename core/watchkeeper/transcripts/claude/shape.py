@@ -52,12 +52,31 @@ class Outcome(TypedDict, total=False):
     retrieval_status: Any
 
 
+class Reply(TypedDict, total=False):
+    """Of a sub-agent's reply inside a `progress` record, what it cost."""
+
+    id: Any
+    model: Any
+    stop_reason: Any
+    usage: Usage | None
+
+
+class Said(TypedDict, total=False):
+    """What a sub-agent said or was told, inside a `progress` record."""
+
+    type: Any
+    requestId: Any
+    timestamp: Any
+    message: Reply | str | None
+
+
 class News(TypedDict, total=False):
     """Of a `progress` record."""
 
     type: Any
     agentId: Any
     prompt: Any
+    message: Said | str | None
 
 
 class Attachment(TypedDict, total=False):

@@ -8,7 +8,7 @@ import re
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from watchkeeper.transcripts.jsontext import count_of, text_of, write
+from watchkeeper.transcripts.jsontext import count_of, possible, text_of, write
 
 NOT_FOR_US = "known, and of no use here"
 HOUSEKEEPING = frozenset({"agent", "patch", "snapshot", "step-start"})
@@ -69,7 +69,7 @@ def time_of(value: Any, *names: str) -> float | None:
     times = value if isinstance(value, dict) else {}
     for name in names:
         found = times.get(name)
-        if not isinstance(found, bool) and isinstance(found, int | float) and 0 < found < 1e15:
+        if not isinstance(found, bool) and isinstance(found, int | float) and 0 < found < 1e15 and possible(found / 1000):
             return found / 1000
     return None
 
