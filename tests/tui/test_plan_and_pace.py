@@ -119,8 +119,8 @@ async def test_the_page_of_a_task_names_its_role_with_file_and_model(desk: Desk)
         assert "claude-opus-5" in text_of(pilot)
 
 
-@pytest.mark.parametrize("damaged", ["", "{}", "[1]", "[[]]", '[{"role": 3}]', "nul"])
-async def test_damaged_roles_are_left_out(desk: Desk, damaged: str) -> None:
+@pytest.mark.parametrize("damaged", [None, "", "{}", "[1]", "[[]]", '[{"role": 3}]', "nul"])
+async def test_roles_that_are_missing_or_damaged_are_left_out(desk: Desk, damaged: str | None) -> None:
     desk.session.set(roles=damaged)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))

@@ -94,9 +94,7 @@ def _role_model(role: Role, session_model: str, confirmed: Collection[str]) -> R
     own = (role.model if role.trusted else role.user_model) or session_model
     if SURVEYOR in (own, session_model):
         own = session_model
-    wanted = own if role.trusted or role.model is None else role.model
-    if _provider(wanted) != _provider(own) and wanted != own:
-        wanted = own  # where text is sent, and on whose account, is for the user to say
+    wanted = own if role.trusted else role.model_for(own)
     if wanted == own or _may_use(role.name, wanted, own, confirmed):
         return RoleModel(role.name, role.place, wanted, own)
     return RoleModel(role.name, role.place, own, own, wanted)

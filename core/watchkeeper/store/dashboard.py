@@ -60,7 +60,7 @@ class SessionFacts(Spending):
     event_seq: int
     host_pid: int | None
     host_name: str | None
-    roles: str = "[]"
+    roles: str | None = None
     """As stored (see `roles_of`)."""
 
 
@@ -81,10 +81,10 @@ class RoleFacts:
 
 
 @lru_cache(maxsize=16)
-def roles_of(text: str) -> Mapping[str, RoleFacts]:
-    """The roles of a session's row, by name. What is not one is left out."""
+def roles_of(text: str | None) -> Mapping[str, RoleFacts]:
+    """The roles of a session's row, by name; none where no host has read them. What is not a role is left out."""
     try:
-        records = json.loads(text)
+        records = json.loads(text or "[]")
     except ValueError:
         return {}
     found = {}

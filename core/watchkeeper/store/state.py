@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from watchkeeper.records.context_size import compacts_at, context_percent, context_used
 from watchkeeper.store.compaction_worth import worth
-from watchkeeper.store.dashboard import composition_of
+from watchkeeper.store.dashboard import RoleFacts, composition_of, roles_of
 from watchkeeper.store.dashboard_sessions import COST_ESTIMATED
 from watchkeeper.store.encoding import decode, encode
 from watchkeeper.store.transcripts import PROGRAMS
@@ -137,7 +138,7 @@ def _session(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "current_plan_id": row["current_plan_id"],
         "planner_agent_id": row["planner_agent_id"],
         "settings": decode(row["settings"]),
-        "roles": decode(row["roles"]),
+        "roles": [asdict(role) for role in roles_of(row["roles"]).values()],
         "tokens": _tokens(row),
         "cost_usd": _cost(row),
         "cost_estimated": cost_estimated,
@@ -167,7 +168,7 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
         if agent["task_id"]:
             by_task.setdefault(agent["task_id"], []).append(agent)
     tasks = reads.all("SELECT * FROM tasks WHERE parent_plan_id = ? ORDER BY position", (row["id"],))
-    roles = {one["role"]: one for one in decode(session["roles"])}
+    roles = roles_of(session["roles"])
     revisions = reads.all("SELECT * FROM plan_revisions WHERE plan_id = ? ORDER BY revision", (row["id"],))
     return {
         "id": row["id"],
@@ -193,8 +194,8 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: dict[str, Any]) -> dict[str, Any]:
-    role = roles.get(row["role"], {})
+def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: Mapping[str, RoleFacts]) -> dict[str, Any]:
+    role = roles.get(row["role"])
     assigned = next((agent for agent in agents if agent["id"] == row["assigned_agent"]), None)
     costs = [agent["cost_usd"] for agent in agents if agent["cost_usd"] is not None]
     return {
@@ -204,8 +205,8 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: 
         "title": row["title"],
         "instructions": row["instructions"],
         "role": row["role"],
-        "role_source": role.get("source"),
-        "model": assigned["model"] if assigned else role.get("model"),
+        "role_source": role.source if role else None,
+        "model": assigned["model"] if assigned else role.model if role else None,
         "status": row["status"],
         "status_reason": row["status_reason"],
         "attempt": row["attempt"],

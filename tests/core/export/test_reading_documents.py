@@ -231,3 +231,21 @@ def test_the_log_of_a_session_that_came_in_a_file_is_a_session_of_its_own(tmp_pa
         copy = after.execute("SELECT id FROM sessions WHERE origin LIKE 'export:%'").fetchone()[0]
     assert run(["export", copy, "--db", str(second), "-o", str(tmp_path / "again.json")]) == 0
     assert (tmp_path / "again.json").read_bytes() == file.read_bytes()
+
+
+def test_a_document_without_roles_or_with_damaged_ones_can_be_imported_and_shown(
+    made: Make, tmp_path: Path, export: Export, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, _ = full(made)
+    document = json.loads(export(one.connection, one.session_id).text)
+    for number, roles in enumerate((None, [{"role": 3}, {"role": "r", "source": ".claude/agents/r.md", "model": "m"}])):
+        document["session"].pop("roles", None)
+        if roles is not None:
+            document["session"]["roles"] = roles
+        (tmp_path / "old.json").write_text(json.dumps(document))
+        assert run(["import", str(tmp_path / "old.json"), "--db", str(tmp_path / f"{number}.db")]) == 0
+        capsys.readouterr()
+        assert run(["show", "--json", "--db", str(tmp_path / f"{number}.db")]) == 0
+        shown = json.loads(capsys.readouterr().out)["session"]["roles"]
+        assert [role["role"] for role in shown] == (["r"] if roles else [])
+        assert run(["show", "--db", str(tmp_path / f"{number}.db")]) == 0

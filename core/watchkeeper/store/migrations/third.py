@@ -17,7 +17,7 @@ UPDATE sessions SET deletion_ordinal = (SELECT count(*) FROM sessions d WHERE d.
     AND (d.deleted_at < sessions.deleted_at OR (d.deleted_at = sessions.deleted_at AND d.ordinal <= sessions.ordinal)))
     WHERE deleted_at > 0;
 
-ALTER TABLE sessions ADD COLUMN roles TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE sessions ADD COLUMN roles TEXT;
 
 ALTER TABLE agents ADD COLUMN parked_until REAL;
 

@@ -90,7 +90,7 @@ def _has_shape(name: str, value: Any) -> bool:
         return _is_list(value, int)
     if name in _OBJECTS:
         return isinstance(value, dict)
-    if name == "plan_graph_snapshot":
+    if name in ("plan_graph_snapshot", "roles"):
         return _is_list(value, dict)
     if name == "elided":
         return _is_list(value, list) and all([type(part) for part in one] == [int, int, int, str, int] for one in value)
