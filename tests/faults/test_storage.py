@@ -244,11 +244,14 @@ def test_a_disk_that_is_really_full_stops_the_command_line_with_one_line_and_it_
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - 300_000)))
     stopped = program("demo", "--speed", "max", "--workspace", str(workspace))
-    assert stopped.returncode not in (0, 1), stopped.stderr
+    assert stopped.returncode == 5, stopped.stderr
     lines = stopped.stderr.splitlines()
     assert len(lines) == 1, stopped.stderr
-    assert "disk" in lines[0]
+    assert "the disk is full; free some space, then `wk resume last`" in lines[0]
     soundness(path)
+    connection = database.open_readonly(path)
+    assert connection.execute("SELECT status FROM sessions").fetchone() == ("paused",)
+    connection.close()
     ballast.unlink()
     resumed = program("resume", "last")
     assert resumed.returncode == 0, resumed.stderr

@@ -157,12 +157,16 @@ class EventPrinter:
         self._seq = 0 if from_start else row[0]
         self._began = row[1] if from_start else time.time()
         opened.connection.close()
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no thread can be started now: the run goes on without its progress
+            self._trouble = str(host_fault(error) or error)
 
     def finish(self) -> None:
         """Print what is left, and stop."""
         self._stop.set()
-        self._thread.join(timeout=30)
+        if self._thread.ident is not None:
+            self._thread.join(timeout=30)
 
     def tell_trouble(self) -> None:
         """Say why the progress ended early, if it did. A run that failed by the same fault says so itself."""

@@ -72,6 +72,8 @@ _SQLITE_SHORTAGES: Mapping[str, Shortage] = {
     "SQLITE_FULL": Shortage.DISK,
     "SQLITE_NOMEM": Shortage.MEMORY,
     "SQLITE_IOERR_NOMEM": Shortage.MEMORY,
+    "SQLITE_IOERR_SHMSIZE": Shortage.DISK,  # the index of the log could not grow
+    "SQLITE_IOERR_SHMMAP": Shortage.MEMORY,
 }
 _NO_THREAD = "can't start new thread"
 _NAMED_NUMBER = re.compile(r"\[Errno (\d+)\]|: Error (\d+)$")

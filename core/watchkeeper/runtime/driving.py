@@ -149,6 +149,7 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
         if tx.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0] == SessionStatus.RUNNING:
             pause_session(tx, fault.advice(store.session_id))
 
+    store.free_reserve()
     with suppress(LeaseLost, StoreUnusable, MemoryError):
         store.writer.submit(change).result()
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.ids import IdSource, random_id
 from watchkeeper.store import database, sessions
 from watchkeeper.store.driver import sqlite3
@@ -103,7 +103,7 @@ def create_session(
                 prepare(Transaction(group, session_id, 0, at))
                 group.flush()
     except sqlite3.DatabaseError as error:
-        raise StoreUnusable(database.explain(database_path, error)) from error
+        raise database.unusable(database_path, error) from error
     finally:
         connection.close()
     return session_id

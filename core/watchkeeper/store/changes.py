@@ -136,7 +136,7 @@ class ChangeFeed:
                 # What happens while one gives way to the other is seen by the poll in `wait`.
                 step = self._collect(step)
                 self._resting = step != self._step
-        except (OSError, RuntimeError, ImportError, MemoryError):
+        except BaseException:  # a panic of the library is no `Exception`
             # No file events here (watches or descriptors exhausted, folder gone): the poll in `wait` goes on alone.
             self._resting = False
 
@@ -144,6 +144,10 @@ class ChangeFeed:
         """Collect file events every `step` milliseconds; returns how often it should be done from now on."""
         from watchfiles import watch
 
+        # The library has a thread of its own, and aborts the process where that cannot be started.
+        probe = threading.Thread(target=_nothing, daemon=True)
+        probe.start()
+        probe.join()
         names = {self._path.name, self._path.name + "-wal"}
         quiet = 0
         for found in watch(
@@ -166,3 +170,7 @@ class ChangeFeed:
             if wanted != step:
                 return wanted
         return step
+
+
+def _nothing() -> None:
+    pass

@@ -32,6 +32,8 @@ PAGE_BYTES = 8_192
 ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
 """How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it sooner: that is
 what a person's command waits for, and a host that holds one."""
+FULL_DISK_BYTES = 1 << 20
+"""With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot make shared memory."""
 VIEWER_LOCK_SECONDS = 1.0
 """How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
 
@@ -329,7 +331,7 @@ def shortage(path: Path, error: Exception) -> Shortage | None:
     if fault is not None:
         return fault.shortage
     name = getattr(error, "sqlite_errorname", None) or ""
-    if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < PAGE_BYTES:
+    if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < FULL_DISK_BYTES:
         return Shortage.DISK
     may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(path, os.R_OK | os.W_OK)
     return Shortage.OPEN_FILES if may_be_opened and os.access(path.parent, os.W_OK | os.X_OK) else None

@@ -7,6 +7,7 @@ host never probes its own session: `probe` answers for it from memory.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -22,6 +23,9 @@ from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable
 _DARWIN = sys.platform == "darwin"
 _FLOCK = "qqihh" if _DARWIN else "hhqqi4x"
 """`struct flock`: type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS."""
+
+RESERVE_BYTES = 512 << 10
+"""What a lock file holds while a host drives its session: room on a full disk for the transaction that pauses the session."""
 
 _held: dict[Path, int] = {}
 _holding = threading.Lock()
@@ -67,11 +71,23 @@ class Lease:
                 raise StoreUnusable(f"{path} cannot be locked ({error.strerror}); choose another place with --db") from error
             return cls(path, _held[path])
 
+    def reserve(self) -> None:
+        """Let the lock file hold `RESERVE_BYTES`, or half of what the disk still has."""
+        with contextlib.suppress(OSError):
+            disk = os.fstatvfs(self._descriptor)
+            os.pwrite(self._descriptor, bytes(min(RESERVE_BYTES, disk.f_bavail * disk.f_frsize // 2)), 0)
+
+    def free_reserve(self) -> None:
+        """Give the disk back what the lock file held for a moment like this."""
+        with contextlib.suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+
     def release(self) -> None:
         """Give the lease up."""
         with _holding:
             if not self._released:
                 self._released = True
+                self.free_reserve()
                 del _held[self._path]
                 os.close(self._descriptor)
 

@@ -46,6 +46,7 @@ class SessionStore:
         with contextlib.ExitStack() as undo:
             lease = Lease.acquire(path, session_id)
             undo.callback(lease.release)
+            lease.reserve()
             writer = Writer(path)
             undo.callback(writer.close)
             epoch = writer.submit(lambda group: _raise_epoch(group, session_id, pid, host_name)).result()
@@ -96,6 +97,10 @@ class SessionStore:
             return self._reader.execute(sql, parameters)
         except sqlite3.DatabaseError as error:
             raise database.unusable(self.path, error) from error
+
+    def free_reserve(self) -> None:
+        """Make room on a full disk for the last transactions of this host."""
+        self._lease.free_reserve()
 
     def close(self) -> None:
         """Commit what is queued, then give the lease up."""
