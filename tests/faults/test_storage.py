@@ -105,7 +105,7 @@ def test_an_undamaged_log_of_a_killed_host_loses_nothing(killed: Path) -> None:
 
 async def survey(path: Path, workspace: Path) -> HostResult:
     runtime = Runtime(path)
-    session = runtime.start("survey", workspace=workspace, settings=SessionSettings(speed=None))
+    session = runtime.start("survey", workspace=workspace, model="offline/surveyor", settings=SessionSettings(speed=None))
     return await runtime.run(session)
 
 
