@@ -18,7 +18,7 @@ from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import Environment
 from watchkeeper.agents.tools.contract import Permission, ProgramRun
 from watchkeeper.records.command_pattern import matches
-from watchkeeper.records.file_subject import FILE_CHANGES, digest_of
+from watchkeeper.records.file_subject import FILE_CHANGES, digest_of, holds_already
 from watchkeeper.records.states import AgentStatus, ApprovalStatus, ToolCallStatus
 from watchkeeper.store import agents, commands
 from watchkeeper.store.agents import Agent
@@ -88,8 +88,11 @@ class Approvals:
                 permit = await self._ask(call, None, "permission", "")
             if not permit.allowed or not permit.subject_digest:
                 return permit
-            if permit.subject_digest == await self._digest(permit.call):
+            digest = await self._digest(permit.call)
+            if permit.subject_digest == digest:
                 return permit
+            if call.status is ToolCallStatus.RUNNING and await self._wrote_already(permit.call):
+                return replace(permit, subject_digest=digest)  # the host died after the write; it writes the same again
             call, changed = permit.call, FILE_CHANGED
 
     def _repeated(self, call: Call) -> str:
@@ -120,6 +123,11 @@ class Approvals:
         environment = self._environment
         protected = protected_files(environment.store.path)
         return await asyncio.to_thread(digest_of, environment.workspace, call.name, call.arguments, protected)
+
+    async def _wrote_already(self, call: Call) -> bool:
+        environment = self._environment
+        protected = protected_files(environment.store.path)
+        return await asyncio.to_thread(holds_already, environment.workspace, call.name, call.arguments, protected)
 
     async def _ask(self, call: Call, approval_id: str | None, cause: str, note: str) -> Permit:
         """Put a question, or the one with that id again, and wait for its answer."""

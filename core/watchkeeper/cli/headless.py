@@ -256,7 +256,7 @@ def describe(kind: str, data: dict[str, Any]) -> str:
         case "artifact.saved":
             return f"{clean(data.get('name') or '', 80)}  {data.get('bytes', 0):,} bytes"
         case "approval.asked":
-            return f"may it run {clean(data.get('question') or '', 120)}?  (wk approve last {data.get('approval')})"
+            return f"wants to run {clean(data.get('question') or '', 120)}  (whole: wk approve --show {data.get('approval')})"
         case _ if kind.startswith("task."):
             reason = data.get("reason")
             return clean(data.get("title") or "", 80) + (f"  ({clean(reason, 100)})" if reason else "")

@@ -124,6 +124,14 @@ def file_change(workspace: Path, tool: str, arguments: Mapping[str, Any], protec
     return FileChange(path, str(target), digest, before, after)
 
 
+def holds_already(workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()) -> bool:
+    """Whether the file of a `write` holds the text that the call would write: it ran, and its host died before it said so."""
+    if tool != "write":
+        return False
+    change = file_change(workspace, tool, arguments, protected)
+    return change.before is not None and change.before == change.after
+
+
 def _open(target: Path, protected: Protected) -> int:
     """A descriptor to read the file that bears this name now.
 

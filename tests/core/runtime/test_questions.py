@@ -11,6 +11,7 @@ import pytest
 from tests.core.runtime.conftest import Bench, agent_of
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
+from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.model import ModelRequest
 from watchkeeper.runtime.driving import Asking
 from watchkeeper.store.presence import Presence, is_watched
@@ -483,3 +484,44 @@ async def test_a_file_that_changes_after_the_last_look_of_the_host_is_not_writte
     assert note.read_text() == "second"
     assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "changed"]
     assert bench.query("SELECT status FROM tool_calls WHERE name = 'write'") == [("denied",)]
+
+
+async def test_an_approved_write_whose_host_died_after_it_is_finished_without_another_question(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = iter([True])
+
+    def reached(point: str) -> None:
+        if point == "tool.after_run" and (bench.workspace / "note.txt").exists() and next(dies, False):
+            raise RuntimeError("the host dies here")
+
+    monkeypatch.setattr("watchkeeper.agents.toolbox.reach", reached)
+    (bench.workspace / "note.txt").write_text("before")
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+    with pytest.raises(RuntimeError, match="dies here"):
+        await bench.run_while(answers(bench, {}))
+    assert (await bench.run()).exit_code == 0
+    assert (bench.workspace / "note.txt").read_text() == "hello"
+    assert len(bench.state["approvals"]) == 1
+    assert bench.query("SELECT status FROM tool_calls WHERE name = 'write'") == [("done",)]
+
+
+async def test_an_edited_call_that_a_crash_cut_off_before_it_began_runs_as_edited(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies = iter([True])
+
+    def settled(*arguments: Any, **options: Any) -> Any:
+        if next(dies, False):
+            raise RuntimeError("the host dies here")
+        return start(*arguments, **options)
+
+    start = Toolbox._start
+    monkeypatch.setattr(Toolbox, "_start", settled)
+    bench.start(PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None)
+    with pytest.raises(RuntimeError, match="dies here"):
+        await bench.run_while(answers(bench, {"edited_input": {"command": "echo person > out"}}))
+    assert (await bench.run()).exit_code == 0
+    assert (bench.workspace / "out").read_text() == "person\n"
+    assert "A person changed the input of this call" in bench.tasks()["a"]["result"]
+    assert len(bench.state["approvals"]) == 1

@@ -116,3 +116,28 @@ def test_sessions_of_an_earlier_schema_are_numbered_in_the_order_of_their_rows(t
     )
     assert connection.execute("SELECT ordinal FROM sessions WHERE id = 'd'").fetchone() == (4,)
     connection.close()
+
+
+def test_calls_that_an_ended_agent_left_pending_are_cancelled(tmp_path: Path) -> None:
+    first_version(tmp_path / "old.db")
+    old = sqlite3.connect(str(tmp_path / "old.db"))
+    for number, status in enumerate(("cancelled", "failed", "paused")):
+        old.execute(
+            "INSERT INTO agents (id, session_id, name, role, model, system, current_goal, status, context_limit, created_at, last_active)"
+            " VALUES (?, 's', 'n', 'coder', 'm', '', '', ?, 1, 0, 0)",
+            (status, status),
+        )
+        old.execute(
+            "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
+            " VALUES (?, 's', ?, 1, 0, 1, 'u', 'bash', 0, 'pending')",
+            (number, status),
+        )
+    old.commit()
+    old.close()
+    connection = database.open_writable(tmp_path / "old.db")
+    assert connection.execute("SELECT agent_id, status FROM tool_calls ORDER BY id").fetchall() == [
+        ("cancelled", "cancelled"),
+        ("failed", "cancelled"),
+        ("paused", "pending"),
+    ]
+    connection.close()
