@@ -141,8 +141,11 @@ def fork(session: str, step: str | None, title: str | None, db: Path | None, as_
     The new session has its own copy of the plan, of every agent's memory and of what was produced; the workspace is
     the same folder, as it is now.
     """
+    from watchkeeper.runtime.preflight import check_configuration
+
     refuse_agents()
     opened = Opened(db, session, own=True)
+    check_configuration(Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]))
     at_seq, at_turn = _step(opened, step)
     made = library.fork(opened.path, opened.session_id, at_seq=at_seq, at_turn=at_turn, title=title)
     next_step = f"; `wk resume {made.session_id}` carries on" if made.status == "paused" else f"; it is {made.status}"

@@ -361,9 +361,11 @@ class TestADamagedConfiguration:
         shown = wk("show", "--json").json["session"]
         assert shown["status"] == "paused"
         assert "colour" in shown["status_reason"]
-        refused = wk("resume", "last")
-        assert refused.code == 2
-        assert "colour" in refused.error
+        for command in ("resume", "fork"):
+            refused = wk(command, "last")
+            assert refused.code == 2
+            assert "colour" in refused.error
+        assert len(wk("sessions", "--json").json) == 1
         (tmp_path / "work" / ".watchkeeper" / "config.toml").unlink()
         assert wk("host", driven[0], "--resume").code == 0
         assert wk("show", "--json").json["session"]["status"] == "done"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.core.messages_api.ground import MODEL, Ground
 from tests.core.messages_api.scripts import NOTES, Notes, uses
 from tests.support.answers import Body, Status
 from tests.support.scripted import task
+
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.starting import SessionSettings
 
 NO_CREDIT = Status(400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API.")
 BAD_KEY = Status(401, "authentication_error", "invalid x-api-key")
@@ -94,3 +98,15 @@ def test_the_readable_form_says_what_paused_it_and_how_to_carry_on(ground: Groun
     assert ended.code == 5
     assert "credit" in ended.out
     assert "wk resume" in ended.out.splitlines()[-1]
+
+
+async def test_a_server_that_was_picked_for_a_session_gets_no_key(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ground.serve(Notes(NOTES[:1]))
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.setenv(name, "sk-a-key-of-somebody")
+    runtime = Runtime(ground.path)
+    settings = SessionSettings(approval_timeout_seconds=0.0, base_url=ground.url)
+    session = runtime.start("reach the goal", workspace=ground.workspace, model=MODEL, settings=settings)
+    assert (await runtime.run(session)).status == "done"
+    assert server.headers
+    assert not any("authorization" in headers or "x-api-key" in headers for headers in server.headers)
