@@ -16,7 +16,7 @@ from watchkeeper.records.wording import plural
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, state
 from watchkeeper.store.lease import probe
-from watchkeeper.store.transcripts import imported_from
+from watchkeeper.store.transcripts import imported_from, partial_reason
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
           "working": "●", "waiting": "?", "idle": "·"}  # fmt: skip
@@ -106,6 +106,8 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
         f"  workspace {clean(session['workspace'])}\n  model {clean(session['model'])}   tokens {session['tokens']['total']:,}"
         f"   cost {cost_of(session)}   time {session['elapsed_seconds']:.1f} s   retries {session['retries']}   errors {session['errors']}"
     )
+    if session["partial"]:
+        click.echo(f"  {partial_reason(session['missing_logs'])}")
     for role in session["roles"]:
         asks = f"   asks for {clean(role['unconfirmed'], 80)}, which costs more" if role["unconfirmed"] else ""
         if role["source"] != "built-in":

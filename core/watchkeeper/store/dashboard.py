@@ -62,6 +62,8 @@ class SessionFacts(Spending):
     host_name: str | None
     roles: str | None = None
     """As stored (see `roles_of`)."""
+    missing_logs: int = 0
+    """Agents of an imported session whose logs are not here: tokens and cost are lower bounds where there are any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from watchkeeper.store.dashboard import (
 )
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.folding import Folded, Raw, lines
+from watchkeeper.store.transcripts import MISSING_LOGS
 
 EVENTS_KEPT = 2000
 """The newest events of a session that a reading holds."""
@@ -41,7 +42,7 @@ _SESSION_COLUMNS = (
     "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", "roles", *SPENDING,
 )  # fmt: skip
 _SESSION = (
-    f"SELECT {', '.join(_SESSION_COLUMNS)},"  # noqa: S608 - a constant
+    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS},"  # noqa: S608 - a constant
     " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
     " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
 )
@@ -153,8 +154,8 @@ class SessionFold:
         if row is None:
             return None
         if row != self._session or self._facts is None:
-            values = dict(zip(_SESSION_COLUMNS, row[:-1], strict=True))
-            self._session, self._facts = row, SessionFacts(**values, cost_estimated=bool(row[-1]))
+            values = dict(zip(_SESSION_COLUMNS, row[:-2], strict=True))
+            self._session, self._facts = row, SessionFacts(**values, missing_logs=row[-2], cost_estimated=bool(row[-1]))
         facts, only = self._facts, (self.session_id,)
         events, anew = self._tail(connection, facts.event_seq)
         return SessionReading(

@@ -11,7 +11,7 @@ from watchkeeper.store.compaction_worth import worth
 from watchkeeper.store.dashboard import RoleFacts, composition_of, roles_of
 from watchkeeper.store.dashboard_sessions import COST_ESTIMATED
 from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.transcripts import PROGRAMS
+from watchkeeper.store.transcripts import MISSING_LOGS, PROGRAMS
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 
@@ -27,8 +27,9 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     guessed = _estimated(reads, session_id)
     rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
     agents = [_agent(row, row["id"] in guessed) for row in rows]
+    missing = reads.one(f"SELECT {MISSING_LOGS} AS n FROM sessions WHERE id = ?", (session_id,))["n"]  # noqa: S608
     return {
-        "session": _session(session, bool(guessed)),
+        "session": _session(session, bool(guessed)) | {"partial": bool(missing), "missing_logs": missing},
         "plan": _plan(reads, session, agents),
         "agents": agents,
         "compactions": [

@@ -27,6 +27,29 @@ NOT_FINISHED = "not finished: the session ended while it ran"
 """Why an imported task is paused: it was running when its session ended."""
 
 
+_ORIGINS = ", ".join(f"'{origin}'" for origin in PROGRAMS)
+MISSING_LOGS = (
+    f"(CASE WHEN replace(sessions.origin, 'export:', '') IN ({_ORIGINS}) THEN (SELECT count(*) FROM agents a"  # noqa: S608
+    " WHERE a.session_id = sessions.id AND a.last_seq = 0 AND (a.parent_agent_id IS NOT NULL OR EXISTS"
+    " (SELECT 1 FROM agents b WHERE b.session_id = sessions.id AND b.last_seq > 0))) ELSE 0 END)"
+)
+"""Of a row of `sessions`, in SQL: how many of its agents have no log here, where another program ran it. Its totals are lower
+bounds where there are any."""
+
+
+def missing_logs(connection: Connection, session_id: str) -> int:
+    """How many agents of an imported session have no log here, so that tokens and cost are lower bounds."""
+    row = connection.execute(f"SELECT {MISSING_LOGS} FROM sessions WHERE id = ?", (session_id,)).fetchone()  # noqa: S608
+    return int(row[0]) if row else 0
+
+
+def partial_reason(missing: int) -> str:
+    """What a reader is told of totals to which so many agents' logs are missing; empty for none."""
+    if not missing:
+        return ""
+    return f"partial: {missing} agent{'' if missing == 1 else 's'} without a log here, so that tokens and cost are lower bounds"
+
+
 def imported_from(origin: str) -> str | None:
     """The program that ran a session of this origin, as people call it; None for sessions of our own."""
     return "an exported file" if origin.startswith("export:") else PROGRAMS.get(origin)

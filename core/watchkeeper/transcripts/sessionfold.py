@@ -120,6 +120,8 @@ class SessionFold:
         """The time with which that log begins, or where it goes on, the session."""
         self._jumps: dict[str, _Jump] = {}
         """Each agent's newest time, where it is far ahead of the one before."""
+        self._doubted: set[str] = set()
+        """Agents whose log's first time is far ahead of the second."""
         self._behind = False
         """The record that is read has a time from before its predecessors'."""
         self._goes_on = False
@@ -153,7 +155,7 @@ class SessionFold:
         """
         self.written_at = written_at
         self._rereads = rereads is not None and rereads.setdefault(self.id, bool(self.row["last_active"]))
-        self._newest, self._jumps, self._first = {}, {}, None
+        self._newest, self._jumps, self._doubted, self._first = {}, {}, set(), None
         if goes_on:
             self._first = self.row["created_at"] or None
             self._newest = {key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]}
@@ -332,6 +334,7 @@ class SessionFold:
         elif at > newest and key in self._jumps:
             del self._jumps[key]  # what came behind it is from its time
         self._newest[key] = at
+        self._doubted.discard(key)
         row, before = self.row, self._at
         later = at - row["last_active"]
         if later > 0:
@@ -346,9 +349,13 @@ class SessionFold:
 
     def _was_ahead(self, key: str, at: float, newest: float) -> bool:
         """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is forgotten then."""
-        jump = self._jumps.pop(key, None)
+        jump = self._jumps.get(key)
         if jump is None or at >= newest - _DAY_SECONDS or (jump.before is not None and at < jump.before):
             return False
+        if jump.before is None and key not in self._doubted:
+            self._doubted.add(key)  # of a log's first two times, either may be wrong: the third tells
+            return False
+        del self._jumps[key]
         row, agent = self.row, self._agents.get(key)
         row["created_at"], row["last_active"], row["hosted_seconds"] = jump.created_at, jump.last_active, jump.hosted_seconds
         self._at = None if not jump.last_active else jump.last_active

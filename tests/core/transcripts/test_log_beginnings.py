@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.core.transcripts.conftest import SESSION, Log, Store, text
+from tests.core.transcripts.conftest import SESSION, Log, Store, text, work
+
+from watchkeeper.transcripts.jsontext import seconds
 
 CODEX = (
     b'{"timestamp":"2026-02-03T04:00:00.000Z","type":"session_meta","payload":{"id":"5973b6c0-94b8-487b-a530-2aeb6098ae0e",'
@@ -80,3 +82,47 @@ def test_a_file_of_empty_lines_makes_no_session(store: Store, logs: Path) -> Non
     (logs / "blank.jsonl").write_bytes(b"\n\n\n")
     store.run(logs)
     assert store.one("SELECT count(*) FROM sessions") == 1
+
+
+def test_a_log_without_its_beginning_gives_the_goal_until_the_whole_comes(store: Store, logs: Path) -> None:
+    log = work()
+    log.user("And the docs")
+    whole, last = log.records, log.records[-1:]
+    log.records = last
+    store.run(log.write(logs / "a"))
+    assert store.one("SELECT goal FROM sessions") == "And the docs"
+    began = store.one("SELECT created_at FROM sessions")
+    log.records = whole
+    store.run(log.write(logs / "b"))
+    assert store.one("SELECT goal FROM sessions") == "Mend the cache"
+    assert store.one("SELECT current_goal FROM agents") == "Mend the cache"
+    assert store.one("SELECT created_at FROM sessions") < began
+    log.records = last
+    store.run(log.write(logs / "c"))
+    assert store.one("SELECT goal FROM sessions") == "Mend the cache"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "0001-01-01T00:00:00.000Z",
+        "1970-01-01T00:00:00.000Z",
+        "9999-01-01T00:00:00.000Z",
+        None,
+        "never",
+        "2019-05-05T05:05:05.000Z",
+        "2026-02-01T00:00:00.000Z",
+        "2026-02-03T04:00:00.000Z",
+        "2026-12-30T00:00:00.000Z",
+    ],
+)
+@pytest.mark.parametrize("place", [1, 5, 9])
+def test_an_impossible_time_begins_and_ends_nothing(store: Store, logs: Path, odd: str | None, place: int) -> None:
+    log = work()
+    expected = [seconds(log.records[at]["timestamp"]) for at in (0, -1)]
+    log.records[place]["timestamp"] = odd
+    store.run(log.write(logs))
+    for table in ("sessions", "agents"):
+        assert list(store.one(f"SELECT created_at, last_active FROM {table}")) == expected
+    if odd is None or odd < "2000" or odd > "2027":
+        assert store.one("SELECT min(created_at) >= ? AND max(created_at) <= ? FROM messages", *expected) == 1

@@ -136,6 +136,10 @@ class Header(Widget):
         if snapshot.state is SessionState.LIVE and snapshot.rates.cost_per_minute > 0:
             groups.append((6, [(f" +${figures.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
         groups.append((4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")]))
+        if session.missing_logs:
+            logs = figures.plural(session.missing_logs, "log")
+            groups.append((3, [("  partial", "waiting")]))
+            groups.append((6, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
             groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
         reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)

@@ -7,6 +7,7 @@ from typing import TextIO
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.transcripts import missing_logs
 from watchkeeper.transcripts.export.references import Artifacts
 from watchkeeper.transcripts.export.rows import SessionRows
 from watchkeeper.transcripts.export.tables import FORMAT, TABLES, VERSION
@@ -27,7 +28,9 @@ def write_json(connection: Connection, session_id: str, out: TextIO, redactor: C
     clean = redactor() if redactor is not None else None
     rows = SessionRows(connection, session_id, clean, artifacts.renamed)
     redacted = "true" if clean is not None else "false"
-    out.write(f'{{"format":"{FORMAT}",\n"version":{VERSION},\n"redacted":{redacted},\n"session":{rows.session()}')
+    partial = "true" if missing_logs(connection, session_id) else "false"
+    head = f'"format":"{FORMAT}",\n"version":{VERSION},\n"redacted":{redacted},\n"partial":{partial}'
+    out.write(f'{{{head},\n"session":{rows.session()}')
     for table in TABLES:
         _write_list(out, table.name, rows.lines(table))
     _write_list(out, "artifacts", artifacts.lines(clean))

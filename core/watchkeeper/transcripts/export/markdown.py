@@ -71,6 +71,8 @@ def _head(out: TextIO, whole: Overview) -> None:
         ("Cost", _cost(whole.spent)),
         ("Compactions", f"{whole.compactions:,}"),
     ]
+    if whole.partial:
+        rows.append(("Totals", whole.partial))
     if whole.tags:
         rows.append(("Tags", ", ".join(whole.tags)))
     _table(out, ("", ""), rows)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.encoding import decode
+from watchkeeper.store.transcripts import missing_logs, partial_reason
 from watchkeeper.transcripts.export.pieces import Clean, line, lines
 
 MOST_FACTS = 2_000
@@ -22,7 +23,8 @@ class Spent:
     """Input, output, read from the cache, written to it."""
     cost_usd: float | None
     label: str
-    """`exact`, `estimated`, `unpriced`, `in part unpriced`; empty where nothing was spent."""
+    """`exact`, `estimated`, `unpriced`, `in part unpriced`, each perhaps with `, partial` behind it: a lower bound; empty where
+    nothing was spent."""
 
     @property
     def total(self) -> int:
@@ -114,6 +116,8 @@ class Overview:
     revision: int
     """How often the plan was revised; 0 without one."""
     spent: Spent
+    partial: str
+    """Why the totals are lower bounds; empty where they are not."""
     models: Mapping[str, Spent]
     tasks: tuple[TaskLine, ...]
     agents: tuple[AgentLine, ...]
@@ -128,6 +132,7 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Overview:
     session = rows.one("SELECT * FROM sessions WHERE id = ?", session_id)
     by_agent, by_model, whole = _spending(rows, session_id)
     goal = lines(clean(session["goal"]))
+    missing = missing_logs(connection, session_id)
     plan = rows.one("SELECT revision FROM plans WHERE id = ?", session["current_plan_id"])
     return Overview(
         id=line(session_id),
@@ -147,7 +152,8 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Overview:
             "SELECT count(*) AS n FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')", session_id
         )["n"],
         revision=plan["revision"] if plan else 0,
-        spent=_spent(session, session["model_calls"], whole),
+        spent=_partly(_spent(session, session["model_calls"], whole), missing),
+        partial=partial_reason(missing),
         models=by_model,
         tasks=_tasks(rows, session_id),
         agents=_agents(rows, session_id, by_agent),
@@ -210,6 +216,11 @@ def _spent(row: dict[str, Any], calls: int, worths: set[str]) -> Spent:
     else:
         label = "estimated" if "estimated" in worths else "exact"
     return Spent(calls, tokens, cost, label)
+
+
+def _partly(spent: Spent, missing: int) -> Spent:
+    """The figures of a session to which so many agents' logs are missing."""
+    return replace(spent, label=f"{spent.label}, partial" if spent.label else "partial") if missing else spent
 
 
 def _agents(rows: _Rows, session_id: str, worths: dict[str, set[str]]) -> tuple[AgentLine, ...]:

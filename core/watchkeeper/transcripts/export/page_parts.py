@@ -67,6 +67,7 @@ def overview_section(whole: Overview) -> str:
         ("Ended", moment(whole.ended_at) if whole.ended_at is not None else "not yet"),
         ("Duration", duration(whole.seconds)),
         ("Session", f"<code>{escape(whole.id)}</code>{escape(origin)}"),
+        *([("Totals", escape(whole.partial))] if whole.partial else []),
     ]
     if whole.tags:
         facts.append(("Tags", escape(", ".join(whole.tags))))

@@ -150,7 +150,7 @@ def _survey(connection: Connection, path: Path) -> _Survey:
         else:
             header[name] = value
             _check_header(path, name, value)
-    if header.keys() != {"format", "version", "redacted"} or not found.session.get("id"):
+    if header.keys() - {"partial"} != {"format", "version", "redacted"} or not found.session.get("id"):
         raise BadInput(f"{path} is no export of a session; make one with `wk export SESSION --format json`")
     if not _SESSION_ID.fullmatch(found.session["id"]):
         raise BadInput(f"{path} is damaged: a session cannot have the id {found.session['id'][:40]!r}")
@@ -162,7 +162,8 @@ def _survey(connection: Connection, path: Path) -> _Survey:
 def _check_header(path: Path, name: str, value: Any) -> None:
     if name == "version" and isinstance(value, int) and value > VERSION:
         raise BadInput(f"{path} was exported by a newer Watchkeeper (form {value}, this program knows {VERSION}); upgrade it")
-    known = {"format": value == FORMAT, "version": value == VERSION, "redacted": isinstance(value, bool)}
+    flag = isinstance(value, bool)
+    known = {"format": value == FORMAT, "version": value == VERSION, "redacted": flag, "partial": flag}
     if not known.get(name, False):
         raise BadInput(f"{path} is no export of a session: {name!r} is not as it should be")
 
