@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.tui.conftest import Desk, text_of, until
+from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 
 from watchkeeper.records.errors import StoreUnusable
@@ -288,3 +289,66 @@ async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: D
         await pilot.press("C")
         await until(pilot, lambda: "about as many, there is little to let go yet" in text_of(pilot))
         assert "(+0%)" not in text_of(pilot)
+
+
+def _paused_by_budget(desk: Desk) -> None:
+    """The run is paused, nothing drives it, and its budget in USD is used up."""
+    connection = desk.session.connection
+    connection.execute("UPDATE sessions SET status = 'paused', status_reason = 'budget reached', cost_usd = 3.5")
+    insert(connection, "budgets", session_id=desk.session.id, kind="usd", amount=3.0, created_at=desk.time)
+    connection.commit()
+    desk.host_pid = None
+
+
+async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_host_starts(desk: Desk) -> None:
+    _paused_by_budget(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "PAUSED" in text_of(pilot))
+        await pilot.press("r")
+        await until(pilot, lambda: "$3.50 of its budget of $3.00" in text_of(pilot))
+        assert desk.control.started == []
+        assert "host started" not in text_of(pilot)
+        await pilot.press(*"3.2", "enter")
+        await until(pilot, lambda: "has used $3.50 already" in text_of(pilot))
+        assert desk.control.started == []
+        await pilot.press(*"+2", "enter")
+        assert await commands(pilot, desk, 1) == [("set_budget", None, None, {"kind": "usd", "amount": 5.0})]
+        await until(pilot, lambda: desk.control.started == [(desk.session.id, True, None)])
+
+
+async def test_an_empty_answer_leaves_a_run_paused_by_its_budget(desk: Desk) -> None:
+    _paused_by_budget(desk)
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "PAUSED" in text_of(pilot))
+        await pilot.press("r")
+        await until(pilot, lambda: "of its budget of $3.00" in text_of(pilot))
+        await pilot.press("enter")
+        await until(pilot, lambda: "stays paused" in text_of(pilot))
+        assert desk.control.started == []
+        assert desk.session.commands() == []
+
+
+async def test_a_budget_below_what_is_used_is_refused_when_it_is_typed(desk: Desk) -> None:
+    desk.session.connection.execute("UPDATE sessions SET cost_usd = 3.5")
+    desk.session.connection.commit()
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await choose(pilot, "task:t-core")
+        await pilot.press("B", *"usd 2", "enter")
+        await until(pilot, lambda: "has used $3.50 already" in text_of(pilot))
+        await pilot.press("B", *"usd +2", "enter", "y")
+        assert await commands(pilot, desk, 1) == [("set_budget", None, None, {"kind": "usd", "amount": 5.5})]
+
+
+async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(desk: Desk) -> None:
+    connection = desk.session.connection
+    connection.execute("UPDATE agents SET status = 'parked', parked_until = ? WHERE id = 'explorer1'", (desk.time + 4323,))
+    connection.commit()
+    async with desk.app().run_test(size=(160, 40)) as pilot:
+        await choose(pilot, "task:t-core")
+        await until(pilot, lambda: "parked until" in text_of(pilot))
+        shown = text_of(pilot)
+        assert "◷1" in shown, "the header counts them"
+        assert "1 parked until" in shown
+        assert "in 1:12:03" in shown
+        await pilot.press("r")
+        assert await commands(pilot, desk, 1) == [("resume", "explorer1", None, {})]

@@ -17,6 +17,7 @@ from watchkeeper_tui.snapshot import SessionState
 from watchkeeper_tui.targets import Request, Target, budget_of, cancellable, is_planner
 
 _ENDED = ("done", "failed", "cancelled")
+_RESUMABLE = ("paused", "parked", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,9 @@ def _why_not_resume(target: Target) -> str:
         return ""
     if target.pausing:
         return ""
-    if any(agent.status in ("paused", "failed", "cancelled") for agent in target.agents):
+    if any(agent.status in _RESUMABLE for agent in target.agents):
         return ""
-    return "nothing selected is paused or failed"
+    return "nothing selected is paused, parked or failed"
 
 
 def _resume(target: Target, text: str) -> list[Request]:
@@ -109,7 +110,7 @@ def _resume(target: Target, text: str) -> list[Request]:
     return [
         Request("resume", agent.id, about=f"resume {sanitize(agent.name)}")
         for agent in target.agents
-        if agent.status in ("paused", "failed", "cancelled") or agent in target.pausing
+        if agent.status in _RESUMABLE or agent in target.pausing
     ]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from watchkeeper.records.wording import clock_text, countdown
 from watchkeeper.store.dashboard import AgentFacts, TaskFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import sanitize
@@ -60,6 +61,8 @@ def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausi
         return Condition("‖", "paused", "paused", reason)
     if state in HOST_GONE:
         return Condition("†", "dead", "dead", "no host")
+    if agent.status == "parked":
+        return _parked(agent, state, now, reason)
     if agent.status == "waiting":
         return Condition("?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else ""))
     if agent.status == "idle":
@@ -71,6 +74,18 @@ def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausi
     if state is SessionState.REPLAY:
         return _at_work(None)  # signs between events are not kept, so nothing is known of a silence
     return _working(agent, now)
+
+
+def _parked(agent: AgentFacts, state: SessionState, now: float, reason: str) -> Condition:
+    """It waits for the end of a usage limit: until when, how long that is, and why."""
+    until = agent.parked_until
+    if until is None:
+        return Condition("◷", "parked", "slot", reason)
+    word = f"parked until {clock_text(until, now)}"
+    if state is SessionState.REPLAY:
+        return Condition("◷", word, "slot", reason)
+    left = f"in {countdown(until - now)}" if until > now else "now, one call first"
+    return Condition("◷", word, "slot", f"{left} — {reason}" if reason else left)
 
 
 _ENDED = {

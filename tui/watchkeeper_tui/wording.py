@@ -23,6 +23,7 @@ _ROLES = {
     "applied": "done",
     "approved": "done",
     "paused": "paused",
+    "parked": "slot",
     "cancelled": "paused",
     "abandoned": "paused",
     "dropped": "paused",

@@ -106,9 +106,7 @@ def _ask(opened: Opened, use: BudgetUse) -> bool:
         if typed.strip().lower() in ("q", "n", "no"):
             return False
         try:
-            amount = budgets.amount_of(opened, opened.session_id, owner, kind, typed)
-            if use.budget.required is not None and amount < use.budget.required:
-                raise ValueError(f"the next call needs a budget of {budgets.amount_text(use.budget.required, kind)}")
+            amount = budgets.raised_amount(opened, opened.session_id, use, typed)
         except ValueError as refused:
             click.echo(clean(refused))
             continue

@@ -14,7 +14,7 @@ from typing import Any
 from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
-from watchkeeper.records.wording import plural
+from watchkeeper.records.wording import clock_text, countdown, plural
 from watchkeeper.store import budgets, state
 from watchkeeper.store.changes import ChangeFeed
 from watchkeeper.store.encoding import decode
@@ -247,6 +247,9 @@ def describe(kind: str, data: dict[str, Any]) -> str:
                 f"{size:,}" if isinstance(size := data.get(key), int) else "?" for key in ("tokens_before", "tokens_after")
             )
             return f"{before} → {after} tokens, {data.get('messages_removed')} messages folded"
+        case "agent.parked" if isinstance(data.get("until"), int | float):
+            now = time.time()
+            return f"until {clock_text(data['until'], now)} (in {countdown(data['until'] - now)})  {clean(data.get('reason') or '', 120)}"
         case "compaction.started":
             return f"up to message {data.get('high_water')}, beside the agent's work"
         case "memory.remembered":

@@ -12,14 +12,14 @@ import click
 from watchkeeper.cli.finding import found_sessions, say_found
 from watchkeeper.cli.options import Opened, chosen_path, clean, db_option, json_option, last_session_argument, print_json
 from watchkeeper.records.errors import NotFound
-from watchkeeper.records.wording import plural
+from watchkeeper.records.wording import clock_text, countdown, plural
 from watchkeeper.store import artifacts as artifact_store
 from watchkeeper.store import database, state
 from watchkeeper.store.lease import probe
 from watchkeeper.store.transcripts import imported_from, partial_reason
 
 GLYPHS = {"running": "●", "paused": "‖", "done": "✓", "failed": "✗", "cancelled": "✗", "pending": "·", "stale": "~", "dropped": "-",
-          "working": "●", "waiting": "?", "idle": "·"}  # fmt: skip
+          "working": "●", "waiting": "?", "parked": "◷", "idle": "·"}  # fmt: skip
 
 
 @click.command()
@@ -134,6 +134,11 @@ def _print_state(whole: dict[str, Any], host: str) -> None:
             f" context {used:>7,} {share}  {agent['tokens']['total']:>10,} tok {cost_of(agent):>10} {agent['elapsed_seconds']:>7.1f} s"
             f"  {plural(agent['compactions'], 'compaction')}  {agent['retries']} retries  {plural(agent['errors'], 'error')}"
         )
+        if agent["parked_until"] is not None:
+            now = time.time()
+            click.echo(
+                f"      parked until {clock_text(agent['parked_until'], now)} (in {countdown(agent['parked_until'] - now)})"
+            )
         if agent["status_reason"]:
             click.echo(f"      {clean(agent['status_reason'], 200)}")
 

@@ -74,9 +74,10 @@ class BudgetUse:
 
 
 def amount_text(amount: float, kind: str) -> str:
-    """`$1.25`, `3,000 tokens`."""
+    """`$1.20`, `3,000 tokens`."""
     if kind == "usd":
-        return f"${amount:,.4f}".rstrip("0").rstrip(".")
+        text = f"${amount:,.4f}"
+        return text[:-2] if text.endswith("00") else text.rstrip("0")
     figure = f"{amount:,.0f}" if amount == int(amount) else f"{amount:,.1f}"
     return f"{figure} {UNITS.get(kind, kind)}"
 
@@ -204,6 +205,18 @@ def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text:
     refused = refusal(reads, session_id, task_id, kind, amount)
     if refused is not None:
         raise ValueError(refused)
+    return amount
+
+
+def raised_amount(reads: Any, session_id: str, use: BudgetUse, text: str) -> float:
+    """The new limit of a reached budget that a person means by `text`; see `amount_of`.
+
+    Raises:
+        ValueError: it would pause again at once.
+    """
+    amount = amount_of(reads, session_id, use.budget.task_id, use.budget.kind, text)
+    if use.budget.required is not None and amount < use.budget.required:
+        raise ValueError(f"the next call needs a budget of {amount_text(use.budget.required, use.budget.kind)}")
     return amount
 
 

@@ -163,6 +163,8 @@ class AgentFacts(Spending):
     active_seconds: float
     compactions: int
     live: LiveFacts | None = None
+    parked_until: float | None = None
+    """Wall time at which the usage limit ends for which it is parked."""
 
     @property
     def context_used(self) -> int:

@@ -57,7 +57,7 @@ _TASKS = lines(
 _AGENT_COLUMNS = (
     "id", "parent_agent_id", "task_id", "name", "role", "model", "attempt", "status", "status_reason", "turn", "view_version",
     "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at", "started_at", "ended_at",
-    "last_active", "active_seconds", "compactions", *SPENDING,
+    "last_active", "active_seconds", "compactions", "parked_until", *SPENDING,
 )  # fmt: skip
 _LIVE_COLUMNS = ("activity", "detail", "since", "until", "updated_at")
 _AGENT_ESTIMATED = (

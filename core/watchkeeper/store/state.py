@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from watchkeeper.records.context_size import compacts_at, context_percent, context_used
+from watchkeeper.store import budgets
 from watchkeeper.store.compaction_worth import worth
 from watchkeeper.store.dashboard import RoleFacts, composition_of, roles_of
 from watchkeeper.store.dashboard_sessions import COST_ESTIMATED
@@ -252,6 +253,7 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
         "current_goal": row["current_goal"],
         "status": row["status"],
         "status_reason": row["status_reason"],
+        "parked_until": row["parked_until"],
         "turn": row["turn"],
         "messages": row["last_seq"],
         "message_tokens": row["message_tokens"],
@@ -304,8 +306,10 @@ def _handoffs(reads: Any, session_id: str) -> list[dict[str, Any]]:
 
 
 def _budgets(reads: Any, session_id: str) -> list[dict[str, Any]]:
-    rows = reads.all("SELECT task_id, kind, amount, reached_at FROM budgets WHERE session_id = ? ORDER BY id", (session_id,))
-    return [dict(row) for row in rows]
+    rows = reads.all(
+        "SELECT task_id, kind, amount, required, reached_at FROM budgets WHERE session_id = ? ORDER BY id", (session_id,)
+    )
+    return [dict(row) | {"used": budgets.used(reads, session_id, row["task_id"], row["kind"])} for row in rows]
 
 
 def _tokens(row: Any) -> dict[str, int]:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.file_subject import FILE_CHANGES
 from watchkeeper.records.text import reveal
+from watchkeeper.store import budgets, database
+from watchkeeper.store.budgets import BudgetUse
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.grants import Grant, load_grants
+from watchkeeper.store.queries import Queries
 from watchkeeper.store.questions import question_from_text
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID, Action
@@ -74,14 +80,99 @@ class Acting(_Base):
             self.prompt.ask_line(
                 question, lambda typed: self._typed(action, target, typed), kind=name, keeps_lines=name == "steer"
             )
+        elif name == "budget":
+            self._typed_budget(action, target, text)
         else:
             self._preview(action, target, text)
 
     def _typed(self, action: Action, target: Target, text: str) -> None:
-        if text.strip():
+        if text.strip() and action.id == "budget":
+            self._typed_budget(action, target, text)
+        elif text.strip():
             self._preview(action, target, text)
         else:
             self.say("nothing was typed, so nothing was done", "muted")
+
+    def _typed_budget(self, action: Action, target: Target, text: str) -> None:
+        """Refuse a limit that is not more than what is used as soon as it is entered; `+2` becomes an amount."""
+        kind, _, typed = text.strip().partition(" ")
+        session = target.snapshot.session
+        if session is None or kind not in budgets.UNITS or typed.strip() in ("", "none", "off"):
+            self._preview(action, target, text)
+            return
+        try:
+            with self._reads() as reads:
+                amount = budgets.amount_of(reads, session.id, None, kind, typed)
+        except (ValueError, WatchkeeperError) as refused:
+            self.say(self.trouble(str(refused)), "failed", seconds=12)
+            return
+        self._preview(action, target, f"{kind} {amount:.12g}")
+
+    @contextmanager
+    def _reads(self) -> Iterator[Queries]:
+        connection = database.open_readonly(self.watch_app.database_path)
+        try:
+            yield Queries(connection)
+        finally:
+            connection.close()
+
+    def _ask_budgets(self, session_id: str, uses: list[BudgetUse], given: list[Request], refused: str = "") -> None:
+        """A resume would pause again at once: say what is used, and ask for a new limit of each reached budget."""
+        if self._closing:
+            return
+        self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
+        if not uses:
+            self.run_worker(
+                lambda: self._raise_and_start(session_id, given),
+                thread=True,
+                group="commands",
+                exit_on_error=False,
+                name="resume",
+            )
+            return
+        use = uses[0]
+        example = f"+{budgets.plain_amount(use.shortfall, use.budget.kind)}"
+        question: list[list[Piece]] = [
+            [("A budget is used up, so no host was started.", "strong")],
+            [(clip(sanitize(use.describe()), 300), "waiting")],
+            [(f"New limit: {example}, or an amount", "text"), ("   empty: stay paused", "muted")],
+        ]
+        if refused:
+            question[0] = [(clip(sanitize(refused), 300), "failed")]
+
+        def typed(text: str) -> None:
+            if not text.strip():
+                self.say("the run stays paused: its budget is used up", "muted")
+                return
+            try:
+                with self._reads() as reads:
+                    amount = budgets.raised_amount(reads, session_id, use, text)
+            except (ValueError, WatchkeeperError) as refused:
+                self._ask_budgets(session_id, uses, given, str(refused))
+                return
+            kind = use.budget.kind
+            about = f"budget {kind} {budgets.plain_amount(amount, kind)}"
+            request = Request("set_budget", None, use.budget.task_id, {"kind": kind, "amount": amount}, about)
+            self._ask_budgets(session_id, uses[1:], [*given, request])
+
+        self.prompt.ask_line(question, typed, kind="budget")
+
+    def _raise_and_start(self, session_id: str, requests: list[Request]) -> None:
+        """In a worker thread: the new limits first, which the host applies before anything runs, then the host."""
+        control, told = self.watch_app.control, []
+        try:
+            for request in requests:
+                command_id = control.submit(
+                    session_id, request.kind, agent_id=None, task_id=request.task_id, payload=request.payload
+                )
+                told.append(Sent(command_id, request.about, self.watch_app.now()))
+            pid = control.start_host(session_id, resume=True, once=None)
+            said = f"host started (pid {pid})" if pid else "another host drives it already"
+            told.append(Sent(None, "resume the run", self.watch_app.now(), said))
+        except Exception as error:
+            # A worker must never end the dashboard; what went wrong is said where the command would have been.
+            self.app.call_from_thread(self._failed, f"resume the run: {error}")
+        self.app.call_from_thread(self._written, told)
 
     def _preview(self, action: Action, target: Target, text: str) -> None:
         if action.preview is None:
@@ -200,6 +291,11 @@ class Acting(_Base):
         told: list[Sent] = []
         try:
             if action.starts_host and not hosted:
+                with self._reads() as reads:
+                    blocking = budgets.blocking(reads, session_id)
+                if blocking:
+                    self.app.call_from_thread(self._ask_budgets, session_id, blocking, [])
+                    return
                 pid = control.start_host(session_id, resume=True, once=None)
                 said = f"host started (pid {pid})" if pid else "another host drives it already"
                 told.append(Sent(None, requests[0].about, self.watch_app.now(), said))

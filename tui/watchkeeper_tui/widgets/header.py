@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 from textual.content import Content
 from textual.widget import Widget
 
+from watchkeeper.records.wording import clock_text, countdown
 from watchkeeper.store.dashboard import SessionFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
@@ -21,7 +22,7 @@ from watchkeeper_tui.widgets.cells import Piece, clip_pieces, content, pieces_wi
 if TYPE_CHECKING:
     from watchkeeper_tui.app import WatchkeeperApp
 
-_COUNTED = ("●", "◔", "?", "‖", "↻", "!", "†", "✗", "×", "○", "✓")
+_COUNTED = ("●", "◔", "?", "◷", "‖", "↻", "!", "†", "✗", "×", "○", "✓")
 """Every state that an agent can be in, so that the counts add up to the agents."""
 
 
@@ -142,6 +143,11 @@ class Header(Widget):
             groups.append((6, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
             groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
+        parked = [agent.parked_until for agent in snapshot.agents if agent.status == "parked" and agent.parked_until]
+        if parked and snapshot.state is SessionState.LIVE:
+            first = min(parked)
+            left = f" (in {countdown(first - now)})" if first > now else ""
+            groups.append((1, [(f"  ◷ {len(parked)} parked until {clock_text(first, now)}{left}", "slot")]))
         reached = next((budget for budget in snapshot.budgets if budget.reached_at), None)
         if reached is not None:
             groups.append((1, [(f"  budget reached: {sanitize(reached.kind)}", "failed")]))

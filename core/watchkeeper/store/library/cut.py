@@ -229,7 +229,7 @@ class Cut:
             "last_seq": last, "message_tokens": self._tokens_through(row["id"], last),
             "started_at": row["started_at"] if (row["started_at"] or 0.0) <= self.moment.at else None,
             "ended_at": agent.ended_at, "last_active": agent.last_active, "active_seconds": spent,
-            "compactions": agent.compactions,
+            "compactions": agent.compactions, "parked_until": agent.parked_until,
         }  # fmt: skip
         if (last, version) != (row["last_seq"], row["view_version"]):
             then |= self._context(row, version, last)

@@ -35,6 +35,7 @@ class AgentMoment:
     compactions: int = 0
     moved_to: tuple[int, float] | None = None
     """The view that the last undo or redo led to, and when."""
+    parked_until: float | None = None
 
 
 @dataclass(slots=True)
@@ -108,7 +109,7 @@ class Moment:
             agent.turn = max(agent.turn, int(data.get("turn", 0)))
         elif kind == "inbox.delivered" and agent is not None:
             agent.delivered += 1
-            agent.status, agent.reason = "working", None
+            agent.status, agent.reason, agent.parked_until = "working", None, None
         elif subject == "tool" and isinstance(data.get("call"), int):
             self._call(verb, at, data["call"])
         elif subject == "compaction":
@@ -132,6 +133,8 @@ class Moment:
         if agent is not None:
             agent.status, agent.reason = verb, _text(data.get("reason"))
             agent.ended_at = at if verb in _ENDED else None
+            until = data.get("until")
+            agent.parked_until = float(until) if verb == "parked" and isinstance(until, int | float) else None
 
     def _task(self, verb: str, at: float, task_id: str, data: dict[str, Any]) -> None:
         task = self.tasks.setdefault(task_id, TaskMoment())

@@ -159,6 +159,7 @@ class ToldRecording:
             row, status=moment.status, status_reason=moment.reason, turn=moment.turn, view_version=version, last_seq=last,
             message_tokens=self._contexts.message(connection, row.id, last)[0], started_at=row.started_at if begun else None,
             ended_at=moment.ended_at, last_active=moment.last_active, compactions=moment.compactions, live=None,
+            parked_until=moment.parked_until,
             active_seconds=self._places.seconds(row.id, moment.turn, last), **changes,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from watchkeeper.transcripts.export.overview import Spent
 
 GLYPHS = {
-    "running": "●", "working": "●", "paused": "‖", "waiting": "?", "done": "✓", "failed": "✗", "cancelled": "×",
+    "running": "●", "working": "●", "paused": "‖", "waiting": "?", "parked": "◷", "done": "✓", "failed": "✗", "cancelled": "×",
     "dropped": "×", "pending": "·", "idle": "·", "stale": "~",
     "applied": "✓", "rejected": "×", "abandoned": "×", "undone": "~", "prepared": "·",
 }  # fmt: skip
