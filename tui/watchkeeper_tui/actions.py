@@ -101,7 +101,7 @@ def _why_not_resume(target: Target) -> str:
         return ""
     if any(agent.status in _RESUMABLE for agent in target.agents):
         return ""
-    return "nothing selected is paused, parked or failed"
+    return "nothing selected is paused or failed"
 
 
 def _resume(target: Target, text: str) -> list[Request]:
