@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pty
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.core.messages_api.scripts import Notes, says, uses
 from tests.support.messages_server import MessagesServer
+from tests.support.other_user import ROOT, Place, interpreter, processes, until
 from tests.support.scripted import task
 
 from watchkeeper.records.process_secrets import secret_variables
 
-ROOT = Path(__file__).parents[2]
 SMALL_SERVER = ROOT / "tests" / "core" / "tools" / "small_mcp_server.py"
-NOBODY = 65534
 KEYS = {
     "ANTHROPIC_API_KEY": "sk-ant-api03-planted7planted7planted7",
     "MODEL_ACCESS": "short-planted",  # named by the configuration alone
@@ -70,66 +64,6 @@ print(json.dumps(seen))
 """
 
 
-def interpreter() -> str:
-    """A Python of this version that an unprivileged user may execute: this one may lie in root's home."""
-    for candidate in (
-        sys.executable,
-        f"/usr/bin/python3.{sys.version_info.minor}",
-        f"/usr/local/bin/python3.{sys.version_info.minor}",
-    ):
-        if os.getuid() != 0 or _unprivileged([candidate, "-c", "pass"]) == 0:
-            return candidate
-    pytest.skip("an unprivileged user may not execute any Python of this version here")
-
-
-def _unprivileged(command: list[str]) -> int:
-    try:
-        return subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True).returncode
-    except OSError:
-        return 1
-
-
-class Place:
-    """A folder of an unprivileged user, and processes of this user with keys in the environment of those who start them."""
-
-    def __init__(self, folder: Path, url: str) -> None:
-        self.folder = folder
-        self.workspace = folder / "workspace"
-        self.path = folder / "watchkeeper.db"
-        self._python = interpreter()
-        self._processes: list[subprocess.Popen[Any]] = []
-        places = [str(ROOT / "core"), str(ROOT / "tui"), *(one for one in sys.path if one.endswith("site-packages"))]
-        plain = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
-        self.environment = plain | {
-            "HOME": str(folder), "WATCHKEEPER_CONFIG_DIR": str(folder / "config"), "ANTHROPIC_BASE_URL": url, "TERM": "xterm-256color",
-            "PYTHONPATH": os.pathsep.join(places), "WATCHKEEPER_CONTAINMENT": "register",
-        }  # fmt: skip
-        if sys.dont_write_bytecode:  # then this interpreter has no compiled modules either
-            self.environment["PYTHONPYCACHEPREFIX"] = str(folder / "cache")
-        self.environment |= KEYS
-
-    def start(self, *command: str, **options: Any) -> subprocess.Popen[Any]:
-        if os.getuid() == 0:
-            options |= {"user": NOBODY, "group": NOBODY, "extra_groups": []}
-        process = subprocess.Popen(command, env=self.environment, cwd=self.folder, **options)
-        self._processes.append(process)
-        return process
-
-    def wk(self, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
-        return self.start(self._python, "-m", "watchkeeper", *arguments, "--db", str(self.path), **options)
-
-    def end(self) -> None:
-        for process in self._processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(5)
-                process.kill()
-            process.wait()
-        for pid in _below(str(self.folder)):
-            os.kill(pid, signal.SIGKILL)
-
-
 @pytest.fixture
 def server() -> Iterator[MessagesServer]:
     python = interpreter()
@@ -147,30 +81,16 @@ def server() -> Iterator[MessagesServer]:
 
 @pytest.fixture
 def place(server: MessagesServer) -> Iterator[Place]:
-    folder = Path(tempfile.mkdtemp(prefix="wk-keys-"))
-    made = Place(folder, server.url)
-    (folder / "config").mkdir()
-    (folder / "config" / "config.toml").write_text(
+    made = Place(server.url, WATCHKEEPER_CONTAINMENT="register", **KEYS)
+    (made.folder / "config" / "config.toml").write_text(
         '[anthropic]\napi_key_env = "MODEL_ACCESS"\n'
-        f"[mcp_servers.small]\ncommand = {json.dumps(interpreter())}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
+        f"[mcp_servers.small]\ncommand = {json.dumps(made.python)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
         f"env = {{ PYTHONPATH = {json.dumps(made.environment['PYTHONPATH'])} }}\n"
     )
-    made.workspace.mkdir()
     (made.workspace / "look.py").write_text(LOOK)
-    if os.getuid() == 0:
-        for one in (folder, *folder.rglob("*")):
-            os.chown(one, NOBODY, NOBODY)
+    made.own()
     yield made
     made.end()
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def until(true: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := true()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-    return found
 
 
 RUN = ("run", "reach the goal", "--model", "anthropic/claude-test", "--allow", "bash")
@@ -192,7 +112,7 @@ def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place: Pl
         served, viewer = _serve(place)
         mine |= {served: "wk serve", viewer: "served dashboard"}
     until(lambda: len(list(place.workspace.glob("started.*"))) == 2, "the background host's command started")
-    host = until(lambda: _below("watchkeeper host", str(place.path)), "the host runs")[0]
+    host = until(lambda: processes("watchkeeper host", str(place.path)), "the host runs")[0]
     mine |= {host: "host"}
     mine |= {
         pid: "MCP worker" for pid in (*_children(host), *_children(foreground.pid)) if _children_named(pid, SMALL_SERVER.name)
@@ -238,22 +158,10 @@ def _serve(place: Place) -> tuple[int, int]:
         "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
     )
     place.connection = connection  # type: ignore[attr-defined]
-    viewer = until(lambda: _below("watchkeeper_tui", str(place.path)), "the dashboard in the browser started")[0]
+    viewer = until(lambda: processes("watchkeeper_tui", str(place.path)), "the dashboard in the browser started")[0]
     assert connection.recv(12) == b"HTTP/1.1 101"
     connection.recv(100_000)  # its prelude came: it has read what was handed over
     return process.pid, viewer
-
-
-def _below(*words: str) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-        except OSError:
-            continue
-        if all(word in command for word in words):
-            found.append(int(folder.name))
-    return found
 
 
 def _children(pid: int) -> list[int]:

@@ -16,10 +16,10 @@ from watchkeeper.agents.storetools.plan import PlanTools
 from watchkeeper.agents.storetools.recalling import RecallTool
 from watchkeeper.agents.storetools.remembering import memory_tools
 from watchkeeper.agents.tools.builtin import builtin_tools
+from watchkeeper.agents.tools.containment import SessionContainment, check_containment
 from watchkeeper.agents.tools.contract import Tool
 from watchkeeper.agents.tools.mcp import McpServers, parse_servers
 from watchkeeper.agents.tools.permissions import Permissions, parse_rules
-from watchkeeper.agents.tools.processes import kill_marked
 from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
 from watchkeeper.memory.tokens import default_counter
@@ -64,11 +64,13 @@ class Assembled:
     mcp: McpServers
     models: dict[str, Model]
     """Those that this host resolved."""
+    containment: SessionContainment
 
     async def aclose(self) -> None:
         """End worker processes and MCP servers, and close the models' connections."""
         await self.pool.aclose()
         await self.mcp.aclose()
+        await self.containment.aclose()
         for model in self.models.values():
             close = getattr(model, "close", None)
             if close is not None:
@@ -123,14 +125,20 @@ async def _assemble(
     chosen = role_models(roles, row[2], settings.allow_models)
     dearer = [line for one in chosen.values() if (line := role_warning(one)) is not None]
     mark = mark_of(store.session_id, store.path)
+    containment = SessionContainment(store, mark, await asyncio.to_thread(check_containment, config.containment))
     # What an earlier host's tools left running when it was killed ends before a model looks whether it had its effect.
-    await asyncio.to_thread(kill_marked, SESSION_VARIABLE, mark)
+    left = await containment.end_earlier()
     environ = os.environ | {SESSION_VARIABLE: mark}
     pool = WorkerPool(
-        settings.max_parallel, workspace, environ, database_path=store.path, timeout_seconds=config.tool_timeout_seconds
+        settings.max_parallel,
+        workspace,
+        environ,
+        database_path=store.path,
+        containment=containment,
+        timeout_seconds=config.tool_timeout_seconds,
     )
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock)
+    mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock, containment=containment)
     counter = default_counter()
     # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
@@ -195,11 +203,18 @@ async def _assemble(
     mcp.on_late = joined
     host = SessionHost(environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), once=once)
     host.warnings = redact(
-        [*roles.warnings, *_roles_gone(store, roles), *dearer, *mcp.warnings, *([recalling.warning] if recalling.warning else [])]
+        [
+            *left,
+            *roles.warnings,
+            *_roles_gone(store, roles),
+            *dearer,
+            *mcp.warnings,
+            *([recalling.warning] if recalling.warning else []),
+        ]
     )
     environment.usage_limits = host.usage_limits
     environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)
-    return Assembled(host, pool, mcp, models)
+    return Assembled(host, pool, mcp, models, containment)
 
 
 def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:

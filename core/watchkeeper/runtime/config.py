@@ -70,6 +70,8 @@ class Config(_Strict):
     tool_timeout_seconds: float = Field(default=120.0, gt=0)
     recall_vectors: bool = False
     """Recall also compares meanings, by a small local model; needs the extra `vectors`."""
+    containment: Literal["auto", "cgroup", "namespace", "register"] = "auto"
+    """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the best there is."""
     anthropic: AnthropicSettings = AnthropicSettings()
     mcp_servers: dict[str, dict[str, Any]] = {}
     """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see `agents.tools.mcp.McpServer`)."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from watchkeeper.agents.tools.containment import Containment, Uncontained
 from watchkeeper.agents.tools.processes import kill_group, kill_tree
 from watchkeeper.agents.tools.surroundings import worker_environment
 from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
@@ -36,8 +37,10 @@ class Child:
     Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is killed.
     """
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, agent_id: str, containment: Containment) -> None:
         self._process = process
+        self._agent_id = agent_id
+        self._containment = containment
         self._next_id = 0
         self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._abandoned: set[int] = set()
@@ -45,26 +48,32 @@ class Child:
         self._reader: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str) -> Child:
-        """Start a worker and wait until it is ready.
+    async def start(
+        cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str, containment: Containment | None = None
+    ) -> Child:
+        """Start a worker and wait until it is ready. `containment` has it, and all that it starts, before it is told anything.
 
         Raises:
             ChildFailed: it did not become ready.
             HostFault: it did not, because the machine ran out of something.
         """
+        contain = containment or Uncontained()
         try:
-            return await cls._start(config, environ, agent_id)
+            return await cls._start(config, environ, agent_id, contain)
         except _Signalled:
             # A Ctrl+C reaches whoever is not yet a leader of a session: that was meant for the run, not for its worker.
-            return await cls._start(config, environ, agent_id)
+            return await cls._start(config, environ, agent_id, contain)
 
     @classmethod
-    async def _start(cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str) -> Child:
+    async def _start(
+        cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str, containment: Containment
+    ) -> Child:
         # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the worker imports.
         command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
         try:
             process = await _spawn(
                 *command,
+                *await containment.prepare(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
@@ -77,9 +86,10 @@ class Child:
             if fault is not None:
                 raise fault from error
             raise ChildFailed(f"a tool worker could not be started: {getattr(error, 'strerror', None) or error}") from error
-        child = cls(process)
+        child = cls(process, agent_id, containment)
         try:
             async with asyncio.timeout(START_SECONDS):
+                await containment.admit(process.pid, agent_id)
                 await child._configure(config)
                 await child._await_ready()
         except (TimeoutError, OSError, ChildFailed) as error:
@@ -128,6 +138,8 @@ class Child:
             self._pending.pop(number, None)
         if (fault := from_record(answered.get("host_fault"))) is not None:
             raise fault
+        if left := answered.pop("left", None):
+            await self._containment.register(self._agent_id, ((pid, ticks) for pid, ticks in left))
         return answered
 
     async def kill(self) -> None:

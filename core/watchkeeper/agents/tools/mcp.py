@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.child import Child, ChildFailed
+from watchkeeper.agents.tools.containment import Containment
 from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import is_content
 from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE
@@ -91,10 +92,11 @@ def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
 class _Link:
     """The connection to one server: its worker, made when needed."""
 
-    def __init__(self, server: McpServer, workspace: Path, environ: Mapping[str, str]) -> None:
+    def __init__(self, server: McpServer, workspace: Path, environ: Mapping[str, str], containment: Containment | None) -> None:
         self.server = server
         self._workspace = workspace
         self._environ = environ
+        self._containment = containment
         self._child: Child | None = None
         self._retired: dict[Child, int] = {}
         self._calls: dict[Child, int] = {}
@@ -160,7 +162,7 @@ class _Link:
                 await self._child.kill()
                 self._child = None
             if self._child is None:
-                self._child = await Child.start(self._config(), self._environ, "")
+                self._child = await Child.start(self._config(), self._environ, "", self._containment)
             return self._child
 
     def _config(self) -> dict[str, Any]:
@@ -223,6 +225,7 @@ class McpServers:
         redact: Callable[[Any], Any] = lambda value: value,
         *,
         clock: Clock | None = None,
+        containment: Containment | None = None,
     ) -> None:
         self._redact = redact
         self._clock = clock or SystemClock()
@@ -231,7 +234,7 @@ class McpServers:
         self._retrying: asyncio.Task[None] | None = None
         self.on_late: LateTools | None = None
         """Where it is set: called for each server that answers after `start`."""
-        self._links = [_Link(server, workspace, environ) for server in servers]
+        self._links = [_Link(server, workspace, environ, containment) for server in servers]
         self._tools: dict[str, Tool] = {}
         self.warnings: list[str] = []
         """One line for each server or tool that cannot be used, after `start`."""

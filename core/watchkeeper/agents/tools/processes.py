@@ -7,7 +7,9 @@ a double fork, so that walking the tree finds it. Elsewhere only processes whose
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from watchkeeper.records.host_faults import host_fault
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_RLIMIT_LOCKS = 10
 _MOST_ROUNDS = 50
 
 
@@ -106,24 +109,75 @@ def kill_tree(pid: int) -> None:
     kill_group(pid)
 
 
-def kill_marked(variable: str, value: str) -> int:
-    """Kill every process that was started with this environment variable, and all below it; returns how many there were.
+def mark_limits(mark: str) -> bool:
+    """Mark this process, and all that it starts, with a resource limit made of `mark`; False where that is not possible.
 
-    Only on Linux, and only one's own processes: elsewhere nobody can tell.
+    `RLIMIT_LOCKS` limits nothing since Linux 2.4. It is inherited, whatever the environment, session or parent becomes, everybody
+    can read it, and without privilege it can only be lowered.
     """
-    mark = os.fsencode(f"{variable}={value}")
+    if sys.platform != "linux":
+        return False
+    value = _limit_of(mark)
+    try:
+        resource.setrlimit(_RLIMIT_LOCKS, (value, value))
+    except (ValueError, OSError):
+        return False  # a lower one was set before: by a run inside whose tool this one is
+    return True
+
+
+def kill_marked(variable: str, mark: str, seconds: float = 10.0) -> list[int]:
+    """Kill every process that was started with this environment variable or limit (`mark_limits`), and all below it.
+
+    Returns once they are gone; those that still live after `seconds`. Only on Linux, and only one's own processes: elsewhere
+    there is no way to tell.
+    """
+    entry, limit = os.fsencode(f"{variable}={mark}"), str(_limit_of(mark)).encode()
     killed: set[int] = set()
-    for _ in range(_MOST_ROUNDS):
-        found = [pid for pid in _all_processes() if mark in _environment_of(pid) and pid != os.getpid()]
-        if not found:
-            break
+    deadline = time.monotonic() + seconds
+    while True:
+        found = [
+            pid
+            for pid in _all_processes()
+            if pid != os.getpid() and (limit in _limits_of(pid) or entry in _environment_of(pid)) and not _is_zombie(pid)
+        ]
+        if not found or time.monotonic() > deadline:
+            return found
         for pid in found:
             if pid not in killed:
                 kill_tree(pid)
         if killed.issuperset(found):
             time.sleep(0.01)  # dying
         killed.update(found)
-    return len(killed)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process began, in clock ticks since boot (elsewhere than on Linux: seconds since 1970); None if there is none.
+
+    With the process id it names one process, until the machine starts anew.
+    """
+    if sys.platform != "linux":
+        said = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+        with suppress(ValueError):
+            return int(time.mktime(time.strptime(said, "%a %b %d %H:%M:%S %Y")))
+        return None
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        return None if fields[0] in ("Z", "X") else int(fields[19])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def kill_identified(pid: int, ticks: int) -> bool:
+    """Kill a process, its group and all below it, if it is the one that began then; whether it was."""
+    if pid == os.getpid() or start_ticks(pid) != ticks:
+        return False
+    kill_tree(pid)
+    deadline = time.monotonic() + 5.0
+    while start_ticks(pid) == ticks and time.monotonic() < deadline:
+        _send(pid, signal.SIGKILL)
+        time.sleep(0.002)
+    return True
 
 
 def _all_processes() -> list[int]:
@@ -144,6 +198,20 @@ def _environment_of(pid: int) -> list[bytes]:
         if host_fault(error) is not None:
             raise
         return []
+
+
+def _limits_of(pid: int) -> list[bytes]:
+    """The words of the line of `RLIMIT_LOCKS`."""
+    try:
+        with open(f"/proc/{pid}/limits", "rb") as limits:
+            return next((line.split() for line in limits if line.startswith(b"Max file locks")), [])
+    except OSError:
+        return []
+
+
+def _limit_of(mark: str) -> int:
+    """A number of 62 bits that no other session has: large enough for a limit that means none."""
+    return 1 << 61 | int.from_bytes(hashlib.sha256(mark.encode("utf-8", "surrogateescape")).digest()[:7], "big")
 
 
 def kill_group(pid: int) -> None:

@@ -10,6 +10,8 @@ SESSION_VARIABLE = "WATCHKEEPER_SESSION"
 """Set for all that tools run in, to `mark_of` their session: so what a killed host left running is known for what it is."""
 ALLOWED = frozenset({SESSION_VARIABLE, "PATH", "HOME", "LANG", "LANGUAGE", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ"})
 ALLOWED_PREFIXES = ("LC_",)
+NAMESPACE_FLAG, REGISTER_FLAG = "--namespace", "--register"
+"""What a worker is told in its arguments: to make a PID namespace of its own; to say which processes outlive a call."""
 AGENT_VARIABLE = "WATCHKEEPER_AGENT"
 """Set for tools, to the agent's id; the command line refuses control commands under it."""
 

@@ -26,9 +26,24 @@ from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO, NoReturn
 
 from watchkeeper.agents.tools.broken import Broken
+from watchkeeper.agents.tools.namespace import enter_namespace
 from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
-from watchkeeper.agents.tools.processes import adopt_orphans, die_with_parent, end_descendants, kill_descendants
-from watchkeeper.agents.tools.surroundings import AGENT_VARIABLE, hide_worker_variables
+from watchkeeper.agents.tools.processes import (
+    adopt_orphans,
+    descendants,
+    die_with_parent,
+    end_descendants,
+    kill_descendants,
+    mark_limits,
+    start_ticks,
+)
+from watchkeeper.agents.tools.surroundings import (
+    AGENT_VARIABLE,
+    NAMESPACE_FLAG,
+    REGISTER_FLAG,
+    SESSION_VARIABLE,
+    hide_worker_variables,
+)
 from watchkeeper.records.host_faults import RETRY_SECONDS, HostFault, as_record, host_fault
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 
@@ -46,7 +61,14 @@ MOST_MEMORY_BYTES = 2 << 30
 
 def main() -> None:
     """Serve until standard input ends."""
-    parent = int(sys.argv[1])
+    parent, flags = int(sys.argv[1]), sys.argv[2:]
+    if mark := os.environ.get(SESSION_VARIABLE):
+        mark_limits(mark)
+    if NAMESPACE_FLAG in flags:
+        try:
+            enter_namespace(parent)
+        except OSError as error:
+            _fail_to_start(error)
     lines = os.fdopen(os.dup(0), "rb")
     out = os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
@@ -61,7 +83,8 @@ def main() -> None:
     if config["mode"] != "mcp":
         allow_inspection()
     # A search may hold the interpreter for minutes; such a worker has no children to see off, and may die at once.
-    die_with_parent(parent, signal.SIGKILL if config["mode"] == "files" else signal.SIGTERM)
+    if NAMESPACE_FLAG not in flags:
+        die_with_parent(parent, signal.SIGKILL if config["mode"] == "files" else signal.SIGTERM)
     try:
         with asyncio.Runner() as runner:
             runner.get_loop()
@@ -147,6 +170,8 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
         content, is_error = f"{request.get('tool')}: {type(error).__name__}: {error}", True
     content = shorten_content(content, WORKER_CHARACTERS)
     answer = {"id": request["id"], "content": content, "is_error": is_error, "broken": broken}
+    if REGISTER_FLAG in sys.argv:
+        answer["left"] = [(pid, ticks) for pid in descendants(os.getpid()) if (ticks := start_ticks(pid)) is not None]
     if fault is not None:
         answer["host_fault"] = as_record(fault)
     return json.dumps(answer).encode() + b"\n"

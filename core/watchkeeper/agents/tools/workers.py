@@ -15,6 +15,8 @@ from typing import Any
 
 from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import ProgramRun, ToolContext, ToolResult
+from watchkeeper.agents.tools.containment import Containment
+from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
 from watchkeeper.agents.tools.processes import folder_of_shell
 from watchkeeper.records.command_pattern import program_path
@@ -43,6 +45,7 @@ class WorkerPool:
         workspace: the folder that file tools are confined to, and shells start in.
         environ: the host's variables, of which an allowlist is handed down.
         database_path: the session's database, whose files no file tool may open.
+        containment: holds the workers, and all that they start.
         timeout_seconds: how long one call may run; waiting for a free worker does not count.
         most_shells: idle shells beyond this many are closed, the one unused the longest first.
     """
@@ -54,11 +57,13 @@ class WorkerPool:
         environ: Mapping[str, str],
         *,
         database_path: Path | None = None,
+        containment: Containment | None = None,
         timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS,
         most_shells: int = 8,
     ) -> None:
         self._workspace = workspace
         self._database_path = database_path
+        self._containment = containment
         self._environ = dict(environ)
         self._timeout = timeout_seconds
         self._most_shells = most_shells
@@ -204,13 +209,13 @@ class WorkerPool:
             config["database_files"] = [str(name) for name in database_files(self._database_path)]
             config["lease_folder"] = str(lease_folder(self._database_path))
         try:
-            child = await Child.start(config, self._environ, agent_id)
+            child = await Child.start(config, self._environ, agent_id, self._containment)
         except HostFault:
             if not self._idle:
                 raise
             idle, self._idle = self._idle, []
             await asyncio.gather(*(one.kill() for one in idle))  # what they hold may be enough
-            child = await Child.start(config, self._environ, agent_id)
+            child = await Child.start(config, self._environ, agent_id, self._containment)
         if self._closed:
             await child.kill()
             raise ChildFailed("the tool workers are closed")

@@ -1,0 +1,141 @@
+"""What a killed host's tools left running ends before the next host's first step, however it tried to get away."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.core.messages_api.scripts import Notes, says, uses
+from tests.support.forked import Forked, Process
+from tests.support.messages_server import MessagesServer
+from tests.support.other_user import Place, processes, until
+from tests.support.scripted import task
+
+from watchkeeper.agents.tools.containment import Kind, choose
+from watchkeeper.agents.tools.processes import descendants, kill_identified, start_ticks
+from watchkeeper.records.errors import BadInput
+from watchkeeper.store import database
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a register alone, without a mark")
+
+WAITING = "late-effect-of-this-test"
+"""In the arguments of the process that waits to have its effect."""
+ESCAPE = f"(env -i setsid sh -c 'read go < late.fifo; touch LATE' {WAITING} &)"
+
+
+def allowed(kind: Kind) -> str:
+    try:
+        choose(kind)
+    except BadInput as error:
+        return str(error)
+    return ""
+
+
+@pytest.fixture
+def seen() -> list[list[int]]:
+    """Of each request of the second host: which processes of the first one's tool there were."""
+    return []
+
+
+@pytest.fixture
+def server(seen: list[list[int]]) -> Iterator[MessagesServer]:
+    def work(name: str, turn: int, body: object) -> object:
+        if turn == 0:
+            return [
+                uses("bash", command=f"mkfifo late.fifo; {ESCAPE}; {ESCAPE}; touch began; until [ -e done ]; do sleep 0.02; done")
+            ]
+        if turn == 1 and "ended" in str(body["messages"][-1]):  # type: ignore[index]
+            return [uses("bash", command="touch again; until [ -e done-again ]; do sleep 0.02; done")]
+        seen.append(processes(WAITING, "late.fifo"))
+        return [says("done")]
+
+    with MessagesServer(Notes([task("act", role="coder")], work=work)) as made:
+        yield made
+
+
+def wk(place: Place, *arguments: str) -> Process:
+    if place.as_is:
+        return Forked([*arguments, "--headless", "--db", str(place.path)], place.environment)
+    return place.wk(*arguments, "--headless", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run_and_kill(place: Place, also_workers: bool) -> None:
+    """Stop and kill a host whose tool has let processes go, and is still running."""
+    host = wk(place, "run", "reach the goal", "--model", "anthropic/m", "--allow", "bash", "--workspace", str(place.workspace))
+    until((place.workspace / "began").exists, "the command ran")
+    left = until(lambda: len(found := processes(WAITING, "late.fifo")) == 2 and found, "two processes wait for their effect")
+    kinds = query(place.path, "SELECT kind, ended_at FROM containments")
+    assert kinds == [(place.environment["WATCHKEEPER_CONTAINMENT"], None)], "committed before the first tool"
+    host.send_signal(signal.SIGSTOP)
+    if also_workers:
+        workers = [pid for pid in descendants(host.pid) if pid not in left and "agents.tools.worker" in command_of(pid)]
+        assert workers
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        for pid in workers:
+            os.kill(pid, signal.SIGKILL)
+    host.kill()
+    assert host.wait(30) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("kind", "also_workers"), [*((kind, also) for kind in Kind for also in (False, True)), ("namespace-of-a-user", True)]
+)
+def test_no_effect_of_a_killed_hosts_tool_comes_after_the_next_hosts_first_step(
+    kind: str, also_workers: bool, server: MessagesServer, seen: list[list[int]]
+) -> None:
+    as_is = kind != "namespace-of-a-user"
+    used = Kind(kind) if as_is else Kind.NAMESPACE
+    if reason := allowed(used):
+        pytest.skip(reason)
+    place = Place(server.url, as_is=as_is, ANTHROPIC_API_KEY="test-key", WATCHKEEPER_CONTAINMENT=used)
+    try:
+        run_and_kill(place, also_workers)
+        (place.workspace / "done").touch()  # what runs on may do so
+        second = wk(place, "resume", "last")
+        _, said = second.communicate(timeout=90)
+        assert second.returncode == 0, said
+        assert seen == [[]]
+        with pytest.raises(OSError, match=os.strerror(errno.ENXIO)):  # nobody waits any more
+            os.open(place.workspace / "late.fifo", os.O_WRONLY | os.O_NONBLOCK)
+        assert not (place.workspace / "LATE").exists()
+        assert query(place.path, "SELECT count(*) FROM containments WHERE ended_at IS NULL") == [(0,)]
+        assert query(place.path, "SELECT count(*) FROM tool_processes") == [(0,)]
+        for (path,) in query(place.path, "SELECT json_extract(detail, '$.path') FROM containments"):
+            assert path is None or not Path(path).exists()
+    finally:
+        place.end()
+
+
+def test_a_number_that_another_process_bears_by_now_is_left_alone() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    try:
+        ticks = start_ticks(process.pid)
+        assert ticks is not None
+        assert not kill_identified(process.pid, ticks - 1)
+        assert process.poll() is None
+        assert kill_identified(process.pid, ticks)
+        assert process.wait(10) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def query(path: Path, sql: str) -> list[Any]:
+    with closing(database.open_readonly(path)) as connection:
+        return list(connection.execute(sql).fetchall())
