@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -17,16 +18,18 @@ from tests.core.messages_api.scripts import Notes, says, uses
 from tests.support.forked import Forked, Process
 from tests.support.messages_server import MessagesServer
 from tests.support.other_user import Place, processes, until
-from tests.support.scripted import task
+from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.agents.tools.containment import Kind, choose
 from watchkeeper.agents.tools.processes import descendants, kill_identified, start_ticks
 from watchkeeper.records.errors import BadInput
+from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a register alone, without a mark")
 
-WAITING = "late-effect-of-this-test"
+WAITING = f"late-effect-of-{os.getpid()}"
 """In the arguments of the process that waits to have its effect."""
 ESCAPE = f"(env -i setsid sh -c 'read go < late.fifo; touch LATE' {WAITING} &)"
 
@@ -101,8 +104,8 @@ def test_no_effect_of_a_killed_hosts_tool_comes_after_the_next_hosts_first_step(
         run_and_kill(place, also_workers)
         (place.workspace / "done").touch()  # what runs on may do so
         second = wk(place, "resume", "last")
-        _, said = second.communicate(timeout=90)
-        assert second.returncode == 0, said
+        _, err = second.communicate(timeout=90)
+        assert second.returncode == 0, err
         assert seen == [[]]
         with pytest.raises(OSError, match=os.strerror(errno.ENXIO)):  # nobody waits any more
             os.open(place.workspace / "late.fifo", os.O_WRONLY | os.O_NONBLOCK)
@@ -113,6 +116,43 @@ def test_no_effect_of_a_killed_hosts_tool_comes_after_the_next_hosts_first_step(
             assert path is None or not Path(path).exists()
     finally:
         place.end()
+
+
+def test_a_cancelled_session_leaves_nothing_running(server: MessagesServer) -> None:
+    place = Place(server.url, as_is=True, ANTHROPIC_API_KEY="test-key", WATCHKEEPER_CONTAINMENT="register")
+    try:
+        run_and_kill(place, also_workers=True)
+        cancelled = Forked(["cancel", "last", "--db", str(place.path)], place.environment)
+        _, err = cancelled.communicate(timeout=60)
+        assert cancelled.returncode == 0, err
+        assert processes(WAITING, "late.fifo") == []
+        assert not (place.workspace / "LATE").exists()
+    finally:
+        place.end()
+
+
+async def test_what_outlives_a_call_is_registered_before_the_model_reads_the_result(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
+    monkeypatch.setenv("WATCHKEEPER_CONTAINMENT", "register")
+    registered: list[set[tuple[int, int]]] = []
+
+    def work(name: str, request: Any) -> Any:
+        if turns(request) == 0:
+            return [call("bash", {"command": f"(env -i setsid sleep 600 & echo $! > {tmp_path / 'pid'})"})]
+        registered.append(set(query(path, "SELECT pid, start_ticks FROM tool_processes")))
+        pid = int((tmp_path / "pid").read_text())
+        assert (pid, start_ticks(pid)) in registered[0]
+        return [said("done")]
+
+    path = tmp_path / "watchkeeper.db"
+    runtime = Runtime(path, model=ScriptedModel(PlannedRun([task("one", role="coder")], work)))
+    session = runtime.start("reach the goal", workspace=workspace, settings=SessionSettings(allow=("bash",)))
+    assert (await asyncio.wait_for(runtime.run(session), 60)).exit_code == 0
+    assert registered
+    assert start_ticks(int((tmp_path / "pid").read_text())) is None
+    assert query(path, "SELECT kind FROM containments WHERE ended_at IS NOT NULL") == [("register",)]
 
 
 def test_a_number_that_another_process_bears_by_now_is_left_alone() -> None:

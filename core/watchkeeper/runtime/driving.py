@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,18 +220,23 @@ def pause_interrupted(database_path: Path, session_id: str) -> None:
 
 
 def cancel_without_host(database_path: Path, session_id: str) -> str:
-    """End a session that no host drives.
+    """End a session that no host drives, and what a killed host's tools left running.
 
     Raises:
         BadInput: it has ended already.
     """
+    from watchkeeper.agents.tools.containment import SessionContainment
+    from watchkeeper.agents.tools.surroundings import mark_of
     from watchkeeper.runtime.command_queue import cancel_session
+
+    def end_tools(store: SessionStore) -> None:
+        asyncio.run(SessionContainment(store, mark_of(session_id, database_path)).end_earlier())
 
     def change(tx: Transaction) -> None:
         cancel_session(tx, "cancelled by hand")
 
     try:
-        _change_once(database_path, session_id, change)
+        _change_once(database_path, session_id, change, then=end_tools)
     except ValueError as refused:
         raise BadInput(str(refused)) from None
     return "the session is cancelled"
@@ -277,11 +282,14 @@ def allow_more_models(database_path: Path, session_id: str, models: Sequence[str
     _change_once(database_path, session_id, change)
 
 
-def _change_once(database_path: Path, session_id: str, change: Any) -> None:
-    """One fenced transaction by a claim that ends with it."""
+def _change_once(
+    database_path: Path, session_id: str, change: Any, *, then: Callable[[SessionStore], None] = lambda store: None
+) -> None:
+    """One fenced transaction, and `then` what it is followed by, by a claim that ends with it."""
     clock = SystemClock()
     store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
     try:
         store.writer.submit(lambda group: change(Transaction(group, session_id, store.epoch, time.time()))).result()
+        then(store)
     finally:
         store.close()

@@ -275,7 +275,7 @@ def test_watch_without_a_terminal_prints_what_happened_and_ends_with_the_session
 def test_doctor_tells_what_runs_here(wk: Wk, demo: Path) -> None:
     told = wk("doctor", "--json").json
     assert told["ok"] is True
-    assert {check["what"] for check in told["checks"]} >= {"sqlite", "tiktoken", "database", "integrity"}
+    assert {check["what"] for check in told["checks"]} >= {"sqlite", "tiktoken", "containment", "database", "integrity"}
 
 
 def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None:

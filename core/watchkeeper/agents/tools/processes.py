@@ -53,7 +53,10 @@ def folder_of_shell(worker_pid: int) -> str | None:
     """The folder of the shell that a worker started: its first child named bash; None where the system cannot tell."""
     if sys.platform != "linux":
         return None
-    shells = [pid for pid in sorted(_children_of(worker_pid)) if _name_of(pid) == "bash"]
+    children = sorted(_children_of(worker_pid))
+    # A worker in a PID namespace is the child of the process that made the namespace for it.
+    inside = [pid for child in children if _leads_namespace(child) for pid in sorted(_children_of(child))]
+    shells = [pid for pid in (*children, *inside) if _name_of(pid) == "bash"]
     if not shells:
         return None
     try:
@@ -61,6 +64,16 @@ def folder_of_shell(worker_pid: int) -> str | None:
     except OSError:
         return None
     return folder if os.path.isdir(folder) else None
+
+
+def _leads_namespace(pid: int) -> bool:
+    """Whether it is the first process of a PID namespace below ours."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+            numbers = next((line.split()[1:] for line in status if line.startswith("NSpid:")), [])
+    except OSError:
+        return False
+    return len(numbers) > 1 and numbers[-1] == "1"
 
 
 def _name_of(pid: int) -> str:

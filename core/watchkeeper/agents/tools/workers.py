@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.agents.tools.child import Child, ChildFailed
-from watchkeeper.agents.tools.contract import ProgramRun, ToolContext, ToolResult
 from watchkeeper.agents.tools.containment import Containment
-from watchkeeper.agents.tools.contract import ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import ProgramRun, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
 from watchkeeper.agents.tools.processes import folder_of_shell
 from watchkeeper.records.command_pattern import program_path
