@@ -14,7 +14,7 @@ from watchkeeper.records import secret_context
 from watchkeeper.records.secret_context import is_path, named_secret, open_value, spans
 from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
 from watchkeeper.records.secret_search import Search, any_of, grouped, literal
-from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES
+from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES, URL
 
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
@@ -167,7 +167,7 @@ class Redactor:
 
     def suspects(self, data: bytes) -> bool:
         """Whether these bytes, a text or lines of JSON, may hold a secret: quick, and wrong only in saying yes."""
-        return self._may_hold(data.decode("utf-8", "replace"))
+        return self._search_latin(data.decode("latin-1"))
 
     def line(self, data: bytes) -> bytes:
         """A line of a log, most often of JSON, without secrets; the very same object when it holds none."""
@@ -183,18 +183,16 @@ class Redactor:
         return data if clean is text else clean.encode("utf-8", "replace")
 
     def _may_hold(self, text: str) -> bool:
+        return self._search_latin(text if text.isascii() else text.encode("utf-8", "replace").decode("latin-1"))
+
+    def _search_latin(self, text: str) -> bool:
+        """Whether a secret may be in a text whose letters are the bytes of another: to decode those would take longer."""
         if self._search is None:
-            hints = [literal(hint.decode("utf-8", "replace")) for hint in self._hints]
-            self._search = any_of([*_shape_groups(), *secret_context.SEARCHED_TOGETHER, *grouped(hints)])
-        if self._search(text):
-            return True
-        if text.isascii():
-            return False
-        try:
-            text.encode()
-        except UnicodeEncodeError:  # a lone surrogate: such a text was not searched
-            return self._search(text.encode("utf-8", "replace").decode())
-        return False
+            hints = [literal(hint.decode("latin-1")) for hint in self._hints]
+            self._search = any_of(
+                [*_shape_groups(tuple(secret_context.SEARCHED_WITH_SHAPES)), *secret_context.SEARCHED_TOGETHER, *grouped(hints)]
+            )
+        return self._search(text)
 
     def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
         opaque = _LEFT_ALONE | {"data"} if value.get("type") in ("base64", "redacted_thinking") else _LEFT_ALONE
@@ -241,8 +239,10 @@ def _may_be_named(name: str) -> bool:
 
 
 @cache
-def _shape_groups() -> list[list[str]]:
-    return grouped([NUMBERED_LETTERS, *(shape.telling for shape in SHAPES)])
+def _shape_groups(others: tuple[str, ...] = ()) -> list[list[str]]:
+    # What begins like a URL takes no longer together than a URL alone.
+    slashed = [URL, NUMBERED_LETTERS, *(shape.telling for shape in SHAPES if shape.telling.startswith("1"))]
+    return [*grouped([*others, *(shape.telling for shape in SHAPES if shape.telling not in slashed)]), slashed]
 
 
 @cache

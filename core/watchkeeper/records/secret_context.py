@@ -598,8 +598,8 @@ _W = r"(?:[ \t\r\n]|\\+[nrt])"
 _EQUALS = r"(?:[:=>]|\\+u003[dDeE])"
 _G = f"{_W}+"
 _ANY = f"(?:{_Q}|{_W})*"
-_LETTER = r"(?:[^\s\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
-_ODD_LETTER = r"(?:[^\s\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
+_LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
+_ODD_LETTER = r"(?:[^ \t\r\n\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _VALUE = rf"[A-Za-z_.]*(?:[0-9]|{_ODD_LETTER}(?:{_LETTER}*[0-9]|{_LETTER}*(?:[a-z]+[A-Z]+){{3}})|(?:[a-z]+[A-Z]+){{3}})"
 """What `is_secret_value` asks of a value at least, if it is no variable's."""
 _ASSIGNS = (
@@ -617,40 +617,40 @@ _UPPER_TAILS = "ASSWORD|ASSWD|ASSPHRASE|_PASS|HPASS|ECRET|OKEN|_PAT|_KEY|_PWD|_J
 _LOWER_TAILS = r"assword|asswd|assphrase|Pass|pass|ecret|oken|_key|-key|apikey|pi\.key|ss\.key|et\.key|_pat|redential|auth"
 _SHORT_TAILS = "pwd|Pwd|PWD|Pat|jwt|JWT|Key|KEY"
 """Apart from the long ones: what is looked for together is compared by as many bytes as the shortest has."""
-_USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])+[^\s:\"'=\\]+:[^\s\"']"
+_USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])+[^ \t\r\n:\"'=\\]+:[^ \t\r\n\"']"
 
 TELLING: dict[str, list[str]] = {
     "assigned": [
         rf"(?:{_LOWER_TAILS}){_ASSIGNS}",
-        rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^\s\"'`$<(\[{{*]{_LETTER}{{5}})"
-        rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:assphrase|ASSPHRASE){_ANY}{_EQUALS}",
+        rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
+        rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:assphrase|ASSPHRASE){_ANY}{_EQUALS}"
+        rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|api[_-]?key|access[_-]?token|auth[_-]?token)"
+        rf"[ \t]+{_Q}*{_VALUE}",
         f"(?:{_SHORT_TAILS}){_ASSIGNS}",
-        rf"-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|api[_-]?key|access[_-]?token|auth[_-]?token)"
-        rf"[ \t]+{_Q}*{_VALUE}"
-        rf"|(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv)[ \t]*[A-Za-z0-9_./:-]*"
+        rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv)[ \t]*[A-Za-z0-9_./:-]*"
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
     ],
     "headers": [
         rf"(?:uthorization|UTHORIZATION|ookies?|OOKIES?){_ANY}(?:[:=,]|\\+u003[dDeE]|[Vv]alue)"
         r"|asic[ \t][A-Za-z0-9+/\\]{6,}[A-Z0-9=]"
         r"|-cookie(?:[ =]|\\+u003[dD])"
-        r"| -b(?:[ =]?\\*[\"']|[ =]?\\+u002[27])[^\s=\"']+(?:=|\\+u003[dD])"
+        r"| -b(?:[ =]?\\*[\"']|[ =]?\\+u002[27])[^ \t\r\n=\"']+(?:=|\\+u003[dD])"
         r"|(?:TRUE|FALSE)(?:\t|\\+t)[0-9]+(?:\t|\\+t)"
         r"|AWS4-HMAC-SHA256",
     ],
     "commands": [
-        r"(?:dentified|DENTIFIED)[ \t\\nr]+(?:(?:with|WITH)[ \t\\nr]+[^\s\\]+[ \t\\nr]+)?(?:by|BY)[ \t\\nr]+\\*(?:[\"'`]|u00(?:22|27|60))"
+        r"(?:dentified|DENTIFIED)[ \t\\nr]+(?:(?:with|WITH)[ \t\\nr]+[^ \t\r\n\\]+[ \t\\nr]+)?(?:by|BY)[ \t\\nr]+\\*(?:[\"'`]|u00(?:22|27|60))"
         rf"|-user{_USER_OPTION}"
         r"|sshpass[ \t]|redis-cli[ \t]|sqlcmd[ \t]|ldap(?:search|add|modify)[ \t]|twine upload[ \t]"
-        r"| login[ \t](?:[^\s\\]+[ \t])?-"
+        r"| login[ \t](?:[^ \t\r\n\\]+[ \t])?-"
         r"|(?:mysql|mariadb|mongo)(?:dump|admin|import|restore|sh|-dump)?[ \t][^\r\n]*-p"
-        r"|pass:[^\s\"'\\]{4}",
-        rf"-[uU]{_USER_OPTION}",
+        r"|pass:[^ \t\r\n\"'\\]{4}",
+        rf"-u{_USER_OPTION}|-U{_USER_OPTION}",
     ],
     "files": [
-        rf"(?:machine{_G}[^\s\\]+{_G}(?:login|account|port|password)|login{_G}[^\s\\]+{_G}password){_G}"
+        rf"(?:machine{_G}[^ \t\r\n\\]+{_G}(?:login|account|port|password)|login{_G}[^ \t\r\n\\]+{_G}password){_G}"
         rf"|kind{_ANY}:{_ANY}Secret"
-        r"|:(?:543[0-9]|6432):[^:\s]+:[^:\s]+:[^\s]",
+        r"|:(?:543[0-9]|6432):[^:\s]+:[^:\s]+:[^ \t\r\n]",
     ],
 }
 """One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is `\\"` or `\\u0022`.
@@ -658,7 +658,11 @@ TELLING: dict[str, list[str]] = {
 By what finds it. Each is one search; together they begin with no more texts than a search is fast with.
 """
 SEARCHED_TOGETHER: list[list[str]] = [
-    *([each] for each in (*TELLING["assigned"], *TELLING["commands"])),
-    [*TELLING["headers"], *TELLING["files"]],
+    [TELLING["assigned"][0]],
+    [TELLING["assigned"][1]],
+    [TELLING["assigned"][2]],
+    [TELLING["assigned"][3], *TELLING["commands"][:1], *TELLING["headers"], *TELLING["files"]],
 ]
-"""All of them, in as few searches as are fast."""
+"""Most of them, in as few searches as are fast."""
+SEARCHED_WITH_SHAPES = TELLING["commands"][1:]
+"""The others: what begins with two letters."""

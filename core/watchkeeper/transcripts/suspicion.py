@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from watchkeeper.records.redact import Redactor
 from watchkeeper.transcripts.lines import Line
 
-_AT_ONCE = 16 * 1024
+_AT_ONCE = 32 * 1024
 """Bytes of lines that are searched together: fewer cost more calls, and more are searched again where one is suspected."""
 
 
