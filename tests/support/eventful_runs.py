@@ -170,7 +170,7 @@ async def paused_at_a_question(bench: Bench) -> None:
 
     async def decide() -> None:
         first = (await bench.until(_waiting))[0]["id"]
-        bench.submit("approve", payload={"approval": first})
+        bench.submit("approve", payload={"approval": first, "edited_input": {"command": "echo hello, as edited"}})
         await bench.until(lambda state: [one for one in _waiting(state) if one["id"] != first])
         bench.submit("pause")
         await bench.until(lambda state: state["session"]["status"] == "paused")

@@ -23,6 +23,9 @@ FILE_CHANGES = frozenset({"write", "edit"})
 SUBJECT_CHANGED = "[not run] The file changed after a person approved this call. Nothing was written."
 """What a worker answers that found another file than the approved one."""
 
+REFUSED = "refused"
+"""In the place of a digest: the tool will refuse the path. If it leads to a file later, that is not what was approved."""
+
 MOST_SHOWN_BYTES = 16 * 1024 * 1024
 """A larger file is not compared line by line."""
 
@@ -40,7 +43,7 @@ class FileChange:
     target: str
     """The file that it leads to, links followed; empty where there is none."""
     digest: str
-    """Of the file as it is; empty where the tool would refuse the path anyway."""
+    """Of the file as it is; `REFUSED` where the tool would refuse the path anyway."""
     before: str | None
     """None: there is no such file."""
     after: str | None
@@ -76,7 +79,7 @@ def state_digest(target: Path, descriptor: int | None) -> str:
 
 
 def digest_of(workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()) -> str:
-    """Identifies the file that the call would change, as it is now. Empty for other tools, and for a path that is refused.
+    """Identifies the file that the call would change, as it is now. Empty for other tools, `REFUSED` for a path that is refused.
 
     A file of `protected` is not opened: closing it would drop the locks that this process has on it.
     """
@@ -84,15 +87,15 @@ def digest_of(workspace: Path, tool: str, arguments: Mapping[str, Any], protecte
         return ""
     target = resolve_target(workspace, arguments.get("file_path"))
     if target is None:
-        return ""
+        return REFUSED
     try:
         descriptor = _open(target, protected)
     except FileNotFoundError:
         return state_digest(target, None)
     except OSError:
-        return ""
+        return REFUSED
     try:
-        return state_digest(target, descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
+        return state_digest(target, descriptor) if stat.S_ISREG(os.fstat(descriptor).st_mode) else REFUSED
     finally:
         os.close(descriptor)
 
@@ -104,7 +107,7 @@ def file_change(workspace: Path, tool: str, arguments: Mapping[str, Any], protec
     digest = digest_of(workspace, tool, arguments, protected)
     target = resolve_target(workspace, path)
     if target is None:
-        return FileChange(path, "", "", None, None, "the path leads out of the workspace, so the tool will refuse it")
+        return FileChange(path, "", REFUSED, None, None, "the path leads out of the workspace, so the tool will refuse it")
     before, problem = _text_of(target, protected)
     wanted = arguments.get("content")
     if tool == "write":

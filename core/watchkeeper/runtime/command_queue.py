@@ -274,7 +274,7 @@ class CommandQueue:
         def change(tx: Transaction) -> None:
             if not commands.decide_approval(
                 tx, row[0], status, by, reason, scope=scope, edited_input=edited,
-                subject_digest=seen if isinstance(seen, str) else None,
+                subject_digest=seen if isinstance(seen, str) and seen else None,
             ):  # fmt: skip
                 raise ValueError(f"that question was answered before ({row[2]})")
             about = {"edited": True} if edited is not None else {}

@@ -465,6 +465,20 @@ async def test_a_link_that_is_swapped_after_the_answer_is_asked_about_again(benc
     assert (bench.workspace / "one").read_text() == (bench.workspace / "two").read_text() == "same"
 
 
+async def test_a_path_that_the_tool_would_refuse_is_asked_about_again_once_it_leads_to_a_file(bench: Bench) -> None:
+    (bench.workspace / "one").write_text("same")
+    link = bench.workspace / "note.txt"
+    link.symlink_to("/etc/hostname")
+
+    def swap() -> None:
+        link.unlink()
+        link.symlink_to("one")
+
+    bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
+    await bench.run_while(answers(bench, {"before": swap}, {"kind": "deny"}))
+    assert (bench.workspace / "one").read_text() == "same"
+
+
 async def test_a_file_that_changes_after_the_last_look_of_the_host_is_not_written(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,6 +281,8 @@ class Cut:
             return row
         known = self.moment.calls.get(row["id"])
         status = self._status_of(row["id"], row["status"])
+        if row["edited_input"] is not None and not self._was_edited(row["id"]):
+            row = row | {"edited_input": None}
         if status not in _OVER:
             return row | {
                 "status": status, "result": None, "result_seq": None, "is_error": 0, "ended_at": None,
@@ -291,6 +293,11 @@ class Cut:
         if result is None and block is not None:
             result = encode(block.get("content"))
         return row | {"status": status, "result": result, "result_seq": None}
+
+    def _was_edited(self, call_id: int) -> bool:
+        """Whether a person had approved the call with another input by then."""
+        edits = self._rows("SELECT id FROM approvals WHERE tool_call_id = ? AND edited_input IS NOT NULL", call_id)
+        return any(self.moment.approvals.get(row["id"]) == "approved" for row in edits)
 
     def _keep_model_calls(self, row: Row) -> Row | None:
         return row if row["id"] in self._calls else None
@@ -337,7 +344,8 @@ class Cut:
         if told is None:
             return None
         if told == "waiting" and (row["decided_at"] is None or row["decided_at"] > self.moment.at):
-            return row | {"status": "waiting", "decided_by": None, "reason": None, "decided_at": None}
+            answer = ("decided_by", "reason", "decided_at", "scope", "edited_input")
+            return row | dict.fromkeys(answer) | {"status": "waiting"}
         return row
 
     def _keep_budgets(self, row: Row) -> Row | None:
