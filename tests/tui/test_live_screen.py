@@ -184,6 +184,39 @@ async def test_scrolling_up_stops_following_and_counts_what_comes(desk: Desk) ->
         await until(pilot, lambda: "new 2" in text_of(pilot) and "FOLLOW" in text_of(pilot))
 
 
+async def test_what_comes_is_counted_as_the_filter_shows_it(desk: Desk) -> None:
+    for number in range(60):
+        desk.session.event("tool.done", "explorer1", tool="bash", preview=f"{'wanted' if number % 2 else 'other'} {number}")
+    desk.session.event("tool.done", "explorer1", tool="bash", preview="other last")
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "other last" in text_of(pilot) and "FOLLOW" in text_of(pilot))
+        await pilot.press("2", "k", "k", "pageup")
+        await until(pilot, lambda: "FOLLOW" not in text_of(pilot))
+        await pilot.press("slash", *"wanted", "enter")
+        await until(pilot, lambda: "other" not in text_of(pilot).split("Events")[1].split("Compaction")[0])
+        assert "new ↓" not in text_of(pilot)
+        for preview in ("wanted 100", "other 101", "wanted 102", "other 103"):
+            desk.session.event("tool.done", "explorer1", tool="bash", preview=preview)
+        desk.feed.wake()
+        await until(pilot, lambda: "2 new ↓" in text_of(pilot))
+
+
+async def test_c_under_a_search_says_that_the_search_hides_the_compaction(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        live(pilot).plan.select("task:t-core")
+        await pilot.press("3", "c")
+        await pilot.pause()
+        before = text_of(pilot)
+        await pilot.press("slash", *"zebra")
+        assert "text of messages, tool calls and results" in text_of(pilot)
+        assert "names, states, models" not in text_of(pilot)
+        await pilot.press("enter", "c")
+        await until(pilot, lambda: "compacted" in text_of(pilot).splitlines()[-2])
+        hidden = "the search hides where the transcript was compacted" in text_of(pilot)
+        assert hidden or "nothing of this transcript was compacted" in before
+
+
 async def test_the_selection_stays_with_its_row_when_others_come_and_go(desk: Desk) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))

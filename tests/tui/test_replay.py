@@ -236,8 +236,10 @@ async def test_a_fork_asks_and_begins_at_the_step_shown(desk: Desk) -> None:
         assert replay(pilot).playback.position == 7
         await pilot.press("F", "y")
         await until(pilot, lambda: "✓ forked after event #7 as" in text_of(pilot))
-        ((_, seq),) = desk.session.connection.execute(query).fetchall()
+        ((made, seq),) = desk.session.connection.execute(query).fetchall()
         assert seq == 7
+        assert f"`wk resume {made}`" in text_of(pilot)
+        assert "Enter" not in text_of(pilot).splitlines()[-2]
 
 
 async def test_nothing_else_changes_anything(desk: Desk) -> None:

@@ -198,3 +198,25 @@ def test_tags_are_shown_as_they_were_given(desk: Desk) -> None:
     row = add_session(desk, "tagged23", "g", tags=json.dumps(["漢字", "a,b", 'say "so"', "\x1b[2Jx"]))
     listed = next(line for line in list_sessions(desk.session.connection, "", 10) if line.id == row.id)
     assert tags_of(listed) == ("漢字", "a,b", 'say "so"', "·x")
+
+
+async def test_the_best_match_is_a_session_whose_name_holds_the_words(desk: Desk) -> None:
+    newer = add_session(desk, "newer234", "something else", status="done", last_active=desk.time - 100)
+    for _ in range(3):
+        newer.message("newer234-p", "user", "ledger ledger ledger")
+    add_session(desk, "titled34", "audit", status="done", last_active=desk.time - 90_000, title="The Ledger of May")
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "something else" in text_of(pilot))
+        await pilot.press("slash", *"ledger", "enter")
+        await until(pilot, lambda: "best match ↓" in text_of(pilot))
+        shown = text_of(pilot)
+        assert shown.index("The Ledger of May") < shown.index("something else")
+
+
+@pytest.mark.parametrize("search", ["state:bogus", "cost>abc"])
+async def test_a_filter_that_means_nothing_is_said_so_in_the_list(desk: Desk, search: str) -> None:
+    async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "migrate billing" in text_of(pilot))
+        pilot.app.screen.reload(search)  # type: ignore[attr-defined]
+        await until(pilot, lambda: f"! {search}:" in text_of(pilot))
+        assert "NOT READ" not in text_of(pilot)

@@ -101,6 +101,21 @@ async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(de
         assert app.theme == "mine"
 
 
+async def test_trouble_with_a_theme_does_not_hide_why_a_run_is_paused(desk: Desk, tmp_path: Path) -> None:
+    own = tmp_path / "themes"
+    own.mkdir()
+    (own / "mine.toml").write_text("name = [")
+    desk.host_pid = None
+    desk.session.set(status="paused", status_reason="the budget of $5 is reached")
+    app = desk.app(theme_folders=[shipped_folder(), own])
+    async with app.run_test(size=(160, 40)) as pilot:
+        for _ in range(2):
+            await until(pilot, lambda: "theme mine.toml" in text_of(pilot))
+            line = next(line for line in text_of(pilot).splitlines() if "theme mine.toml" in line)
+            assert "the budget of $5 is reached" in line
+            app.reload_themes()
+
+
 async def test_a_folder_of_themes_that_is_made_later_is_heard_of(
     desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

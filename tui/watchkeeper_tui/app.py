@@ -124,7 +124,7 @@ class WatchkeeperApp(TellingApp):
         if self._layout_problem:
             problems.append(self._layout_problem)
         if problems:
-            self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12)
+            self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12, beside=True)
 
     def on_unmount(self) -> None:
         self._leave_presence()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from watchkeeper.store.dashboard_sessions import SessionLine, list_sessions
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.message_search import RANKED_MESSAGES, search
 from watchkeeper.store.session_search import MessageHit, parse_filters, search_messages
-from watchkeeper.store.snippets import plain_snippet
+from watchkeeper.store.snippets import fold, plain_snippet
 
 BEST_MATCH = "best match"
 """What the order is called in which Enter puts the list."""
@@ -36,22 +36,34 @@ class Listed:
 def find_sessions(
     connection: Connection, words: str, most: int, *, order: str, ranked: bool, cancelled: Callable[[], bool]
 ) -> Listed:
-    """The sessions that hold the words, in that order; `ranked`: those whose messages match best before the others."""
+    """The sessions that hold the words, in that order.
+
+    `ranked`: first those whose name holds them all, then those whose messages match best, then the others.
+
+    Raises:
+        BadInput: a filter means nothing.
+    """
     filters = parse_filters(words)
     hits, whole = search_messages(connection, filters.text, cancelled=cancelled)
     rows = list_sessions(connection, words, most, order=order, also=hits)
     best: dict[str, MessageHit] = {}
-    if ranked and hits:
+    if ranked and filters.words:
         for hit in search(connection, filters.text, ranked=True, limit=RANKED_MESSAGES, cancelled=cancelled).hits:
             if hit.session_id not in best:
                 text = plain_snippet(hit.snippet)
                 best[hit.session_id] = MessageHit(hit.session_id, hit.agent_id, hit.seq, text, hit.snippet)
         places = {session_id: place for place, session_id in enumerate(best)}
-        rows = tuple(sorted(rows, key=lambda row: places.get(row.id, len(places))))
+        rows = tuple(sorted(rows, key=lambda row: (not _is_named(row, filters.words), places.get(row.id, len(places)))))
     shown = {row.id for row in rows}
     hits = {session_id: hit for session_id, hit in {**hits, **best}.items() if session_id in shown}
     names = agent_names(connection, [hit.agent_id for hit in hits.values()])
-    return Listed(rows, hits, names, whole, filters.deleted, bool(best))
+    return Listed(rows, hits, names, whole, filters.deleted, ranked and bool(filters.words) and bool(rows))
+
+
+def _is_named(row: SessionLine, words: Sequence[str]) -> bool:
+    """Whether the session's name, which is its title or else its goal, holds every word."""
+    name = fold(row.title or row.goal)
+    return all(fold(word) in name for word in words)
 
 
 def agent_names(connection: Connection, agent_ids: list[str]) -> dict[str, str]:

@@ -77,7 +77,7 @@ class ThemedApp(KeyOrder):
         said = "; ".join(self.theme_problems)
         front = self.screen
         if isinstance(front, WatchScreen):
-            front.say(sanitize(said) if said else "themes read again", "failed" if said else "muted")
+            front.say(sanitize(said) if said else "themes read again", "failed" if said else "muted", beside=True)
 
     def theme_commands(self) -> dict[str, str]:
         """The palette's line for each theme, and the theme's name."""

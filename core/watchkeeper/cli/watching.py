@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from watchkeeper.cli.options import complete_session, db_option, is_terminal
+from watchkeeper.cli.options import clean, complete_session, db_option, is_terminal
 from watchkeeper.records.errors import NotFound, WatchkeeperError
 from watchkeeper.records.process_secrets import handed_over
 from watchkeeper.store import database, sessions
@@ -35,6 +35,10 @@ def watch(ctx: click.Context, session: str | None = None, db: Path | None = None
     path = (db or database.default_path()).expanduser().absolute()
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
+    if session is not None and _is_path(session):
+        raise NotFound(
+            f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's id, or claude, codex, opencode"
+        )
     connection = database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)
     try:
         session_id = sessions.find(connection, session or "last")
@@ -47,13 +51,18 @@ def watch(ctx: click.Context, session: str | None = None, db: Path | None = None
     return open_dashboard(path, session_id)
 
 
+def _is_path(name: str) -> bool:
+    """Whether a name can only be that of a file: an id is letters and digits."""
+    return os.sep in name or "." in name or name.startswith("~")
+
+
 def _means_logs(path: Path, name: str) -> bool:
     """Whether a name means a program or logs on disk. A bare name that is a session's means the session."""
     if name in FOREIGN:
         return True
     if not Path(name).expanduser().exists():
         return False
-    if os.sep in name or "." in name or not database.is_there(path):
+    if _is_path(name) or not database.is_there(path):
         return True
     connection = database.open_readonly(path)
     try:

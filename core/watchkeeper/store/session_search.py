@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.states import SessionStatus
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.message_search import DEADLINE_SECONDS, search_by_session
 from watchkeeper.store.search_query import MOST_WORDS, typed_words
@@ -14,7 +17,14 @@ from watchkeeper.store.snippets import Piece, plain_snippet
 
 _STATES = {"live": "running", "dead": "running"}
 """What the list calls states that the row cannot tell apart: the lease does."""
+_KNOWN_STATES = (*SessionStatus, *_STATES, "deleted")
+_KEYS = ("state", "model", "tag", "since", "before", "workspace", "id")
 _FILTER = re.compile(r"(state|model|tag|since|before|workspace|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)", re.IGNORECASE)
+_LIKE_A_FILTER = re.compile(r"([a-z]+)(?::|([<>=]+))(\S*)", re.IGNORECASE)
+_ALIKE = 0.7
+"""How much a key must be like one that there is (1 is the same) to be taken for a slip of it."""
+_SHORTEST_SLIP = 4
+_FILTERS = "state:paused model:x tag:x workspace:x id:x cost>1 cost<1 since:2026-11-01 before:2026-11-01 compacted"
 _COLUMNS = {"model": "s.model", "tag": "s.tags", "workspace": "s.workspace", "id": "s.id"}
 
 
@@ -49,6 +59,9 @@ def parse_filters(search: str) -> Filters:
     """`state:paused model:opus tag:x workspace:x id:x cost>1 since:2026-11-01 before:… compacted`; all else are words.
 
     What stands in quotation marks is never a filter. `state:deleted` finds the sessions that can still be restored.
+
+    Raises:
+        BadInput: a filter that means nothing: `state:bogus`, `cost>abc`, `since:yesterday`, `stat:paused`.
     """
     words: list[str] = []
     kept: list[str] = []
@@ -59,7 +72,9 @@ def parse_filters(search: str) -> Filters:
         match = None if typed.quoted else _FILTER.fullmatch(typed.text)
         name = (match[1] or "").lower() if match else ""
         at = _day(match[2]) if match is not None and name in ("since", "before") else None
-        if match is None or (name in ("since", "before") and at is None):
+        if not typed.quoted:
+            _check_filter(typed.text)
+        if match is None:
             words.append(typed.text)
             kept.append(f'"{typed.text}"' if typed.quoted else typed.text)
         elif match[5]:
@@ -103,6 +118,35 @@ def search_messages(
         for hit in found.hits
     }
     return hits, found.complete
+
+
+def _check_filter(text: str) -> None:
+    """Refuse what looks like a filter and is none.
+
+    Raises:
+        BadInput: one line that says what is possible.
+    """
+    found = _LIKE_A_FILTER.fullmatch(text)
+    if found is None:
+        return
+    key, value = found[1].lower(), found[3]
+    advice = f'put it in quotation marks to search for the words: "{text}"'
+    if key == "cost":
+        if not _FILTER.fullmatch(text):
+            raise BadInput(f"{text}: cost takes an amount in USD, as cost>1 or cost<0.5; {advice}")
+    elif found[2]:
+        return  # a comparison in a program, say
+    elif key in _KEYS:
+        if not value:
+            raise BadInput(f"{text} needs a value, as in {key}:{'paused' if key == 'state' else 'x'}; {advice}")
+        if key == "state" and value.lower() not in _KNOWN_STATES:
+            raise BadInput(f"{text}: there is no such state; there are {', '.join(_KNOWN_STATES)}; {advice}")
+        if key in ("since", "before") and _day(value) is None:
+            raise BadInput(f"{text}: {key} takes a day, as {key}:2026-11-01; {advice}")
+    elif len(key) < _SHORTEST_SLIP or value[:1] in ("", ":", "/"):
+        return  # a word before a colon, a name of C++, an address
+    elif alike := difflib.get_close_matches(key, (*_KEYS, "cost"), n=1, cutoff=_ALIKE):
+        raise BadInput(f"{text}: there is no filter {key}, perhaps {alike[0]} is meant; there are {_FILTERS}; {advice}")
 
 
 def _day(text: str) -> float | None:

@@ -261,3 +261,18 @@ def test_an_interruption_before_anything_has_begun_is_one_line(
         main()
     assert ended.value.code == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+@pytest.mark.parametrize("name", ["nothing.jsonl", "./nothing", "~/nothing/at/all", "/nothing/at/all.jsonl"])
+def test_watching_a_file_that_is_not_there_says_so(wk: Wk, demo: Path, name: str) -> None:
+    refused = wk("watch", name)
+    assert refused.code == 3
+    assert "there is no file or folder" in refused.error
+    assert "nothing" in refused.error
+
+
+@pytest.mark.parametrize("search", ["state:bogus", "cost>abc", "ledger since:then"])
+def test_a_search_by_a_filter_that_means_nothing_is_refused(wk: Wk, demo: Path, search: str) -> None:
+    refused = wk("sessions", "--search", search)
+    assert (refused.code, refused.out) == (2, "")
+    assert search.split()[-1] in refused.error

@@ -78,7 +78,7 @@ def test_everything_that_was_said_is_in_it(made: Make, export: Export) -> None:
     one.fact("it prints", sources=[f"message://{planner}/3"])
     one.done()
     text = export(one.connection, one.session_id, "md").text
-    for said in ("Go", "hm", "Calls **read**", '"path": "a.py"', "Result, an error", "print(1)", "went well", "Dropped: messages 1 to 2",
+    for said in ("Go", "hm", "Calls **read**", '"path": "a.py"', "Result, an error", "print(1)", "went well", "Replaced: messages 1 to 2",
                  "Cited of these: \\#1, \\#2", "**Look around** (done)", "all seen", "it prints", f"message:\\//{planner}/3"):  # fmt: skip
         assert said in text, said
 

@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -322,3 +324,36 @@ def test_in_a_browser_a_print_shows_plan_and_compactions_unfolded(demo_page: Pat
     browser.send("Emulation.setEmulatedMedia", media="print")
     assert browser.run("getComputedStyle(document.querySelector('.top')).display") == "none"
     assert len(browser.send("Page.printToPDF")["data"]) > 10_000
+
+
+def test_passes_are_in_the_order_of_their_times_and_what_they_replaced_is_said_to_be_stored(made: Make, export: Export) -> None:
+    one = made()
+    late, early = one.agent("late"), one.agent("early")
+    for agent, at in ((late, 5_000.0), (early, 2_000.0)):  # as the logs of two agents are imported, one after the other
+        one.say(agent, "first words", "second words", "third words", "last words")
+        one.compact(agent, 3, "what was said", (1, 3))
+        one.connection.execute("UPDATE compactions SET requested_at = ?, ended_at = ? WHERE agent_id = ?", (at, at, agent))
+    one.done()
+    text = export(one.connection, one.session_id, "html").text
+    section = text[text.index('<section id="compactions">') :]
+    assert section.index("<b>early</b>") < section.index("<b>late</b>")
+    assert "1 are not in the summary (still stored)" in section
+    assert "ropped" not in section[: section.index("</section>")]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_an_excerpt_of_a_search_does_not_run_the_words_of_neighbouring_elements_together() -> None:
+    script = (Path(page.__file__).parent / "page.js").read_text(encoding="utf-8")
+    body = script[script.index("function wordsOf") :].partition("\n  }\n")[0] + "\n}"
+    texts = ["Explore core", "  done\n", "", "42 tok"]
+    program = f"""
+    const NodeFilter = {{ SHOW_TEXT: 4 }};
+    const document = {{ createTreeWalker: () => {{
+        const left = {json.dumps(texts)}.map((data) => ({{ data }}));
+        return {{ nextNode() {{ return (this.currentNode = left.shift()); }} }};
+    }} }};
+    {body}
+    console.log(wordsOf(null));
+    """
+    said = subprocess.run(["node", "-e", program], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert said == "Explore core done 42 tok\n"

@@ -8,10 +8,12 @@ from itertools import count
 import pytest
 from tests.core.search.conftest import Library
 
+from watchkeeper.records.errors import BadInput
 from watchkeeper.store import message_index
 from watchkeeper.store.message_index import index_until, indexed_through
 from watchkeeper.store.message_search import Stopped, search, search_by_session
 from watchkeeper.store.message_text import HEAD_CHARACTERS, TAIL_CHARACTERS
+from watchkeeper.store.session_search import parse_filters
 
 
 @pytest.fixture(params=["indexed", "not indexed"])
@@ -245,3 +247,42 @@ def test_parts_are_searched_as_one(library: Library, monkeypatch: pytest.MonkeyP
     assert seqs(library, "kraken", limit=100) == list(range(30, 0, -1))
     assert seqs(library, "kraken even", limit=100) == list(range(30, 0, -2))
     assert seqs(library, "n17") == [18]
+
+
+@pytest.mark.parametrize(
+    ("typed", "names"),
+    [
+        ("state:bogus", "running, paused"),
+        ("STATE:bogus", "running, paused"),
+        ("state:", "needs a value"),
+        ("cost>abc", "USD"),
+        ("cost>", "USD"),
+        ("cost>=1", "USD"),
+        ("cost:1", "USD"),
+        ("since:yesterday", "2026-11-01"),
+        ("before:2026-13-01", "2026-11-01"),
+        ("status:paused", "perhaps state"),
+        ("tags:x", "perhaps tag"),
+    ],
+)
+def test_a_filter_that_means_nothing_is_one_line_that_says_what_is_possible(typed: str, names: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        parse_filters(f"ledger {typed} audit")
+    assert names in str(refused.value)
+    assert str(refused.value).startswith(typed)
+    assert "\n" not in str(refused.value)
+    assert parse_filters(f'ledger "{typed}" audit').words == ("ledger", typed, "audit")
+
+
+@pytest.mark.parametrize(
+    "typed", ["https://example.org", "schema.py:12", "a>b", "x<=y", "std::vector", "message://a/1", "TODO:", "10:30"]
+)
+def test_what_only_looks_a_little_like_a_filter_is_searched_for(typed: str) -> None:
+    assert parse_filters(typed).words == (typed,)
+
+
+@pytest.mark.parametrize(
+    "typed", ["state:live", "state:paused", "state:deleted", "cost>1", "cost<$0.5", "since:2026-11-01", "compacted", "id:a"]
+)
+def test_filters_that_mean_something_are_no_words(typed: str) -> None:
+    assert parse_filters(typed).words == ()

@@ -36,6 +36,7 @@ class WatchScreen(Screen[None]):
     def __init__(self) -> None:
         super().__init__()
         self._notice: tuple[Piece, ...] = ()
+        self._notice_beside = False
         self._notice_until = 0.0
 
     @property
@@ -59,11 +60,26 @@ class WatchScreen(Screen[None]):
     def tick(self, now: float) -> None:
         """A second has passed without anything new."""
 
-    def say(self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS) -> None:
-        """Tell the user something, for a while. `text` must be sanitised."""
-        self._notice = ((text, role),)
-        self._notice_until = self.watch_app.now() + seconds
-        self.query_one(StatusLine).say(self._notice)
+    def say(self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False) -> None:
+        """Tell the user something, for a while. `text` must be sanitised.
+
+        `beside`: after what the status line says, and not in its place: it is about the dashboard, not about the run.
+        """
+        now = self.watch_app.now()
+        self._notice, self._notice_beside = ((text, role),), beside
+        self._notice_until = now + seconds
+        self.query_one(StatusLine).say(self.with_notice(self.standing(now) if beside else (), now))
+
+    def standing(self, now: float) -> Sequence[Piece]:
+        """What the status line says while there is no notice."""
+        return ()
+
+    def with_notice(self, standing: Sequence[Piece], now: float) -> Sequence[Piece]:
+        """The status line: what was said last, while it is fresh, in the place of what stands there or after it."""
+        notice = self.notice(now)
+        if not notice or not (standing and self._notice_beside):
+            return notice or standing
+        return [*standing, ("   ", "text"), *notice]
 
     def trouble(self, error: BaseException | str) -> str:
         """What went wrong, as one line: the open database by its name, for its path may fill the line."""

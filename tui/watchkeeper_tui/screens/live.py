@@ -27,6 +27,7 @@ from watchkeeper_tui.screens.statements import status_pieces
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.targets import Target, is_planner, target_of
 from watchkeeper_tui.widgets.agent import AgentPane
+from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.compaction import CompactionView
 from watchkeeper_tui.widgets.events import EventsView
 from watchkeeper_tui.widgets.header import Header
@@ -257,10 +258,10 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         self._standing.update(self.newest, now)
         self.query_one(Header).show(self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0)
         self.query_one(KeyLine).show(self._hints())
-        notice = self.notice(now)
-        self.query_one(StatusLine).say(
-            notice or status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
-        )
+        self.query_one(StatusLine).say(self.with_notice(self.standing(now), now))
+
+    def standing(self, now: float) -> list[Piece]:
+        return status_pieces(self.newest, self.target, self.sent, now, asking=self.prompt.is_asking)
 
     def _choose_first(self) -> None:
         """Until the user chooses, look at whatever works: an agent at work says more than an idle planner."""

@@ -124,7 +124,12 @@ class Looking(_Base):
         what = {"plan": "Filter the plan", "events": "Filter events", "agent": "Search the transcript"}[pane]
         if pane == "agent":
             self.agent_pane.open_tab(1)
-        question: list[list[Piece]] = [[(what, "strong"), ("   words of names, states, models", "muted")]]
+        hint = {
+            "plan": "words of names, states, models",
+            "events": "words of an event's kind, its agent or its text",
+            "agent": "text of messages, tool calls and results, as it stands there",
+        }[pane]
+        question: list[list[Piece]] = [[(what, "strong"), (f"   {hint}", "muted")]]
         self.prompt.ask_line(
             question,
             lambda text: self._search(pane, text),

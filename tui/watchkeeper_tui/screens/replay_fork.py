@@ -71,7 +71,8 @@ class ForkingFromStep(_Base):
                 return
             self.app.call_from_thread(
                 self._forked,
-                f"forked after event #{made.at_seq:,} as {made.session_id}; esc and Enter open it from the list of sessions",
+                f"forked after event #{made.at_seq:,} as {made.session_id}, paused; `wk resume {made.session_id}` continues it,"
+                " and the list of sessions (s on the live screen) opens it",
                 True,
             )
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from watchkeeper.records.errors import BadInput
 from watchkeeper.store.dashboard_sessions import ORDERS, SessionLine
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.session_search import MessageHit, parse_filters
@@ -108,7 +109,10 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         def question(connection: Connection) -> object:
             if asked != self._asked:
                 return None  # something else was typed meanwhile
-            return find_sessions(connection, search, most, order=order, ranked=ranks, cancelled=lambda: asked != self._asked)
+            try:
+                return find_sessions(connection, search, most, order=order, ranked=ranks, cancelled=lambda: asked != self._asked)
+            except BadInput as error:
+                return error
 
         self.watch_app.reader.ask(question, answer)
 

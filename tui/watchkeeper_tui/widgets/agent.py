@@ -255,8 +255,17 @@ class AgentPane(Vertical):
     def action_to_compaction(self) -> None:
         """Go to where the transcript was compacted: above it, observations stand in place of messages."""
         self.open_page("Transcript")
-        if not self.page.select(BOUNDARY, tell=False):
-            cast("WatchScreen", self.screen).say("nothing of this transcript was compacted", "muted")
+        if self.page.select(BOUNDARY, tell=False):
+            return
+        detail = self._snapshot.detail
+        compacted = detail is not None and detail.view is not None and bool(detail.view.observations)
+        if not compacted:
+            said = "nothing of this transcript was compacted"
+        elif self.words:
+            said = "the search hides where the transcript was compacted; empty the search first"
+        else:
+            said = "it was compacted before what is read here"
+        cast("WatchScreen", self.screen).say(said, "muted")
 
     def action_pin(self) -> None:
         """Pin the fact under the cursor to every prompt, or take it out again."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -70,6 +70,10 @@ class EventsView(RowView[EventLine]):
     def place_of(self, row_id: str) -> int | None:
         place = bisect_left(self.rows, int(row_id), key=lambda row: row.seq)
         return place if place < len(self.rows) and self.rows[place].seq == int(row_id) else None
+
+    def rows_since(self, row_id: str) -> int:
+        """How many events came after that one, which a filter may hide."""
+        return len(self.rows) - bisect_right(self.rows, int(row_id), key=lambda row: row.seq)
 
     def row_cells(self, row: EventLine) -> Sequence[Cell]:
         name = self._names.get(row.agent_id or "", "")

@@ -153,7 +153,11 @@ class RowView(ScrollView, Generic[T], can_focus=True):
             return 0
         if self._last_seen is None:
             return 0
-        place = self.place_of(self._last_seen)
+        return self.rows_since(self._last_seen)
+
+    def rows_since(self, row_id: str) -> int:
+        """How many rows came after the one of that id; all, where it is not shown any more."""
+        place = self.place_of(row_id)
         return len(self.rows) - 1 - place if place is not None else len(self.rows)
 
     def set_rows(self, rows: Sequence[T]) -> None:

@@ -65,12 +65,16 @@ class Compaction:
 
 _COMPACTIONS = (
     "SELECT id, agent_id, trigger, status, reason, instructions, model, coalesce(ended_at, requested_at), seconds, cost_usd,"
-    " tokens_before, tokens_after, high_water, view_before, view_after FROM compactions WHERE session_id = ? ORDER BY id"
+    " tokens_before, tokens_after, high_water, view_before, view_after FROM compactions WHERE session_id = ?"
+    " ORDER BY coalesce(ended_at, requested_at), id"
 )
 
 
 def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[Compaction]:
-    """Every pass of a session, in order, one at a time."""
+    """Every pass of a session, in the order of the times that are shown, one at a time.
+
+    The logs of another program's agents are imported one after the other, so the numbers of passes are in another order.
+    """
     for row in connection.execute(_COMPACTIONS, (session_id,)):
         agent_id, high_water = row[1], row[12]
         before, after = _view(connection, agent_id, row[13]), _view(connection, agent_id, row[14])

@@ -140,8 +140,9 @@ def _compactions(out: TextIO, found: Iterable[Compaction], names: dict[str, str]
         if one.instructions:
             out.write(f"Instructions: {escaped(one.instructions)}\n\n")
         if one.dropped and one.applied:
-            out.write(f"- Dropped: messages {one.first} to {one.last} ({one.dropped:,})\n")
+            out.write(f"- Replaced: messages {one.first} to {one.last} ({one.dropped:,})\n")
             out.write(f"- Cited of these: {_seqs(one.cited)}\n")
+            out.write(f"- Not in the summary (still stored): {one.dropped - len(one.cited):,}\n")
         if one.verbatim_from is not None:
             out.write(f"- Kept as it was said: from message {one.verbatim_from} on\n")
         for kept in one.kept:

@@ -207,6 +207,14 @@
   const input = $("#search");
   let search = 0;
 
+  // `textContent` joins the texts of neighbouring elements without a space: "Explorecore" for two cells of a table.
+  function wordsOf(part) {
+    const texts = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
+    const found = [];
+    while (texts.nextNode()) found.push(texts.currentNode.data);
+    return found.join(" ").replace(/\s+/g, " ");
+  }
+
   function snippet(text, words) {
     const folded = text.toLowerCase();
     const at = Math.max(0, folded.indexOf(words[0]) - 60);
@@ -248,7 +256,7 @@
       list.append(item);
     };
     for (const part of $$("[data-find]")) {
-      const text = part.textContent;
+      const text = wordsOf(part);
       const folded = text.toLowerCase();
       if (!words.every((word) => folded.includes(word))) continue;
       add(part.dataset.find, text, () => {

@@ -1,4 +1,4 @@
-"""Compactions on the page: what each dropped, what it kept instead, and which messages that rests on."""
+"""Compactions on the page: which messages each replaced, with what, and which messages that text cites."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def compaction_section(
 
 def _drawn(one: Compaction, name: str, place: int) -> str:
     cited = ",".join(str(seq) for seq in one.cited)
-    dropped = f"{plural(one.dropped, 'message')} {'dropped' if one.applied else 'read'}" if one.dropped else "no message dropped"
+    count = plural(one.dropped, "message")
+    left = f"{count} {'replaced' if one.applied else 'read'}" if one.dropped else "no message replaced"
     return (
         f'<details class="pass" data-find="Compaction of {escape(name)}" data-agent="{place}" data-first="{one.first}"'
         f' data-last="{one.last}" data-cited="{cited}"><summary><b>{escape(name)}</b><span class="flow">{_flow(one)}</span>'
-        f'<span class="muted small">{dropped} · {moment(one.at)}</span>{badge(one.status)}{_bar(one)}</summary>\n'
+        f'<span class="muted small">{left} · {moment(one.at)}</span>{badge(one.status)}{_bar(one)}</summary>\n'
         f'<div class="sides">{_left(one)}{_right(one, place)}</div></details>\n'
     )
 
@@ -70,10 +71,11 @@ def _bar(one: Compaction) -> str:
 
 def _left(one: Compaction) -> str:
     if not one.dropped or not one.applied:
-        return '<div><h3>Dropped</h3><p class="muted">No message left the context.</p></div>'
+        return '<div><h3>Replaced</h3><p class="muted">No message left the context.</p></div>'
     return (
-        f"<div><h3>Dropped: messages {one.first:,} to {one.last:,}</h3>"
-        f'<p class="muted small">{len(one.cited):,} of {one.dropped:,} are cited by what stands for them.</p>'
+        f"<div><h3>Replaced: messages {one.first:,} to {one.last:,}</h3>"
+        f'<p class="muted small">{len(one.cited):,} of {one.dropped:,} are cited by the text that replaces them;'
+        f" {one.dropped - len(one.cited):,} are not in the summary (still stored).</p>"
         '<ul class="gone"></ul></div>'
     )
 
