@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import resource
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results
 
 from watchkeeper.agents.tools.child import Child
 from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, Shortage, StoreExhausted, host_fault
+from watchkeeper.records.model import ModelRequest
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
 from watchkeeper.runtime.starting import SessionSettings
@@ -296,6 +299,53 @@ async def test_a_worker_that_cannot_load_says_what_is_short(workspace: Path, mon
         assert short.value.shortage is Shortage.OPEN_FILES
     finally:
         await pool.aclose()
+
+
+# --- a model's call ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("short_waits")
+@pytest.mark.parametrize("times", [2, 1_000])
+async def test_a_model_that_cannot_be_reached_for_want_of_a_descriptor_is_called_again_and_then_the_session_pauses(
+    runtime: Runtime, workspace: Path, tmp_path: Path, times: int
+) -> None:
+    model: Any = runtime._model
+    script, failed = model.script, []
+
+    def short(request: Any) -> Any:
+        if len(failed) < times:
+            failed.append(1)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return script(request)
+
+    session = _start(runtime, workspace)
+    model.script = short
+    result = await _drive(runtime, session)
+    if times > 2:
+        assert (result.exit_code, result.short_of, len(failed)) == (5, Shortage.OPEN_FILES, 4)
+        model.script = script
+        result = await _drive(runtime, session)
+    assert result.exit_code == 0
+    assert (tmp_path / "ledger").read_text() == "had\n"
+    assert _query(runtime.path, "SELECT status FROM model_calls WHERE status != 'done'") == []
+    assert _query(runtime.path, "SELECT sum(errors) FROM agents") == [(0,)]
+
+
+async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = AnthropicModel("claude-test", api_key="a key of a test", base_url="http://127.0.0.1:9")
+    request = ModelRequest(system="", messages=[{"role": "user", "content": "hello"}])
+
+    def no_socket(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    await model._connected()
+    monkeypatch.setattr(socket, "socket", no_socket)
+    with pytest.raises(HostFault) as short:
+        async for _ in model.stream(request):
+            pass
+    monkeypatch.undo()
+    assert short.value.shortage is Shortage.OPEN_FILES
+    await model.close()
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
