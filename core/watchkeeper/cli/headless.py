@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import threading
@@ -62,6 +63,8 @@ def _drive(path: Path, session_id: str, *, resume: bool, approval_timeout_second
     A signal to stop may come while the program still loads: then the session pauses, too.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A process that ends after the event loop is a warning of asyncio's: nothing for the person who reads the progress.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         from watchkeeper.runtime.driving import Asking, drive
 

@@ -195,6 +195,7 @@ class Child:
         assert self._process.stdin is not None
         # A task of its own: whoever is cancelled while waiting would cancel what the transport reports to.
         closing = asyncio.ensure_future(self._process.stdin.wait_closed())
+        closing.add_done_callback(lambda done: done.cancelled() or done.exception())  # looked at, even where this is cancelled
         await asyncio.wait({closing}, timeout=1)
         error = closing.exception() if closing.done() and not closing.cancelled() else None
         return host_fault(error) if error is not None else None
