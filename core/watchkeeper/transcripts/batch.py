@@ -148,10 +148,9 @@ class Batch:
 
 def _number_of(call: ModelCall) -> int:
     """A number for a call's tokens, never 0: other tokens have another one, as a rule."""
-    number = 0
-    for tokens in call[3:8]:
-        number = (number * 1_000_003 + tokens + 1) & 0x7FFF_FFFF
-    return number or 1
+    fresh, output, read, written, hour = call[3:8]
+    number = fresh + 1_000_003 * (output + 1_000_033 * (read + 1_000_037 * (written + 1_000_039 * hour)))
+    return number & 0x7FFF_FFFF or 1
 
 
 def line_id(session: str, data: bytes) -> str:

@@ -89,4 +89,4 @@ def is_made_up(uid: str) -> bool:
 def id_of(value: Any) -> str | None:
     """An id that a program gave; None where there is none, or a redaction took it."""
     found = text_of(value)
-    return None if found is None or " " in found or "REDACT" in found.upper() or not found.strip("*") else found
+    return None if found is None or " " in found or "REDACT" in found or "redact" in found or found[0] == "*" else found

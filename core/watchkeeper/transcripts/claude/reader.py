@@ -231,8 +231,8 @@ class ClaudeReader:
         if call_id is None:
             return
         said = _plain(block.get("content"))
-        denied = record.get("toolDenialKind") is not None or said.lstrip().startswith(_DENIALS)
-        failed = denied or block.get("is_error") is True or said.lstrip().startswith(_ERRORS)
+        denied = record.get("toolDenialKind") is not None or said.startswith(_DENIALS)
+        failed = denied or block.get("is_error") is True or said.startswith(_ERRORS)
         found.append(ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200]))
         answer = outcome if isinstance(outcome, dict) else {}
         self._agents.answered(agent, call_id, answer, failed, at, found)
