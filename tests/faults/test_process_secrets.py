@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import pty
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from tests.core.messages_api.scripts import Notes, says, uses
@@ -96,6 +98,7 @@ def place(server: MessagesServer) -> Iterator[Place]:
 RUN = ("run", "reach the goal", "--model", "anthropic/claude-test", "--allow", "bash")
 
 
+@pytest.mark.timeout(300)  # on a busy machine, eight new interpreters take their time
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows processes in /proc")
 def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place: Place, server: MessagesServer) -> None:
     """The foreground run, a background host, its dashboard, MCP and shell workers, `wk serve` and what that starts."""
@@ -143,19 +146,14 @@ def _drain(descriptor: int) -> None:
 def _serve(place: Place) -> tuple[int, int]:
     """`wk serve` with one browser's dashboard: the pids of both."""
     process = place.wk("serve", "--port", "0", stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    port = int(line.split("127.0.0.1:")[1].split("/")[0])
-
-    def connected() -> socket.socket | None:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except OSError:
-            return None  # it says where it listens before it does
-
-    connection = until(connected, "the server listens")
+    address = urlsplit(process.stdout.readline().split()[4])
+    entering = http.client.HTTPConnection("127.0.0.1", address.port, timeout=30)
+    entering.request("GET", f"/?{address.query}")
+    cookie = entering.getresponse().headers["Set-Cookie"].split(";")[0]
+    connection = socket.create_connection(("127.0.0.1", address.port))
     connection.sendall(
-        f"GET /ws?width=80&height=24 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
+        f"GET /ws?width=80&height=24 HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Cookie: {cookie}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
     )
     place.connection = connection  # type: ignore[attr-defined]
     viewer = until(lambda: processes("watchkeeper_tui", str(place.path)), "the dashboard in the browser started")[0]
