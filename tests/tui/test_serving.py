@@ -335,6 +335,23 @@ async def test_the_real_server_answers_no_route_without_a_session(served: Served
 
 
 @needs_extra
+async def test_the_websocket_opens_a_dashboard_for_a_session_and_for_nobody_else(served: Served) -> None:
+    import aiohttp
+
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as client:
+        await answering(client, served.root)
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await client.ws_connect(f"{served.root}ws")
+        async with client.get(served.address) as answer:
+            assert answer.status == 200
+        with pytest.raises(aiohttp.WSServerHandshakeError, match="403"):
+            await client.ws_connect(f"{served.root}ws", origin="http://evil.example")
+        async with client.ws_connect(f"{served.root}ws?width=80&height=24") as socket:
+            message = await asyncio.wait_for(socket.receive(), 60)
+            assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT)
+
+
+@needs_extra
 async def test_the_token_is_random_and_its_file_private_and_gone_at_the_end(tmp_path: Path) -> None:
     first, second = Served(tmp_path / "a" / "w.db", ""), Served(tmp_path / "b" / "w.db", "")
     try:
