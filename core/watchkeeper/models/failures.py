@@ -7,7 +7,7 @@ recognised by the names of their classes, so that this module imports neither li
 
 from __future__ import annotations
 
-import email.utils
+import math
 import socket
 import ssl
 import time
@@ -16,7 +16,7 @@ from typing import Any
 
 from watchkeeper.models.assemble import BrokenStream, StreamedError, excerpt
 from watchkeeper.models.errors import Failure, Verdict
-from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds
+from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds, moment_or_duration
 
 CONFIGURATION_ERRORS = frozenset({"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"})
 CREDENTIAL_ERRORS = frozenset({"CredentialsError", "IdentityTokenFileError"})
@@ -57,21 +57,20 @@ def describe(failure: Failure, verdict: Verdict) -> str:
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """The delay that a response asks for, by `retry-after-ms`, or `retry-after` in seconds or as a date.
 
-    None where there is none, or where it cannot be understood; never negative.
+    A time in one of the other forms that `moment_or_duration` knows counts too. None where there is none, or where it cannot
+    be understood; never negative.
     """
     try:
-        return max(0.0, float(headers.get("retry-after-ms", "")) / 1000)
+        milliseconds = float(headers.get("retry-after-ms", ""))
     except ValueError:
-        pass
+        milliseconds = math.nan
+    if not math.isnan(milliseconds):
+        return max(0.0, milliseconds / 1000)
     asked = headers.get("retry-after", "")
-    try:
-        seconds = float(asked)
-    except ValueError:
-        parsed = email.utils.parsedate_tz(asked)
-        if parsed is None:
-            return None
-        seconds = email.utils.mktime_tz(parsed) - (time.time() if now is None else now)
-    return max(0.0, seconds) if seconds == seconds else None
+    if asked.strip().lower() in ("inf", "infinity"):
+        return math.inf
+    seconds = moment_or_duration(asked, time.time() if now is None else now)
+    return max(0.0, seconds) if seconds is not None else None
 
 
 def _status_failure(error: Any, now: float) -> Failure:

@@ -8,6 +8,7 @@ of OpenAI-shaped servers, and the wordings of usage limits that the tests hold.
 
 from __future__ import annotations
 
+import email.utils
 import math
 import re
 from collections.abc import Mapping
@@ -37,11 +38,12 @@ _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 
 _EPOCH = re.compile(r"limit reached\s*\|\s*(\d{9,13})(?!\d)", re.IGNORECASE)
 _DATE_TIME = re.compile(
-    r"(\d{4})-(\d{2})-(\d{2})(?:[T ]|,? at )(\d{2}):(\d{2})(?::(\d{2}))?(?:\.\d+)?\s*(Z|UTC|GMT|[+-]\d{2}:?\d{2})?", re.IGNORECASE
+    r"(\d{4})-(\d{2})-(\d{2})(?:[T ]|,? at )(\d{2}):(\d{2})(?::(\d{2}))?(?:\.\d+)?\s*(Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)?",
+    re.IGNORECASE,
 )
 _DATE = re.compile(r"(?:access|resets?|until|available)[^\d]{0,24}(\d{4})-(\d{2})-(\d{2})", re.IGNORECASE)
 _AGAIN_IN = re.compile(
-    r"(?:try again|resets?|available again|retry)(?: \w+)? in ((?:\d+(?:\.\d+)?\s*[a-z]+[ ,]*)+)", re.IGNORECASE
+    r"(?:try again|resets?|available again|retry)(?: \w+)? (?:in|after) ((?:\d+(?:\.\d+)?\s*[a-z]+[ ,]*)+)", re.IGNORECASE
 )
 _OF_DAY = re.compile(
     r"resets?(?: at)?(?: ([a-z]{3})[a-z]* (\d{1,2}),?(?: at)?)? (\d{1,2})(?::(\d{2}))?\s*(am|pm)?\s*\(?(UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/]+)\)?",
@@ -62,7 +64,7 @@ def header_reset_seconds(headers: Mapping[str, str], now: float) -> float | None
             continue
         remaining = headers.get(lower.replace("reset", "remaining"))
         status = headers.get(lower.replace("reset", "status"), "")
-        seconds = _moment_or_duration(headers[name], now)
+        seconds = moment_or_duration(headers[name], now)
         if seconds is not None and (_is_none_left(remaining) or status == "rejected"):
             waits.append(seconds)
     return max(waits, default=None)
@@ -80,7 +82,7 @@ def body_reset_seconds(body: Any, message: str, now: float) -> float | None:
                 return seconds
         for name in _TIME_FIELDS:
             value = fields.get(name)
-            wait = _moment_or_duration(str(value), now) if isinstance(value, str | int | float) else None
+            wait = moment_or_duration(str(value), now) if isinstance(value, str | int | float) else None
             if wait is not None:
                 return wait
     return _worded_reset_seconds(message[:MOST_CHARS], now)
@@ -122,8 +124,11 @@ def _is_none_left(remaining: str | None) -> bool:
     return left is not None and left <= 0
 
 
-def _moment_or_duration(text: str, now: float) -> float | None:
-    """`2026-11-22T14:20:00Z`, seconds or milliseconds since 1970, `6m0s`, or plain seconds."""
+def moment_or_duration(text: str, now: float) -> float | None:
+    """Seconds until `2026-11-22T14:20:00Z`, a date of HTTP, or seconds or milliseconds since 1970; or `6m0s`, or plain seconds.
+
+    None where it is none of these; negative for a time in the past.
+    """
     text = text.strip()[:64]
     number = _number(text)
     if number is not None:
@@ -131,7 +136,16 @@ def _moment_or_duration(text: str, now: float) -> float | None:
     found = _DATE_TIME.match(text)
     if found:
         return _calendar_seconds([int(part or 0) for part in found.groups()[:6]], found[7], now)
-    return _duration(text)
+    seconds = _duration(text)
+    return seconds if seconds is not None else _http_date_seconds(text, now)
+
+
+def _http_date_seconds(text: str, now: float) -> float | None:
+    parsed = email.utils.parsedate_tz(text)
+    try:
+        return email.utils.mktime_tz(parsed) - now if parsed is not None else None
+    except (ValueError, OverflowError):  # a year that no calendar has
+        return None
 
 
 def _moment(since_1970: float, now: float) -> float:
@@ -163,7 +177,7 @@ def _calendar_seconds(parts: list[int], zone: str | None, now: float) -> float |
     except ValueError:
         return None
     if zone and zone[0] in "+-":
-        digits = zone[1:].replace(":", "")
+        digits = zone[1:].replace(":", "").ljust(4, "0")
         offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
         moment -= offset if zone[0] == "+" else -offset
     return moment.timestamp() - now

@@ -58,10 +58,14 @@ class BudgetUse:
 
     @property
     def shortfall(self) -> float:
-        """What must be added, at least, so that the next call fits; a round figure of at least a tenth of the limit."""
+        """What to add so that the run goes on for a while, a round figure: what is missing, and as much again as was used.
+
+        At least the limit itself again, and ten calls like the one that did not fit.
+        """
         budget = self.budget
-        missing = max(self.least - budget.amount, (budget.required or 0.0) - budget.amount, 0.0)
-        return _round_up(max(missing * 1.1, budget.amount / 10), budget.kind)
+        missing = max(self.least, budget.required or 0.0, budget.amount) - budget.amount
+        next_call = max((budget.required or 0.0) - self.least, 0.0)
+        return _round_up(missing + max(budget.amount, self.least, 10 * next_call), budget.kind)
 
     def describe(self) -> str:
         """`the session's budget: $1.03 of $1 used`, on one line."""

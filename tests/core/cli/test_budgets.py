@@ -23,7 +23,7 @@ def spent(wk: Wk, tmp_path: Path) -> str:
     assert ended.code == 5
     session = str(wk("sessions", "--json").json[0]["id"])
     assert "the session has used 3 turns of its budget of 3 turns" in ended.out
-    assert ended.out.splitlines()[-1].strip() == f"carry on   wk resume {session} --budget-turns +1"
+    assert ended.out.splitlines()[-1].strip() == f"carry on   wk resume {session} --budget-turns +3"
     return session
 
 
@@ -39,10 +39,10 @@ def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk: Wk
         refused = wk("resume", "last", *arguments)
         assert refused.code == 5
         assert "the session has used 3 turns of its budget of 3 turns" in refused.out
-        assert refused.out.splitlines()[-1].strip() == f"raise it: wk resume {spent} --budget-turns +1"
+        assert refused.out.splitlines()[-1].strip() == f"raise it: wk resume {spent} --budget-turns +3"
     shown = wk("resume", "last", "--json")
     assert shown.code == 5
-    assert (shown.json["status"], shown.json["next"]) == ("paused", f"wk resume {spent} --budget-turns +1")
+    assert (shown.json["status"], shown.json["next"]) == ("paused", f"wk resume {spent} --budget-turns +3")
     assert shown.json["reached_budgets"] == [{"task": None, "kind": "turns", "used": 3.0, "amount": 3.0, "required": None}]
     assert hosts(tmp_path) == 1
 

@@ -104,6 +104,10 @@ def test_a_wait_is_bounded_and_never_shorter_than_the_server_asks(retry: int, se
         ({"retry-after": "-3"}, 0.0),
         ({"retry-after": "soon"}, None),
         ({"retry-after": "nan"}, None),
+        ({"retry-after-ms": "nan", "retry-after": "7200"}, 7_200.0),
+        ({"retry-after": "1970-01-01T02:01:40+02"}, 0.0),
+        ({"retry-after": "2h"}, 7_200.0),
+        ({"retry-after": "Fri, 01 Jan 99999 00:00:00 GMT"}, None),
         ({}, None),
     ],
 )
@@ -122,6 +126,9 @@ RESETS = [
     (None, "Claude AI usage limit reached|1700003600", 3_600.0),
     (None, "Please try again in 6m40.5s", 400.5),
     (None, "Rate limit reached. Try again in 2 hours", 7_200.0),
+    (None, "Rate limit reached; retry after 7200 seconds", 7_200.0),
+    ({"reset_at": "2023-11-15T01:13:20+02"}, "", 3_600.0),
+    ({"reset_at": "Tue, 14 Nov 2023 23:13:20 GMT"}, "", 3_600.0),
     (None, "5-hour limit reached, resets 11pm (UTC)", 2_800.0),
     (None, "weekly limit, resets Nov 16, 10am (America/New_York)", 0.0),
     (None, "max_tokens: 100000 > 64000", None),
@@ -149,7 +156,11 @@ def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(body: Any, messa
 )
 def test_no_header_or_body_however_odd_breaks_the_reading_of_resets(headers: dict[str, str], message: str) -> None:
     headers |= {"x-ratelimit-remaining-requests": "0", "anthropic-ratelimit-unified-remaining": "0"}
-    for found in (header_reset_seconds(headers, NOW), body_reset_seconds(headers, f"resets {message}", NOW)):
+    for found in (
+        header_reset_seconds(headers, NOW),
+        retry_after_seconds(headers, NOW),
+        body_reset_seconds(headers, f"resets {message}", NOW),
+    ):
         assert found is None or isinstance(found, float)
 
 

@@ -181,7 +181,9 @@ async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench: 
     (use,) = budgets.blocking(reads, bench.session)
     assert (use.used, use.budget.amount, use.is_reached) == (3.0, 3.0, True)
     assert "3 turns of its budget of 3 turns" in use.describe()
-    assert budgets.resume_command(bench.session, [use]) == f"wk resume {bench.session} --budget-turns +1"
+    assert budgets.resume_command(bench.session, [use]) == f"wk resume {bench.session} --budget-turns +3"
+    small = budgets.BudgetUse(budgets.Budget(None, "tokens", 4_000.0, required=4_500.0), 3_900.0)
+    assert small.shortfall >= 6_000, "ten calls like the one that did not fit"
     assert budgets.amount_of(reads, bench.session, None, "turns", "+2") == 5
     assert budgets.amount_of(reads, bench.session, None, "turns", "9") == 9
     assert budgets.amount_of(reads, bench.session, None, "tokens", "+10") > 10
