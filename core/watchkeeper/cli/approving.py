@@ -14,10 +14,12 @@ from watchkeeper.cli.controlling import command
 from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
 from watchkeeper.records.command_pattern import parse_pattern, pattern_of
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
+from watchkeeper.records.file_subject import digest_of
 from watchkeeper.records.text import reveal
 from watchkeeper.runtime import control
 from watchkeeper.store.grants import load_grants
 from watchkeeper.store.lease import probe
+from watchkeeper.store.placement import protected_files
 from watchkeeper.store.questions import Question, find_questions, load_question
 
 _words = click.argument("words", nargs=-1, required=True, metavar="[SESSION] ID")
@@ -102,10 +104,14 @@ def approve(
             raise BadInput(str(fault)) from None
     if edit is not None:
         text = sys.stdin.read().removesuffix("\n") if edit == "-" else edit
+        question = _question(opened, approval_id)
         try:
-            payload["edited_input"] = _question(opened, approval_id).edited_arguments(text)
+            edited = payload["edited_input"] = question.edited_arguments(text)
         except ValueError as fault:
             raise BadInput(f"--edit: {fault}") from None
+        # The answer is for the file that the edited input names, as it is now.
+        if digest := digest_of(Path(question.workspace), question.tool, edited, protected_files(opened.path)):
+            payload["subject_digest"] = digest
     return command(opened, "approve", as_json, payload=payload)
 
 

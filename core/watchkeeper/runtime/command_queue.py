@@ -143,7 +143,10 @@ class CommandQueue:
             return None
         agent = self._agent(command)
         control = self._host.control_of(agent.id)
-        if control is not None and control.pause_reason is not None and agent.status not in AGENT_ENDED:
+        if control is not None and agent.status in AGENT_ENDED:
+            control.stop_now()  # the loop still waits for what was cancelled with the agent; it ends first
+            raise NotYet
+        if control is not None and control.pause_reason is not None:
             if self._host.pausing:
                 raise ValueError("the whole run is being paused; resume the run")
             if agent.status is not AgentStatus.PAUSED:

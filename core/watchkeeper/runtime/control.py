@@ -62,12 +62,18 @@ def submit(
     The host applies it, or refuses it with a reason.
 
     Raises:
-        BadInput: not a kind of command, a session that another program ran, or called from a tool.
+        BadInput: not a kind of command, a session that another program ran, an answer that holds a secret, or called from a
+            tool.
         StoreUnusable: the database cannot be written.
     """
     refuse_agents()
     if kind not in commands.KINDS:
         raise BadInput(f"no such command: {kind}; there are {', '.join(sorted(commands.KINDS))}")
+    given = payload or {}
+    stored = user_redactor()(given)
+    for name, text in (("edited_input", "the edited input"), ("pattern", "the pattern")):
+        if stored.get(name) != given.get(name):  # what would run is not what the person approved
+            raise BadInput(f"{text} holds a secret, which is never stored; put it into an environment variable or a file")
     connection = database.open_writable(database_path)
     try:
         refuse_imported(connection, session_id)
@@ -78,7 +84,7 @@ def submit(
                 kind=kind,
                 agent_id=agent_id,
                 task_id=task_id,
-                payload=user_redactor()(payload or {}),
+                payload=stored,
                 requested_by=requested_by,
                 dedupe_key=dedupe_key,
                 now=time.time(),

@@ -89,6 +89,17 @@ async def test_every_answer_is_a_command_for_the_host(bench: Bench, options: lis
     assert {name: value for name, value in stored.items() if name not in ("approval", "reason")} == payload
 
 
+async def test_an_edit_that_names_another_file_is_one_answer(bench: Bench) -> None:
+    (bench.workspace / "other").write_text("before")
+    question = await waiting(bench, "write", {"file_path": "named", "content": "x"})
+    edit = json.dumps({"file_path": "other", "content": "after"})
+    assert run(["approve", question, "--edit", edit, "--db", str(bench.path)]) == 0
+    await bench.run()
+    assert (bench.workspace / "other").read_text() == "after"
+    assert not (bench.workspace / "named").exists()
+    assert bench.query("SELECT cause, status FROM approvals") == [("permission", "approved")]
+
+
 async def test_a_pattern_that_matches_nothing_is_refused_in_one_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", question, "--pattern", "echo *; id", "--db", str(bench.path)]) == 2

@@ -12,6 +12,7 @@ from tests.core.runtime.conftest import Bench, agent_of
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import ModelRequest
 from watchkeeper.runtime.driving import Asking
 from watchkeeper.store.presence import Presence, is_watched
@@ -211,8 +212,8 @@ async def test_an_attempt_that_is_resumed_after_a_cancel_is_told_what_did_not_ru
     async def cancel() -> None:
         waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
         agent = waiting[0]["agent_id"]
-        await bench.applied(bench.submit("cancel", task_id=waiting[0]["task_id"]))
-        bench.submit("resume", agent_id=agent)
+        bench.submit("cancel", task_id=waiting[0]["task_id"])
+        bench.submit("resume", agent_id=agent)  # both are queued before the host looks
 
     await bench.run_while(cancel)
     assert "[not run] The agent was cancelled before this call began" in bench.tasks()["a"]["result"]
@@ -430,13 +431,28 @@ async def test_an_edited_input_that_the_tool_would_not_take_is_refused_and_the_q
 
     async def answer() -> None:
         waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-        for wrong in ({"file_path": 3, "content": "x"}, {"file_path": "a", "content": "ghp_" + "q7W2" * 9}):
+        for wrong in ({"file_path": 3, "content": "x"}, {"file_path": "a", "content": "[redacted:password]"}):
             bench.submit("approve", payload={"approval": waiting[0]["id"], "edited_input": wrong})
             await bench.until(lambda state: state["commands"][-1]["status"] == "refused")
         bench.submit("approve", payload={"approval": waiting[0]["id"]})
 
     await bench.run_while(answer)
     assert (bench.workspace / "note.txt").read_text() == "hello"
+
+
+async def test_an_answer_with_a_secret_is_refused_since_another_text_would_run(bench: Bench) -> None:
+    bench.start(PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None)
+    secret = "DATABASE_PASSWORD=Sup3rS3cretValue99"
+
+    async def answer() -> None:
+        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        for wrong in ({"edited_input": {"command": f"export {secret}"}}, {"scope": "pattern", "pattern": f"run --{secret} *"}):
+            with pytest.raises(BadInput, match="holds a secret"):
+                bench.submit("approve", payload={"approval": waiting[0]["id"], **wrong})
+        bench.submit("deny", payload={"approval": waiting[0]["id"]})
+
+    await bench.run_while(answer)
+    assert not bench.query("SELECT 1 FROM commands WHERE kind = 'approve'")
 
 
 async def test_a_file_that_changed_since_the_question_is_asked_about_again(bench: Bench) -> None:
