@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from watchkeeper.records import secret_context
-from watchkeeper.records.secret_context import is_path, named_secret, open_value, spans
+from watchkeeper.records.secret_context import is_path, looks_random, named_secret, open_value, spans
 from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
 from watchkeeper.records.secret_search import Search, any_of, grouped, literal
 from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES, URL
@@ -258,6 +258,10 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
         return lambda match: mark if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
+    if name in ("fireworks-key", "crates-token", "facebook-token", "adafruit-key", "render-token"):
+        return lambda match: mark if looks_random(match[0]) and any(map(str.isdigit, match[0])) else match[0]
+    if name == "url-token":
+        return lambda match: f"://{mark}" if looks_random(match[0]) else match[0]
     if name == "slack-webhook":
         return lambda match: mark
 

@@ -30,7 +30,7 @@ class Span(NamedTuple):
     label: str
 
 
-LONGEST_VALUE = 4_096
+LONGEST_VALUE = 8_192
 """Characters. A longer value is none that a person or a program is given as a password."""
 _LEAST = 6
 _FIRST = re.compile(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
@@ -40,7 +40,8 @@ _FIRST = re.compile(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 
 
 _TAILS = {
-    "password": "assword|ASSWORD|asswd|ASSWD|assphrase|ASSPHRASE|_pass|-pass|Pass|_PASS|HPASS|PASS(?==)|pass(?=[\"'=:])|pwd|Pwd|PWD",
+    "password": "assword|ASSWORD|asswd|ASSWD|assphrase|ASSPHRASE|_pass|-pass|Pass|_PASS|HPASS|"
+    "PASS(?==)|pass(?=[\"'=:])|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw",
     "secret": "ecret|ECRET",
     "token": "oken|OKEN|jwt|JWT|_PAT|_pat|Pat",
     "key": r"_key|-key|apikey|pi\.key|ss\.key|et\.key|Key|KEY",
@@ -51,7 +52,7 @@ _TAILS = {
 """The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or nearly so."""
 _SUFFIX = (
     r"(?:[_.-]?(?:[0-9]{1,2}|[Bb]ase|BASE|[Vv]alue|VALUE|[Pp]rod(?:uction)?|PROD(?:UCTION)?|[Ll]ive|LIVE|[Dd]ev|DEV|[Ss]taging|STAGING"
-    r"|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent))?"
+    r"|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA))?"
 )
 _QUOTE = r"\\{0,7}[\"'`]"
 _SIGN = r"(?:=>|:=|\?=|={1,3}|:)"
@@ -60,10 +61,16 @@ _TYPED = (
     r"(?: ?\| ?(?:None|null|undefined))?[ \t]{0,3}="
 )
 _SEPARATOR = (
-    rf"(?:(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,60}}(?:{_TYPED}|{_SIGN})[ \t]{{0,60}}"  # NAME = , "name": , ["name"] =>
-    rf"|(?:{_QUOTE})?[ \t]{{0,5}},?\s{{0,80}}(?:{_QUOTE})?[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"  # name: NAME, value: …
+    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{1,60}}"  # NAME: | and an indented line of YAML
+    rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
+    rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,40}}(?:\|\||\?\?)[ \t]{{0,5}}(?={_QUOTE})"  # NAME || "value"
+    rf"|(?:{_QUOTE})?[ \t]{{0,60}}\|[ \t]{{1,60}}"  # | NAME | value |
+    rf"|(?:{_QUOTE})?[ \t](?:is|was)(?:[ \t]set[ \t]to)?:?[ \t]"  # the password is value
+    rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,60}}(?:{_TYPED}|{_SIGN})[ \t]{{0,60}}"  # NAME = , "name": , ["name"] =>
+    rf"|(?:{_QUOTE})?[ \t]{{0,5}},?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
+    rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
     rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,5}}(?={_QUOTE})"  # define('NAME', 'value')
-    rf"|>"  # <name>value</name>
+    rf"|(?:{_QUOTE})?>"  # <name>value</name>, <property name="name">value</property>
     rf"|\((?={_QUOTE})"  # setName("value")
     rf"|[ \t]{{1,20}}(?=\S))"  # --name value; judged by what comes before the name
 )
@@ -73,7 +80,8 @@ _NAMED = re.compile(
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
 _TAKES_A_WORD = re.compile(
-    r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv)[ \t]+[\w./:-]*\Z"
+    r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv"
+    r"|set -[a-zA-Z]{1,4})[ \t]+[\w./:-]*\Z"
 )
 """What makes `NAME value` an assignment: an option, or a command that sets names."""
 _SQL = re.compile(r"(?:(?i:with|encrypted|user|role|set|alter|create)[ \t=]+(?:\S{1,64}[ \t]+){0,2})\Z")
@@ -261,10 +269,15 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
     return looks_random(value) and _CHANGES.match(value) is not None
 
 
+_DIGITS_AT_END = re.compile("[0-9]{3}$")
+"""No chain of names ends so, but a person's password may."""
+
+
 def _is_code(value: str) -> bool:
     """Whether it is a call, an index or a chain of names."""
     return _CODE.match(value) is not None and (
-        any(sign in value for sign in "([{<") or ("." in value and not looks_random(value))
+        any(sign in value for sign in "([{<")
+        or ("." in value and not looks_random(value) and _DIGITS_AT_END.search(value) is None)
     )
 
 
@@ -354,7 +367,7 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     value = whole[0]
     if escape := _ESCAPE.search(value):
         value = value[: escape.start()]
-    if bare == ">":
+    if bare.endswith(">") and "=" not in bare and ":" not in bare:
         inner, closes, _ = value.partition("</")
         judged = _Judged(kind, name, is_quoted=True, is_line=True)
         return (at, at + len(inner)) if closes and is_secret_value(inner, judged) else None
@@ -362,7 +375,9 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     is_variable = (
         bare == "=" and not separator.startswith((" ", "\t")) and name.isupper() and _SHELL_BEFORE.search(ahead) is not None
     )
-    is_line = _LINE_BEFORE.search(ahead) is not None and _REST_OF_LINE.match(text, at + len(value)) is not None
+    is_line = (_LINE_BEFORE.search(ahead) is not None or "alue" in bare) and _REST_OF_LINE.match(
+        text, at + len(value)
+    ) is not None
     if not (is_variable or is_line) and (cut := _INSIDE.search(value)):
         value = value[: cut.start()]
     value = value.rstrip(",;)}]|&>") if not is_line else value
@@ -422,28 +437,42 @@ _PAIR = re.compile(r"([^\s=\"';,\\]{1,64})=([^\s\"';,\\]{1,4096})(?:;[ \t]*)?")
 _ATTRIBUTES = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority", "version"})
 _SESSION = re.compile(r"sess|sid\b|auth|token|jwt|csrf|xsrf|remember|login|secret|ticket|_id\b|\bid\b|key", re.IGNORECASE)
 _USER = re.compile(
-    rf"(?<=[\s\"'\\,\[])(?:-u|--user|--proxy-user|-U)[\"',=\s]{{1,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):([^\s\"'\\]{{4,256}})"
+    rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkL][A-Za-z]{{0,5}})?u|--user|--proxy-user|-U)[\"',=\s]{{1,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
 _HTTP_CLIENT = re.compile(r"\b(?:curl|wget|https?|xh|httpie|ab)\b")
 _SHORT_OPTIONS = re.compile(
     r"\b(?:(?P<mysql>mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump)|(?P<sshpass>sshpass)"
     r"|(?P<login>(?:docker|podman|helm registry|az|oc|skopeo|buildah|crane auth|nerdctl) login"
-    r"|twine upload|mongosh|mongo|mongodump|mongorestore)"
+    r"|twine upload|mongosh|mongo|mongodump|mongorestore|cqlsh)"
+    r"|(?P<keytool>keytool|jarsigner)|(?P<smb>smbclient|rpcclient)|(?P<zip>(?:un)?zip)|(?P<sevenzip>7za?|7zz)"
+    r"|(?P<openssl>openssl (?:enc|aes|des)[\w-]*)"
     r"|(?P<redis>redis-cli)|(?P<sqlcmd>sqlcmd)|(?P<ldap>ldapsearch|ldapadd|ldapmodify))(?=[ \t])"
 )
 _OPTION_OF = {
     "mysql": r"-p",
     "sshpass": r"-p[ \t]*",
-    "login": r"-p[ \t]+",
+    "login": r"-p(?:[ \t]+|=)",
     "redis": r"-a[ \t]+",
     "sqlcmd": r"-P[ \t]*",
     "ldap": r"-w[ \t]*",
+    "keytool": r"-(?:store|key)pass[ \t]+",
+    "zip": r"-P[ \t]*",
+    "sevenzip": r"-p",
+    "openssl": r"-k[ \t]+",
+    "smb": r"(?:-U|--user)[ =\t]*[^\s%\"']{1,100}%",
 }
 _OPTIONS = {
     kind: re.compile(rf"[^\n]{{0,300}}?[ \t]{option}(\\{{0,7}}[\"']?)([^\s\"'\\]{{4,256}})")
     for kind, option in _OPTION_OF.items()
 }
+_NEXT_COMMAND = re.compile("[|;&]")
+_PIPED = re.compile(
+    rf"\b(?:echo|printf)[ \t](?:-n[ \t])?(?:{_QUOTE})?"
+    rf"(?:(?<![:\w])[\w.-]{{1,64}}:(?=[^\n]{{1,300}}chpasswd))?([^\s\"'\\|:]{{6,256}})(?:{_QUOTE})?[ \t]{{0,5}}\|[ \t]{{0,5}}"
+    r"(?:(?:sudo[ \t])?chpasswd|sudo[ \t]+-[A-Za-z]*S|[^\n|]{1,200}(?:password-stdin|with-token))"
+)
+"""`echo value | docker login --password-stdin`."""
 _OPENSSL = re.compile(r"(?<=[\s\"'])pass:([^\s\"'\\]{4,256})")
 _IDENTIFIED = re.compile(
     rf"(?:identified|IDENTIFIED)\s{{1,5}}(?:(?:with|WITH)\s{{1,5}}\S{{1,64}}\s{{1,5}})?(?:by|BY)\s{{1,5}}({_QUOTE})([^\s\"'`\\]{{4,256}})"
@@ -454,7 +483,7 @@ _NETRC = re.compile(
     rf"|\blogin{_GAP}[^\s\\]{{1,200}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
 )
 _PGPASS = re.compile(
-    r"(?:\A|(?<=[\s\"'])|(?<=\\n))[\w.*-]{1,200}:(?:543[0-9]|6432):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
+    r"(?:\A|(?<=[\s\"'])|(?<=\\n))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
 )
 _COOKIE_JAR = re.compile(
     r"(?:\t|\\+t)(?:TRUE|FALSE)(?:\t|\\+t)[0-9]{1,12}(?:\t|\\+t)[^\t\s\\]{1,128}(?:\t|\\+t)([^\s\\\"]{8,4096})"
@@ -470,6 +499,11 @@ _DATA_ITEM = re.compile(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096
 
 def _plausible(value: str) -> bool:
     return is_secret_value(value, _Judged("password", "password", is_quoted=True, is_line=True))
+
+
+def _is_given(value: str) -> bool:
+    """Whether what stands where a command takes a password may be one, also of letters only."""
+    return len(value) >= _LEAST and any(map(str.isalpha, value)) and _FIRST.match(value) is not None and not is_placeholder(value)
 
 
 def _headers(text: str) -> Iterator[Span]:
@@ -521,8 +555,13 @@ def _commands(text: str) -> Iterator[Span]:
             yield Span(match.start(2), match.end(2), "password")
     for match in _SHORT_OPTIONS.finditer(text):
         option = _OPTIONS[str(match.lastgroup)].match(text, match.end())
-        if option is not None and _plausible(option[2]):
+        if option is not None and (
+            _plausible(option[2]) or (_is_given(option[2]) and _NEXT_COMMAND.search(text, match.end(), option.start(2)) is None)
+        ):
             yield Span(option.start(2), option.end(2), "password")
+    for match in _PIPED.finditer(text):
+        if _is_given(match[1]) and not match[1].startswith("[redacted:"):
+            yield Span(match.start(1), match.end(1), "password")
     for match in _OPENSSL.finditer(text):
         if _plausible(match[1]):
             yield Span(match.start(1), match.end(1), "password")
@@ -606,7 +645,9 @@ _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\])])*(?:[ \t]|\\+t)*"
     rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|\({_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]{{0,40}}=[ \t]*{_Q}*{_VALUE}"
-    rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}{_VALUE})"
+    rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}{_VALUE}"
+    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)[ \t]*{_Q}*{_VALUE}"
+    rf"|[ \t](?:is|was)(?:[ \t]set[ \t]to)?:?[ \t]{_Q}*{_VALUE})"
 )
 _VARIABLE_TAILS = "ASSWORD|ASSWD|ASSPHRASE|PASS|ECRET|OKEN|_PAT|_KEY|_PWD|_JWT|SESSI"
 _OPTIONS_TOLD = (
@@ -615,7 +656,7 @@ _OPTIONS_TOLD = (
 
 _UPPER_TAILS = "ASSWORD|ASSWD|ASSPHRASE|_PASS|HPASS|ECRET|OKEN|_PAT|_KEY|_PWD|_JWT|REDENTIAL|SESSI"
 _LOWER_TAILS = r"assword|asswd|assphrase|Pass|pass|ecret|oken|_key|-key|apikey|pi\.key|ss\.key|et\.key|_pat|redential|auth"
-_SHORT_TAILS = "pwd|Pwd|PWD|Pat|jwt|JWT|Key|KEY"
+_SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|Pat|jwt|JWT|Key|KEY"
 """Apart from the long ones: what is looked for together is compared by as many bytes as the shortest has."""
 _USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])+[^ \t\r\n:\"'=\\]+:[^ \t\r\n\"']"
 
@@ -629,6 +670,7 @@ TELLING: dict[str, list[str]] = {
         f"(?:{_SHORT_TAILS}){_ASSIGNS}",
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv)[ \t]*[A-Za-z0-9_./:-]*"
         rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
+        rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
     ],
     "headers": [
         rf"(?:uthorization|UTHORIZATION|ookies?|OOKIES?){_ANY}(?:[:=,]|\\+u003[dDeE]|[Vv]alue)"
@@ -646,11 +688,15 @@ TELLING: dict[str, list[str]] = {
         r"|(?:mysql|mariadb|mongo)(?:dump|admin|import|restore|sh|-dump)?[ \t][^\r\n]*-p"
         r"|pass:[^ \t\r\n\"'\\]{4}",
         rf"-u{_USER_OPTION}|-U{_USER_OPTION}",
+        *(f"-{letter}[A-Za-z]*u{_USER_OPTION}" for letter in "sSkL"),
+        *("keytool ", "jarsigner ", "smbclient ", "rpcclient ", "cqlsh ", "sudo -[A-Za-z]*S", "password-stdin", "with-token"),
+        *("chpasswd", "zip -", "openssl enc", "openssl aes", "openssl des", "7z [a-z] "),
     ],
     "files": [
         rf"(?:machine{_G}[^ \t\r\n\\]+{_G}(?:login|account|port|password)|login{_G}[^ \t\r\n\\]+{_G}password){_G}"
         rf"|kind{_ANY}:{_ANY}Secret"
         r"|:(?:543[0-9]|6432):[^:\s]+:[^:\s]+:[^ \t\r\n]",
+        r":\*:[^:\s]+:[^:\s]+:[^ \t\r\n]",
     ],
 }
 """One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is `\\"` or `\\u0022`.
@@ -661,8 +707,8 @@ SEARCHED_TOGETHER: list[list[str]] = [
     [TELLING["assigned"][0]],
     [TELLING["assigned"][1]],
     [TELLING["assigned"][2]],
-    [TELLING["assigned"][3], *TELLING["commands"][:1], *TELLING["headers"], *TELLING["files"]],
+    [TELLING["assigned"][3], *TELLING["commands"][:1], *TELLING["headers"], TELLING["files"][0]],
 ]
 """Most of them, in as few searches as are fast."""
-SEARCHED_WITH_SHAPES = TELLING["commands"][1:]
-"""The others: what begins with two letters."""
+SEARCHED_WITH_SHAPES = [*TELLING["commands"][1:], *TELLING["assigned"][4:], *TELLING["files"][1:]]
+"""The others: what begins like the tokens of providers."""

@@ -11,7 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_PEM = "-----{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
+_PEM = "-----? ?{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)? ?-----?"
+_PEM_BREAK = r"(?:\s|\\+[rnt]|[0-9]{1,7}(?:→|\t|\\+t|\\+u2192)|[\"'+,|>]){1,40}"
+"""What may lie between two lines of a key's base64: also a line number, quotes, an escaped end of line, a `+` of a diff."""
+_PEM_TAIL = rf"(?<![A-Za-z0-9+/=])(?>(?:[A-Za-z0-9+/]{{40,80}}{_PEM_BREAK}){{1,100}})(?:[A-Za-z0-9+/=]{{1,80}}{_PEM_BREAK})?"
 _PART = r"""[^\s/?#:@\"'<>\\`]"""
 """A character of a URL's user or password."""
 
@@ -44,7 +47,7 @@ class Shape:
 def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
     """A token that begins with `prefix` and goes on with `characters`, the last of them at least so many times."""
     before = rf"(?<!{LETTERS})" if prefix[0].isalnum() else ""
-    escaped = prefix.replace(".", r"\.")
+    escaped = prefix.replace(".", r"\.").replace("$", r"\$")
     # JSON may write a slash as `\/`: a telling text only counts what comes before the first one.
     shown = characters.replace("/", r"/\\")
     rest = "=*" if "/" in characters else ""
@@ -154,23 +157,69 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("tailscale-key", "tskey-", "[A-Za-z0-9-]", 20),
     ("posthog-key", "phx_", LETTERS, 40),
     ("aws-bedrock-key", "ABSK", BASE64, 100),
+    ("mandrill-key", "md-", WORD, 22),
+    ("cloudflare-key", "v1.0-", "[a-f0-9]{24}-[a-f0-9]", 100),
+    ("vault-token", "hvr.", WORD, 60),
+    ("airtable-token", "pat", rf"[A-Za-z0-9]{{14}}\.{HEX}", 64),
+    ("huggingface-token", "api_org_", LETTERS, 30),
+    ("fireworks-key", "fw_", LETTERS, 22),
+    ("cerebras-key", "csk-", LETTERS, 40),
+    ("langfuse-key", "sk-lf-", _UUID_START, 12),
+    ("elevenlabs-key", "sk_", HEX, 48),
+    ("jina-key", "jina_", WORD, 50),
+    ("wandb-key", "wandb_v1_", WORD, 60),
+    ("vercel-token", "vercel_blob_rw_", WORD, 40),
+    ("render-token", "rnd_", LETTERS, 28),
+    ("easypost-key", "EZAK", LETTERS, 54),
+    ("easypost-key", "EZTK", LETTERS, 54),
+    ("duffel-token", "duffel_live_", WORD, 40),
+    ("duffel-token", "duffel_test_", WORD, 40),
+    ("buildkite-token", "bkua_", HEX, 40),
+    ("infracost-key", "ico-", LETTERS, 32),
+    ("resend-key", "re_", f"{LETTERS}{{8}}_{LETTERS}", 22),
+    ("facebook-token", "EAA", LETTERS, 100),
+    ("braintree-token", "access_token$", r"(?:production|sandbox)\$[a-z0-9]{16}\$[a-f0-9]", 32),
+    ("neon-key", "napi_", "[a-z0-9]", 60),
+    ("contentful-token", "CFPAT-", WORD, 40),
+    ("segment-token", "sgp_", LETTERS, 60),
+    ("typeform-token", "tfp_", WORD, 44),
+    ("launchdarkly-key", "sdk-", _UUID_START, 12),
+    ("launchdarkly-key", "api-", _UUID_START, 12),
+    ("prefect-token", "pnu_", LETTERS, 36),
+    ("readme-key", "rdme_", "[a-z0-9]", 60),
+    ("shippo-token", "shippo_live_", HEX, 40),
+    ("adafruit-key", "aio_", LETTERS, 28),
+    ("lob-key", "live_", HEX, 35),
+    ("frameio-token", "fio-u-", WORD, 60),
+    ("nuget-key", "oy2", "[a-z0-9]", 43),
+    ("stytch-secret", "secret-live-", WORD, 30),
+    ("crates-token", "cio", LETTERS, 32),
+    ("artifactory-key", "cmVmdGtu", LETTERS, 50),
 )
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
 _DISCORD_ID = "(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5])"
 """Four letters of base64 that stand for three digits: a Discord token begins with the account's number."""
-URL = rf":{_SLASH}{_SLASH}(?:{HEX}{{32}}|{_LOGGED_PART}*:{_LOGGED_PART}{{6,}})@"
+URL = rf":{_SLASH}{_SLASH}(?:{WORD}{{20,}}|{_LOGGED_PART}*:{_LOGGED_PART}{{6,}})@"
 _AZURE = "[A-Za-z0-9_~.-]"
 _TEAMS = f"{_UUID}@{_UUID}/IncomingWebhook/[a-z0-9]{{32}}/{_UUID}"
 
 SHAPES: tuple[Shape, ...] = (
     Shape("private-key", "PRIVATE KEY", rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)", "PRIVATE KEY"),
+    # The end of a key whose beginning was read before.
+    Shape("private-key", "PRIVATE KEY", rf"{_PEM_TAIL}(?={_PEM.format('END')})", "PRIVATE KEY"),
+    # A whole key in base64, as in a kubeconfig: no certificate and no public key.
+    Shape("private-key", "LS0tLS1CRUdJTiB", r"LS0tLS1CRUdJTiB(?!DRVJU|QVUJMSU|SU0EgUFVC|FQyBQVU|YNTA5|QR1Ag(?!UFJJ))"
+          rf"(?:{BASE64}{{60,}}(?:\s|\\+[rnt]){{1,40}}){{0,400}}{BASE64}{{20,}}=*",
+          f"LS0tLS1CRUdJTiB{LETTERS}"),
     Shape("private-key", "Private-Lines:", r"(?P<kept>Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,80}\r?\n?)+", "Private-Lines:"),
+    Shape("twilio-token", "AC",
+          rf"""(?P<kept>(?<!{LETTERS})AC{HEX}{{32}}[\"'`\\]{{0,8}}[ ,:]{{1,4}}[\"'`\\]{{0,8}}){HEX}{{32}}(?!{LETTERS})""", f"AC{HEX}{{32}}"),
     *(_token(*token) for token in _TOKENS),
     Shape("api-key", "sk-", rf"(?<!{LETTERS})sk-{WORD}{{20,}}", _SK),
     *(Shape("aws-key", name, rf"(?<!{LETTERS}){name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
       for name in ("AKIA", "ASIA")),
-    Shape("slack-token", "xox", r"\bxox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9-]{10,}", r"xox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9-]{10}"),
+    Shape("slack-token", "xox", r"\bxox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10,}", r"xox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10}"),
     Shape("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,}",
           "hooks\\.slack\\.com"),
     Shape("discord-webhook", "/webhooks/", rf"(?P<kept>\bdiscord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d{{15,22}}/){WORD}{{50,}}",
@@ -188,8 +237,14 @@ SHAPES: tuple[Shape, ...] = (
     Shape("aws-signature", "X-Amz-S", r"(?P<kept>X-Amz-(?:Signature|Security-Token)=)[A-Za-z0-9%+/_-]{40,}=*", "X-Amz-S"),
     Shape("google-signature", "X-Goog-Signature=", r"(?P<kept>X-Goog-Signature=)[A-Fa-f0-9]{40,}", "X-Goog-Signature"),
     Shape("google-refresh-token", "1//0", rf"(?<!{WORD})1//0{WORD}{{40,}}", rf"1{_SLASH}{_SLASH}0{WORD}{{40}}"),
+    Shape("azure-key", "azurewebsites.net",
+          r"(?P<kept>azurewebsites\.net/[^\s\"'<>?]{0,200}\?(?:[^\s\"'<>]{0,200}&)?code=)[A-Za-z0-9_%=/+-]{40,}",
+          r"azurewebsites\.net"),
+    Shape("zapier-webhook", "hooks.zapier.com/",
+          r"(?P<kept>hooks\.zapier\.com/hooks/(?:catch|standard)/\d{3,12}/)[a-z0-9]{5,}", r"hooks\.zapier"),
     Shape("newrelic-key", "NRAL", rf"(?<!{LETTERS})[a-f0-9]{{36}}(?:NRAL|FFFFNRAL)(?!{WORD})", "NRAL"),
     Shape("sentry-dsn", "://", r"(?P<kept>://)[a-f0-9]{32}(?::[a-f0-9]{32})?(?=@[A-Za-z0-9.-]+(?::\d+)?/\d)", URL),
+    Shape("url-token", "://", rf"(?P<kept>://)(?=[A-Za-z_-]*\d){WORD}{{20,200}}(?=(?::x-oauth-basic)?@[A-Za-z0-9\[])", URL),
     Shape("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*", r"earer [A-Za-z0-9_.~+/\\-]{20}"),
     Shape("jwt", "eyJ", rf"(?<!{WORD})eyJ{WORD}{{10,}}\.(?:eyJ{WORD}{{10,}}|{WORD}*\.{WORD}{{10,}}\.{WORD}{{10,}})\.{WORD}{{10,}}",
           rf"eyJ{WORD}{{10,}}\.{WORD}*\."),

@@ -407,6 +407,9 @@ def test_a_named_secret_that_is_being_written_is_not_shown_in_part(text: str) ->
 
 
 ADVERSARIAL = [
+    "PRIVATE KEY " + "Ab1+" * 12 + "1\t2\t",
+    "password: |\n | is ",
+    "echo a:b" + "c" * 9 + " | ",
     "password=", "password=\"", "password: '", "password=a1", "PASSWORD=a1b2c3 ", '\\"password\\": \\"', "token ", "--token ", "-u a:b1cd ",
     "curl -u ", "Authorization: ", "Authorization: Basic ", "Cookie: a=b;", "Basic QWxh", "machine a login b password ", "kind: Secret\n",
     "kind: Secret\ndata:\n  a: b\n", "mysql -u a ", "sshpass -p ", "eyJabc.", "MTk4", "://a:", "\\", '"', "=", "a" * 99 + "=", "key=key",
@@ -426,3 +429,57 @@ def test_a_text_takes_time_in_proportion_to_its_length(piece: str) -> None:
 
     seconds(1_000)
     assert seconds(400_000) < max(2.0, 16 * seconds(50_000))
+
+
+_KEY_LINES = [chr(65 + at) + "q7Zt/9Lw" * 7 + "pR3+kX2" for at in range(4)]
+_V = "t7Qz9LmX2vKe"
+BY_STRUCTURE = {
+    f"{_KEY_LINES[2]}\n    13→{_KEY_LINES[3]}\n    14→-----END RSA PRIVATE KEY-----": _KEY_LINES[2],
+    f"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n{_KEY_LINES[0]}\n---- END SSH2 ENCRYPTED PRIVATE KEY ----": _KEY_LINES[0],
+    "tls: " + base64.b64encode(f"-----BEGIN EC PRIVATE KEY-----\n{_KEY_LINES[0]}".encode()).decode(): "cTdadC85THdxN1p0",
+    f"    client-key-data: {'Zk9' + 'qL2x/Rv7' * 12}\n": "qL2x/Rv7" * 12,
+    f"db_password: |\n  {_V}\n": _V,
+    f"api_token: >-\n    {_V}\nnext: 1": _V,
+    f"- name: VAULT_TOKEN\n  value: {_V}": _V,
+    f"set -gx REDIS_PASSWORD {_V}": _V,
+    f'<property name="dbPassword">{_V}</property>': _V,
+    f"process.env.AUTH_TOKEN || '{_V}'": _V,
+    f"| `API_TOKEN` | `{_V}` |": _V,
+    f"the admin password is {_V}": _V,
+    f"LDAP_BIND_PW={_V}": _V,
+    f"SMTP_PASS=Summer.rain{_V[:1]}482": f"Summer.rain{_V[:1]}482",
+    f"https://{_V * 2}@git.example.com/x.git": _V * 2,
+    f"db.example.com:*:app:me:{_V}": _V,
+    f"curl -su me:{_V} https://x": _V,
+    "mysql -u root -pswordfishes app": "swordfishes",
+    f"echo {_V} | docker login -u me --password-stdin": _V,
+    f"echo 'me:{_V}' | sudo chpasswd": _V,
+    f"smbclient //h/s -U me%{_V}": _V,
+    f"keytool -list -storepass {_V}": _V,
+    f"unzip -P {_V} a.zip": _V,
+    f'Client("AC{"0a1b" * 8}", "{"9c8d" * 8}")': "9c8d" * 8,
+    f"https://f.azurewebsites.net/api/x?a=1&code={_V * 4}": _V * 4,
+    "access_token$production$a1b2c3d4e5f6g7h8$" + "0a1b" * 8: "0a1b" * 8,
+    "pat" + "aB3dE6gH9jK2mN"[:14] + "." + "0a1b" * 16: "0a1b" * 16,
+}
+
+
+@pytest.mark.parametrize("text", BY_STRUCTURE)
+def test_a_secret_is_known_by_the_structure_around_it(text: str) -> None:
+    secret = BY_STRUCTURE[text]
+    redactor = Redactor({})
+    assert secret not in redactor.text(text)
+    for inner in (text, json.dumps({"content": text})):
+        line = json.dumps({"message": inner}).encode()
+        assert redactor.suspects(line)
+        assert secret.encode() not in redactor.line(line)
+
+
+def test_a_certificate_a_public_key_and_plain_talk_are_no_private_key() -> None:
+    for text in (
+        base64.b64encode(b"-----BEGIN CERTIFICATE-----\n" + _KEY_LINES[0].encode()).decode(),
+        base64.b64encode(b"-----BEGIN PUBLIC KEY-----\n" + _KEY_LINES[0].encode()).decode(),
+        "the password is wrong", "| token | string |", "password:\n  type: string", "https://example.org/@scope/name-1",
+        "mysql -u root -p app", "echo $TOKEN | docker login --password-stdin", "mysql -u a; mkdir -parents x",
+    ):  # fmt: skip
+        assert Redactor({}).text(text) == text
