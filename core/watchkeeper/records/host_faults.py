@@ -56,9 +56,6 @@ class HostFault(WatchkeeperError):
 class StoreExhausted(StoreUnusable, HostFault):
     """The database cannot be opened or written because the machine ran out of something."""
 
-    def advice(self, session_id: str) -> str:
-        return str(self)
-
 
 _SHORTAGES: Mapping[int, Shortage] = {
     errno.EMFILE: Shortage.OPEN_FILES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -80,7 +81,7 @@ def create_session(
     if not wanted.goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     for kind, amount in wanted.budgets.items():
-        if kind not in BUDGET_KINDS or amount <= 0:
+        if kind not in BUDGET_KINDS or not 0 < amount < math.inf:  # NaN neither
             raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
     session_id = new_id()
     connection = database.open_writable(database_path)

@@ -18,8 +18,8 @@ UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds
 RESERVATION_SECONDS = 3_600.0
 """After this time a viewer may take a reservation for one whose host died; its own host keeps it until the call ends."""
 
-_USD_TOLERANCE = 1e-9
-"""Sums of prices are floats: less than this is no difference."""
+_RELATIVE_TOLERANCE = 1e-9
+"""Sums of prices are floats: a smaller part of the budget is no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class BudgetUse:
     def is_reached(self) -> bool:
         """Whether no further call fits: it is used up, or what is left did not cover the input of the next call."""
         required = self.budget.required
-        if self.used is not None and self.used >= self.budget.amount - _tolerance(self.budget.kind):
+        if self.used is not None and self.used >= self.budget.amount * (1 - _RELATIVE_TOLERANCE):
             return True
         return required is not None and self.budget.amount < required
 
@@ -315,10 +315,6 @@ def add_reservation(
 def settle_reservation(tx: Transaction, reservation_id: str) -> None:
     """The call has ended, and what it used is recorded in this transaction (or it used nothing)."""
     tx.execute("DELETE FROM reservations WHERE id = ?", (reservation_id,))
-
-
-def _tolerance(kind: str) -> float:
-    return _USD_TOLERANCE if kind == "usd" else 0.0
 
 
 def _round_up(amount: float, kind: str) -> float:

@@ -322,7 +322,7 @@ def unusable(path: Path, error: Exception) -> StoreUnusable:
 
 
 def _exhausted(path: Path, short_of: Shortage) -> StoreExhausted:
-    return StoreExhausted(f"{path}: {message_of(short_of)}, then `wk resume last`", short_of)
+    return StoreExhausted(f"{path}: {message_of(short_of)}", short_of)
 
 
 def shortage(path: Path, error: Exception) -> Shortage | None:

@@ -23,6 +23,8 @@ MISUSED = {
     "no such speed": (["demo", "--speed", "fast"], "a positive number, or max"),
     "no time at all": (["demo", "--speed", "0"], "a positive number, or max"),
     "a budget of nothing": (["demo", "--budget-tokens", "0"], "--budget-tokens"),
+    "a budget that is no number": (["demo", "--budget-seconds", "nan"], "positive amount"),
+    "a budget without an end": (["demo", "--budget-usd", "inf"], "positive amount"),
     "too small a context": (["demo", "--context-tokens", "10"], "--context-tokens"),
     "an unknown provider": (["run", "x", "--model", "acme/fast"], "anthropic/<model>"),
     "a model without its provider": (["run", "x", "--model", "claude-sonnet-5"], "did you mean anthropic/claude-sonnet-5"),

@@ -184,6 +184,9 @@ async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench: 
     assert budgets.resume_command(bench.session, [use]) == f"wk resume {bench.session} --budget-turns +3"
     small = budgets.BudgetUse(budgets.Budget(None, "tokens", 4_000.0, required=4_500.0), 3_900.0)
     assert small.shortfall >= 6_000, "ten calls like the one that did not fit"
+    minute = budgets.Budget(None, "usd", 1e-12)
+    assert not budgets.BudgetUse(minute, None).is_reached
+    assert not budgets.BudgetUse(minute, 0.0).is_reached, "the host would pause at once, and a resume would see no reason"
     assert budgets.amount_of(reads, bench.session, None, "turns", "+2") == 5
     assert budgets.amount_of(reads, bench.session, None, "turns", "9") == 9
     assert budgets.amount_of(reads, bench.session, None, "tokens", "+10") > 10
