@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from watchkeeper.cli.controlling import command
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, print_json, session_argument
+from watchkeeper.cli.options import Opened, clean, complete_session, db_option, json_option, print_json
 from watchkeeper.records.command_pattern import parse_pattern, pattern_of
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
 from watchkeeper.records.file_subject import digest_of
@@ -127,13 +127,15 @@ def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: b
 
 
 @click.command()
-@session_argument
-@click.option("--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on.")
+@click.argument("session", required=False, shell_complete=complete_session)
+@click.option("--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on; SESSION must be named.")
 @db_option
 @json_option
-def grants(session: str, revoke: int | None, db: Path | None, as_json: bool) -> int:
-    """List what a person allowed in SESSION without asking again: tools, and patterns of commands."""
-    opened = Opened(db, session, own=revoke is not None)
+def grants(session: str | None, revoke: int | None, db: Path | None, as_json: bool) -> int:
+    """List what a person allowed in SESSION (default: `last`) without asking again: tools, and patterns of commands."""
+    if revoke is not None and session is None:
+        raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
+    opened = Opened(db, session or "last", own=revoke is not None)
     if revoke is not None:
         return _revoke(opened, revoke, as_json)
     found = load_grants(opened.connection, opened.session_id)

@@ -112,8 +112,10 @@ async def test_grants_are_listed_and_revoked_while_no_host_lives(bench: Bench, c
     assert run(["approve", question, "--pattern", "echo *", "--db", str(bench.path)]) == 0
     await bench.run()
     capsys.readouterr()
-    assert run(["grants", bench.session, "--db", str(bench.path)]) == 0
+    assert run(["grants", "--db", str(bench.path)]) == 0
     assert "bash: echo *" in capsys.readouterr().out
+    assert run(["grants", "--revoke", "1", "--db", str(bench.path)]) == 2
+    assert "wk grants SESSION --revoke ID" in capsys.readouterr().err
     assert run(["grants", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 0
     assert run(["grants", bench.session, "--revoke", "1", "--db", str(bench.path)]) == 2
     assert "was revoked before" in capsys.readouterr().err
