@@ -31,6 +31,8 @@ class AgentFold:
     position: int = 0
     """Tool calls of this turn so far."""
     last_at: float | None = None
+    is_untimed: bool = False
+    """It was made before anything told a time: the first time told is when it began."""
     repeating: bool = False
     """The newest message was one that is here already, under another id."""
     said_at: dict[float, list[int]] | None = None
@@ -110,6 +112,9 @@ class AgentFold:
         before, row = self.last_at, self.row
         self.changed = True
         self.last_at = at
+        if self.is_untimed:
+            row["created_at"] = row["last_active"] = at
+            self.is_untimed = False
         if at > row["last_active"]:
             row["last_active"] = at
         if at < row["created_at"]:

@@ -124,6 +124,8 @@ class SessionFold:
         """Agents whose log's first time is far ahead of the second."""
         self._behind = False
         """The record that is read has a time from before its predecessors'."""
+        self._untimed: list[tuple[int, tuple[Any, ...]]] = []
+        """Messages from before anything told a time, by their place among those of this transaction."""
         self._goes_on = False
 
     def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], bool]:
@@ -315,7 +317,10 @@ class SessionFold:
         before = self._at
         self._behind = False
         if at is None or at > self._latest:
-            at = before if before is not None else self._some_time()
+            if before is None:
+                self._behind = True  # nothing is known of when anything was said
+                return self._some_time()
+            at = before
         newest = self._newest.get(key)
         latest = newest if newest is not None else self._first
         if latest is not None and at < latest and not self._was_ahead(key, at, latest):
@@ -344,8 +349,18 @@ class SessionFold:
         created = row["created_at"]
         if at < created or not created:
             row["created_at"] = at
+        if before is None:
+            self._date_untimed(at)
         self._at = at
         return at
+
+    def _date_untimed(self, at: float) -> None:
+        """What was said before anything told a time was said by then."""
+        messages = self.into["messages"]
+        for index, message in self._untimed:
+            if index < len(messages) and messages[index] is message:
+                messages[index] = (*message[:-1], at)
+        self._untimed.clear()
 
     def _was_ahead(self, key: str, at: float, newest: float) -> bool:
         """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is forgotten then."""
@@ -404,6 +419,7 @@ class SessionFold:
             else:
                 at = self._at if self._at is not None else self._some_time()
                 found = AgentFold.new(agent_id, self.id, key, at)
+                found.is_untimed = self._at is None
                 found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
                 found.row["status"] = "working" if self._live or key != MAIN else "done"
                 self.batch.owners[agent_id] = self.id
@@ -492,9 +508,10 @@ class SessionFold:
         tokens = message_tokens(content, len(data))
         row["last_seq"] = seq = row["last_seq"] + 1
         row["message_tokens"] = total = row["message_tokens"] + tokens
-        self.into["messages"].append(
-            (agent.id, seq, role, data.decode() if data.isascii() else bytearray(data), tokens, total, at)
-        )
+        message = (agent.id, seq, role, data.decode() if data.isascii() else bytearray(data), tokens, total, at)
+        if self._at is None:
+            self._untimed.append((len(self.into["messages"]), message))
+        self.into["messages"].append(message)
         self.batch.indexed.append((self.id, indexed_text(content)))
 
     def _tool_call(self, record: ToolCall) -> None:
