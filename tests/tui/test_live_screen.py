@@ -28,6 +28,15 @@ async def test_the_screen_shows_plan_agent_events_and_compaction_of_a_session(de
             assert words in shown, words
 
 
+async def test_no_notice_hides_that_the_database_got_a_second_name(desk: Desk) -> None:
+    async with desk.app().run_test(size=WIDE) as pilot:
+        await until(pilot, lambda: "Explore core" in text_of(pilot))
+        live(pilot).say("a notice", seconds=60)
+        desk.path.with_name("second.db").hardlink_to(desk.path)
+        desk.feed.wake()
+        await until(pilot, lambda: "has 2 names" in text_of(pilot))
+
+
 async def test_every_tab_of_the_agent_pane_shows_its_part(desk: Desk) -> None:
     async with desk.app().run_test(size=(140, 44)) as pilot:
         await until(pilot, lambda: "core has 30 Python files" in text_of(pilot))
@@ -278,7 +287,7 @@ async def test_hostile_text_does_nothing_in_any_pane(large_desk: Desk, size: tup
                 await pilot.pause()
                 assert_harmless(pilot)
         await pilot.press("2", "k", "4", "j", "1", "a")
-        await until(pilot, lambda: "may it run" in text_of(pilot))
+        await until(pilot, lambda: "wants to run" in text_of(pilot))
         assert_harmless(pilot)
         await pilot.press("escape", "C")
         assert_harmless(pilot)

@@ -214,7 +214,7 @@ class Approvals:
         )
         status, reason, digest, scope, edited = row
         if status != ApprovalStatus.APPROVED:
-            silent = "a person said no" if status == ApprovalStatus.DENIED else "nobody answered in time"
+            silent = "a person denied it" if status == ApprovalStatus.DENIED else "the approval timed out"
             return Permit(call, False, reason or silent)
         if edited is not None:
             original = call.original if call.original is not None else call.arguments

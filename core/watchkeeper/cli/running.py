@@ -50,7 +50,7 @@ approval_timeout_option = click.option(
     "--approval-timeout",
     type=click.FloatRange(0),
     metavar="SECONDS",
-    help="How long a question waits before it is denied (headless: 0, unless somebody watches).",
+    help="How long a question waits before it is denied (headless: 0, unless a dashboard watches).",
 )
 
 

@@ -370,8 +370,8 @@ def ask_approval(
 def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
     """Nobody answered in time. A question that was answered meanwhile keeps its answer."""
     changed = tx.execute(
-        "UPDATE approvals SET status = ?, decided_at = ?, reason = 'nobody answered in time' WHERE id = ? AND status = ?",
+        "UPDATE approvals SET status = ?, decided_at = ?, reason = 'the approval timed out' WHERE id = ? AND status = ?",
         (ApprovalStatus.EXPIRED, tx.now, approval_id, ApprovalStatus.WAITING),
     )
     if changed:
-        tx.event("approval.expired", approval=approval_id, tool=tool, reason="nobody answered in time")
+        tx.event("approval.expired", approval=approval_id, tool=tool, reason="the approval timed out")

@@ -65,7 +65,7 @@ def refuse_imported(connection: Connection, session_id: str) -> None:
     program = imported_from(row[0]) if row else None
     if program is not None:
         raise BadInput(
-            f"session {session_id} is not ours to control: it was imported from {program};"
+            f"session {session_id} was imported from {program}, and imported sessions are read-only;"
             f" look at it with `wk watch {session_id}` or `wk show {session_id}`"
         )
 

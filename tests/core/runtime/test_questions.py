@@ -53,7 +53,7 @@ async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench: Bench) 
 async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench: Bench) -> None:
     bench.start(PlannedRun([task("a", role="coder")], writes))
     await bench.run()
-    assert "nobody answered in time" in bench.tasks()["a"]["result"]
+    assert "the approval timed out" in bench.tasks()["a"]["result"]
     bench.start(PlannedRun([task("a", role="coder")], writes), allow=("write",))
     await bench.run()
     assert (bench.workspace / "note.txt").read_text() == "hello"
@@ -251,7 +251,7 @@ async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched
             presence.close()
 
     await bench.run_while(leave)
-    assert "nobody answered in time" in bench.tasks()["a"]["result"]
+    assert "the approval timed out" in bench.tasks()["a"]["result"]
 
 
 def test_a_presence_of_another_process_is_seen_and_ends_with_it(tmp_path: Path) -> None:

@@ -75,9 +75,12 @@ class WatchScreen(Screen[None]):
         return ()
 
     def with_notice(self, standing: Sequence[Piece], now: float) -> Sequence[Piece]:
-        """The status line: what was said last, while it is fresh, in the place of what stands there or after it."""
+        """The status line: what was said last, while it is fresh, in the place of what stands there or after it.
+
+        It never hides why the database cannot be read.
+        """
         notice = self.notice(now)
-        if not notice or not (standing and self._notice_beside):
+        if not notice or not (standing and (self._notice_beside or self.watch_app.snapshot.problem)):
             return notice or standing
         return [*standing, ("   ", "text"), *notice]
 
