@@ -141,7 +141,6 @@ class SessionHost:
         if self._stopping is not None and self._stopping[1] != PAUSED_EXIT:
             raise ValueError("its host is being stopped; resume the session when it has ended")
         self._stopping = None
-        self.usage_limits.allow_test()
         gone_on = [running.control.go_on() for running in self._loops.values()]
         return all(gone_on)
 

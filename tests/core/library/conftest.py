@@ -18,6 +18,8 @@ OF_SESSION = (
     "inbox", "events", "commands", "approvals", "budgets", "live", "raw_records", "transcript_files",
     "permission_grants", "reservations", "containments", "tool_processes", "transcript_revisions",
 )  # fmt: skip
+OF_A_HOST = ("containments", "tool_processes", "reservations")
+"""What a host holds while it works: a fork has none of it, and no event tells of it."""
 OF_AGENT = ("messages", "steps", "observations", "views")
 
 

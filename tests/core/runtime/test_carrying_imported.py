@@ -90,7 +90,7 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(
     assert "Its goal was: Mend the cache\n" in told
     for line in (
         "[pending] 3: Test the cache",
-        "[running] 2: Mend the cache",
+        "[paused] 2: Mend the cache — not finished",
         "[done] 1: Read the cache",
         "I stopped at the lock.",
     ):
