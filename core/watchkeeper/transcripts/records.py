@@ -53,6 +53,8 @@ from watchkeeper.records.memory import Content, Role
 
 MAIN = ""
 """The key of a session's main agent."""
+GUESSED = "side:"
+"""With what the key of an agent begins that no record names: a guess by the first record that is here."""
 
 # Records are named tuples: a gigabyte of log makes millions of them, and a frozen dataclass takes five times as long.
 

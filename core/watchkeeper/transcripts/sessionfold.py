@@ -6,7 +6,7 @@ importers can take turns.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from watchkeeper.transcripts.identity import AGENT_LENGTH, id_of, is_made_up, re
 from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
 from watchkeeper.transcripts.planfold import PlanFold
 from watchkeeper.transcripts.records import (
+    GUESSED,
     MAIN,
     Agent,
     Compaction,
@@ -169,6 +170,8 @@ class SessionFold:
         seen = Seen.NEW
         outcome: Raw | Skipped | None = None
         if anchor[0]:
+            if anchor[1].agent not in self._agents and anchor[1].agent.startswith(GUESSED):
+                self._recognise_agent(anchor)
             seen = self._known(anchor, data, group)
             if seen is Seen.REPEATED:
                 outcome = _REPEATED
@@ -200,6 +203,19 @@ class SessionFold:
     def _is_known(self, key: str) -> bool:
         """Whether there is an agent of that key."""
         return key in self._agents or rows.load_agent(self._cursor, self._agent_id(key)) is not None
+
+    def _recognise_agent(self, anchor: Anchor) -> None:
+        """Take the agent that has a record for the agent of the record's key, where that key is a new guess: the lines that
+        tell of the agent's beginning were taken out of the log, or stand further down."""
+        digest, record, _ = anchor
+        found = self.batch.records[digest]
+        if found is None or not self._is_mine(found[0]) or self._is_known(record.agent):
+            return
+        known = next((agent for agent in self._agents.values() if agent.id == found[0]), None)
+        if known is None and (row := rows.load_agent(self._cursor, found[0])) is not None:
+            known = AgentFold.load(self._cursor, record.agent, row)
+        if known is not None:
+            self._agents[record.agent] = known
 
     def _known(self, anchor: Anchor, data: bytes, group: list[Record]) -> Seen:
         """What is known of a line; one that is new is remembered."""
@@ -412,7 +428,10 @@ class SessionFold:
         if found is None:
             agent_id = self._agent_id(key)
             row = rows.load_agent(self._cursor, agent_id)
-            if row is not None:
+            known = next((agent for agent in self._agents.values() if agent.id == agent_id), None)
+            if known is not None:
+                found = known
+            elif row is not None:
                 found = AgentFold.load(self._cursor, key, row)
                 if self._goes_on and row["last_seq"]:
                     self._newest.setdefault(key, row["last_active"])
@@ -594,6 +613,10 @@ class SessionFold:
 
     # Writing.
 
+    def _each_agent(self) -> Iterable[AgentFold]:
+        """Once each: two keys may be found to name one agent."""
+        return {agent.id: agent for agent in self._agents.values()}.values()
+
     def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
         """Price and add up what is new; the rows of the session and of its changed agents."""
         self._spending.settle()
@@ -604,7 +627,7 @@ class SessionFold:
         if not self.row["last_active"]:
             self.row["created_at"] = self.row["last_active"] = self._some_time()
         self.row["ended_at"] = None if self.row["status"] == "running" else self.row["last_active"]
-        finished = [agent.finished(live=self._live) for agent in self._agents.values() if agent.changed]
+        finished = [agent.finished(live=self._live) for agent in self._each_agent() if agent.changed]
         changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
         return tuple(self.row[name] for name in rows.SESSION), changed
 

@@ -217,6 +217,26 @@ def test_reordered_lines_are_the_same_records(store: Store, logs: Path) -> None:
     assert figures(store) == before
 
 
+@pytest.mark.parametrize("cut", ["middle", "beginning", "shuffled"])
+def test_a_side_chain_that_lost_its_beginning_is_the_agent_that_has_its_records(store: Store, logs: Path, cut: str) -> None:
+    log = Log()
+    log.user("go")
+    side = len(log.records)
+    for number in range(6):
+        log.user(f"part {number}", isSidechain=True)
+    log.records[side]["parentUuid"] = None
+    log.user("and then")
+    store.run(log.write(logs))
+    before = figures(store), store.all("SELECT id, last_seq, name FROM agents ORDER BY id")
+    records = log.records
+    if cut == "shuffled":
+        random.Random(3).shuffle(records)
+    else:
+        del records[side + 2 if cut == "middle" else 0 : side + 4]
+    store.run(log.write(logs / "copy"))
+    assert (figures(store), store.all("SELECT id, last_seq, name FROM agents ORDER BY id")) == before
+
+
 @pytest.mark.parametrize("output", [3, 50])
 def test_totals_follow_the_newest_revision_of_a_records_usage(store: Store, logs: Path, output: int) -> None:
     log = Log()

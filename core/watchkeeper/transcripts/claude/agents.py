@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from watchkeeper.transcripts.claude.teams import teammate
 from watchkeeper.transcripts.jsontext import count_of, text_of
-from watchkeeper.transcripts.records import MAIN, Agent, Record, Told
+from watchkeeper.transcripts.records import GUESSED, MAIN, Agent, Record, Told
 
 V = TypeVar("V")
 
@@ -64,15 +64,15 @@ class AgentBook:
         if named is not None:
             agent = named
         elif parent is None:
-            agent = f"side:{uuid or '?'}"
+            agent = f"{GUESSED}{uuid or '?'}"
             self._begin(agent, prompt, at, found)
         elif parent in self._tips:
             agent = self._tips[parent]
         elif self._call_for(prompt) is not None:
-            agent = f"side:{uuid or '?'}"  # some versions hang a chain's beginning below the call
+            agent = f"{GUESSED}{uuid or '?'}"  # some versions hang a chain's beginning below the call
             self._begin(agent, prompt, at, found)
         else:
-            agent = f"side:{parent}"  # its beginning was lost, and its end may still be whole
+            agent = f"{GUESSED}{parent}"  # its beginning was lost, and its end may still be whole
         if uuid is not None:
             self._tips.pop(uuid, None)
             self._tips[uuid] = agent
