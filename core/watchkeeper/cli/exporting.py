@@ -51,7 +51,10 @@ def export(
     if output is not None and str(output) == "-":
         if as_json:
             raise BadInput("--output - prints the session itself; leave --json out")
-        redacted = _print(opened, form, makes)
+        try:
+            redacted = _print(opened, form, makes)
+        except BrokenPipeError:
+            return 0  # the reader has seen enough (`wk export last -o - | head`): what is in the rest is not known
         click.echo(f"wk: {_told(redacted, _taken_out_before(opened))}", err=True)
         return 0
     path = _place(output, opened.session_id, form)
@@ -90,9 +93,8 @@ def _print(opened: Opened, form: str, redactor: Callable[[], Redactor] | None) -
         redacted = _write(opened, form, out, redactor)
         out.flush()
     except BrokenPipeError:
-        # The reader has seen enough (`wk export last -o - | head`).
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return None
+        raise
     finally:
         with contextlib.suppress(BrokenPipeError):
             out.detach()

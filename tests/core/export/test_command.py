@@ -129,6 +129,17 @@ def test_a_dash_prints_the_session_and_nothing_else(here: Path, capfdbinary: pyt
     assert os.listdir(here) == []
 
 
+def test_a_reader_that_leaves_is_told_nothing_of_secrets(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as gone:
+        monkeypatch.setattr("sys.stdout", gone)
+        assert run(["export", "last", "-o", "-"]) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_the_machine_form_names_the_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["export", "last", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
