@@ -65,9 +65,11 @@ class Approvals:
         """
         store = self._environment.store
         row = store.one(
-            "SELECT id, status, cause, note FROM approvals WHERE tool_call_id = ? ORDER BY coalesce(commit_seq, 0) DESC LIMIT 1",
+            "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY coalesce(commit_seq, 0) DESC LIMIT 1",
             (call.id,),
         )
+        if row is not None and row["scope"] == "grant" and self._granted(call) is None:
+            row = None  # the grant that answered was revoked before the call ran, or is one of the session that was forked
         repeated = self._repeated(call)
         while True:
             if changed:

@@ -15,6 +15,7 @@ from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import ModelRequest
 from watchkeeper.runtime.driving import Asking
+from watchkeeper.store.library.forking import fork
 from watchkeeper.store.presence import Presence, is_watched
 
 
@@ -408,6 +409,15 @@ async def test_a_grant_answers_a_question_of_another_agent_that_waits_already(be
     await bench.run_while(grant)
     assert sorted((bench.workspace / "log").read_text().split()) == ["a", "b"]
     assert {one["scope"] for one in bench.state["approvals"]} == {"tool", "grant"}
+    [(at,)] = bench.query("SELECT max(seq) FROM events WHERE kind = 'approval.approved'")
+    bench.session = fork(bench.path, bench.session, at_seq=at).session_id
+
+    async def deny() -> None:  # a fork has no grants: what one had answered, and had not run, is asked again
+        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        bench.submit("deny", payload={"approval": waiting[0]["id"], "reason": "by a person"})
+
+    await bench.run_while(deny)
+    assert sum("by a person" in one["result"] for one in bench.tasks().values()) == 1
 
 
 async def test_an_edited_call_runs_as_edited_and_its_result_says_so(bench: Bench) -> None:

@@ -124,7 +124,7 @@ def test_an_imported_session_is_not_controlled(
     _wk(capsys, "import", _log().write(logs), "--db", db)
     code, out, err = _wk(capsys, *command, "--db", db)
     assert (code, out) == (2, "")
-    assert "it was imported from Claude Code" in err
+    assert "was imported from Claude Code" in err
     assert err.count("\n") == 1
 
 
