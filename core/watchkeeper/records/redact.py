@@ -19,6 +19,7 @@ from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES, URL
 LEAST_CHARACTERS = 8
 """A shorter value is no secret worth the name, and would be found inside common words."""
 
+_LEVELS_OF_JSON = 3
 _LEAST_ENCODED = 12
 """Bytes."""
 
@@ -287,9 +288,13 @@ def _is_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> list[str]:
-    """A value as it stands, inside a JSON string, inside a URL, and each long line of one that has several."""
-    forms = {value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]}
-    forms |= {escape(value, safe="", errors="replace") for escape in (quote, quote_plus)}
+    """A value as it stands, inside a JSON string (also JSON in JSON), inside a URL, and each long line of one that has several."""
+    forms = {value, json.dumps(value, ensure_ascii=False)[1:-1]}
+    inner = value
+    for _ in range(_LEVELS_OF_JSON):
+        inner = json.dumps(inner)[1:-1]
+        forms |= {inner, inner.replace("/", "\\/")}
+    forms |= {escape(value, safe=safe, errors="replace") for escape in (quote, quote_plus) for safe in ("", "/")}
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
     return [form for form in forms if len(form) >= LEAST_CHARACTERS]

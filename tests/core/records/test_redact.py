@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import time
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -133,6 +134,16 @@ def test_the_password_of_a_url_is_replaced_and_the_rest_of_it_stays() -> None:
         "http://host:8080/@scope/name", "see http://host:8080, mail me@x.org", "git@github.com:me/it.git",
     ):  # fmt: skip
         assert redactor.text(text) is text
+
+
+@pytest.mark.parametrize("value", ['s3cret"with\\all/of+it', "/7Zt+q/LwpR3kX29aB", "~/7Zt+q/LwpR3kX29aB"])
+def test_a_known_value_is_found_in_json_in_json_with_escaped_slashes_and_in_the_path_of_a_url(value: str) -> None:
+    redactor = Redactor({"MY_SECRET": value})
+    twice = json.dumps(json.dumps({"a": value}))
+    slashed = json.dumps({"a": value}).replace("/", "\\/")  # as PHP writes it
+    for text in (twice, json.dumps(twice), slashed, "https://h/" + quote(value), "https://h/" + quote(value, safe="")):
+        assert "[redacted:MY_SECRET]" in redactor.text(text)
+        assert b"[redacted:MY_SECRET]" in redactor.line(json.dumps({"m": text}).encode())
 
 
 def test_a_secret_is_found_as_it_stands_inside_json_too() -> None:
