@@ -193,8 +193,11 @@ def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text:
     Without a limit of that kind, `+N` is N more than what is used.
 
     Raises:
-        ValueError: no amount, or one that `refusal` refuses.
+        ValueError: no amount, one that `refusal` refuses, or one in USD where only calls without a price were made.
     """
+    unpriced = kind == "usd" and used(reads, session_id, task_id, "usd") is None
+    if unpriced and used(reads, session_id, task_id, "tokens"):
+        raise ValueError("no call so far has a known price, so a budget in USD cannot be kept; give one in tokens")
     typed = text.strip().removeprefix("$").replace(",", "").replace("_", "")
     more = typed.startswith("+")
     try:
@@ -228,7 +231,7 @@ def write(tx: Transaction, task_id: str | None, kind: str, amount: float | None)
     """Set the budget of a session (None) or a task; without an amount, lift it.
 
     Raises:
-        ValueError: no such kind, not positive, or not more than what is used.
+        ValueError: `refusal` refuses it.
     """
     if kind not in UNITS:
         raise ValueError("a budget is in usd, tokens, turns or seconds")

@@ -184,6 +184,8 @@ async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench: 
     assert budgets.resume_command(bench.session, [use]) == f"wk resume {bench.session} --budget-turns +3"
     small = budgets.BudgetUse(budgets.Budget(None, "tokens", 4_000.0, required=4_500.0), 3_900.0)
     assert small.shortfall >= 6_000, "ten calls like the one that did not fit"
+    with pytest.raises(ValueError, match="no call so far has a known price"):
+        budgets.amount_of(reads, bench.session, None, "usd", "5")
     minute = budgets.Budget(None, "usd", 1e-12)
     assert not budgets.BudgetUse(minute, None).is_reached
     assert not budgets.BudgetUse(minute, 0.0).is_reached, "the host would pause at once, and a resume would see no reason"
