@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, say
+from watchkeeper.cli.options import Opened, clean, json_text, say
 from watchkeeper.records.errors import BadInput
 from watchkeeper.store import budgets, state
 from watchkeeper.store.budgets import BudgetUse
@@ -133,4 +132,4 @@ def _advise(opened: Opened, blocking: list[BudgetUse], *, as_json: bool) -> None
         for use in blocking
     ]
     result["next"] = budgets.resume_command(opened.session_id, blocking)
-    say(json.dumps(result, ensure_ascii=False))
+    say(json_text(result))

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.cli.options import Opened, clean, reader_is_gone, say
+from watchkeeper.cli.options import Opened, clean, json_text, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
 from watchkeeper.records.wording import clock_text, countdown, plural
@@ -105,7 +105,7 @@ def print_result(path: Path, session_id: str, *, as_json: bool) -> None:
     try:
         result = state.result(opened, session_id)
         if as_json:
-            say(json.dumps(result, ensure_ascii=False))
+            say(json_text(result))
         else:
             _print_summary(opened, session_id, result)
     finally:

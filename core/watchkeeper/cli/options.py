@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,8 +102,19 @@ class Opened:
         return str(found[0]) if found else None
 
 
+_OBEYED_OR_HIDDEN = re.compile(
+    "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Characters that JSON allows in a text, and that a terminal obeys (0x9b begins a control sequence) or hides."""
+
+
+def json_text(value: Any) -> str:
+    """One line of JSON that a terminal only shows: what it would obey or hide is escaped."""
+    return _OBEYED_OR_HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False))
+
+
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, ensure_ascii=False))
+    click.echo(json_text(value))
 
 
 _gone: list[bool] = []

@@ -62,6 +62,18 @@ async def test_a_question_is_printed_whole_and_nothing_in_it_acts(bench: Bench, 
         assert str(bench.workspace) in printed
 
 
+async def test_json_is_harmless_on_a_terminal_and_the_same_value(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "echo '\x9b2J\x1b[2J\u202e\u200b\U000e0041 é漢'"
+    question = await waiting(bench, "bash", {"command": command})
+    for arguments in (["approve", "--show", question], ["show", bench.session]):
+        assert run([*arguments, "--json", "--db", str(bench.path)]) == 0
+        printed = capsys.readouterr().out
+        assert not set(printed) & set("\x9b\x1b\u202e\u200b\U000e0041")
+        assert "é漢" in printed
+        if arguments[0] == "approve":
+            assert json.loads(printed)["input"]["command"] == command
+
+
 async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it_is_now(
     bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
