@@ -485,6 +485,8 @@ _NETRC = re.compile(
 _PGPASS = re.compile(
     r"(?:\A|(?<=[\s\"'])|(?<=\\n))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
 )
+_CONNECTION = re.compile(r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\s/@\"']{1,64}/)([^\s;\"'\\@]{4,256})")
+"""The password of a connection string; elsewhere, `PWD` is a folder."""
 _COOKIE_JAR = re.compile(
     r"(?:\t|\\+t)(?:TRUE|FALSE)(?:\t|\\+t)[0-9]{1,12}(?:\t|\\+t)[^\t\s\\]{1,128}(?:\t|\\+t)([^\s\\\"]{8,4096})"
 )
@@ -575,6 +577,9 @@ def _files(text: str) -> Iterator[Span]:
         group = 1 if match[1] is not None else 2
         if not is_placeholder(match[group]) and not match[group].startswith("[redacted:"):
             yield Span(match.start(group), match.end(group), "password")
+    for match in _CONNECTION.finditer(text):
+        if _is_given(match[1]) and not match[1].startswith("[redacted:"):
+            yield Span(match.start(1), match.end(1), "password")
     for match in _PGPASS.finditer(text):
         if not is_placeholder(match[1]) and not match[1].startswith("[redacted:"):
             yield Span(match.start(1), match.end(1), "password")
@@ -697,6 +702,8 @@ TELLING: dict[str, list[str]] = {
         rf"|kind{_ANY}:{_ANY}Secret"
         r"|:(?:543[0-9]|6432):[^:\s]+:[^:\s]+:[^ \t\r\n]",
         r":\*:[^:\s]+:[^:\s]+:[^ \t\r\n]",
+        *(f"{name}(?:=|\\\\+u003[dD])" for name in (";Pwd", ";PWD", ";pwd", "; Pwd", "; PWD", "; pwd")),
+        "oracle:thin:",
     ],
 }
 """One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is `\\"` or `\\u0022`.

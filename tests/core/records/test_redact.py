@@ -461,6 +461,9 @@ BY_STRUCTURE = {
     f"SMTP_PASS=Summer.rain{_V[:1]}482": f"Summer.rain{_V[:1]}482",
     f"https://{_V * 2}@git.example.com/x.git": _V * 2,
     f"db.example.com:*:app:me:{_V}": _V,
+    f"Server=h;Uid=u;Pwd={_V};Port=1": _V,
+    f"Driver={{ODBC}};UID=u;PWD='{_V}'": _V,
+    f"jdbc:oracle:thin:scott/{_V}@//h:1521/s": _V,
     f"curl -su me:{_V} https://x": _V,
     "mysql -u root -pswordfishes app": "swordfishes",
     f"echo {_V} | docker login -u me --password-stdin": _V,
@@ -491,6 +494,6 @@ def test_a_certificate_a_public_key_and_plain_talk_are_no_private_key() -> None:
         base64.b64encode(b"-----BEGIN CERTIFICATE-----\n" + _KEY_LINES[0].encode()).decode(),
         base64.b64encode(b"-----BEGIN PUBLIC KEY-----\n" + _KEY_LINES[0].encode()).decode(),
         "the password is wrong", "| token | string |", "password:\n  type: string", "https://example.org/@scope/name-1",
-        "mysql -u root -p app", "echo $TOKEN | docker login --password-stdin", "mysql -u a; mkdir -parents x",
+        "mysql -u root -p app", "cd x; PWD=/home/me/project make", "echo $TOKEN | docker login --password-stdin", "mysql -u a; mkdir -parents x",
     ):  # fmt: skip
         assert Redactor({}).text(text) == text
