@@ -330,7 +330,7 @@ _LINE_BEFORE = re.compile(
     r"(?:\A|\n|\\n)(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:|-]))?[ \t]*[+-]?[ \t]*(?:- |export |set |declare -x )?[ \t]*\Z"
 )
 """The beginning of a line, also as `cat -n`, `grep -n` and `diff` print it."""
-_SHELL_BEFORE = re.compile(r"(?:\A|[\s;&|(\"'`]|\\n|\\t)\Z")
+_SHELL_BEFORE = re.compile(r"(?:\A|[\s;&|(\"'`→]|[0-9][:-]|\\n|\\t)\Z")
 
 
 def _assigned(text: str) -> Iterator[Span]:
@@ -378,10 +378,11 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     is_line = (_LINE_BEFORE.search(ahead) is not None or "alue" in bare) and _REST_OF_LINE.match(
         text, at + len(value)
     ) is not None
+    is_option = bare == "=" == separator and name.startswith("--")
     if not (is_variable or is_line) and (cut := _INSIDE.search(value)):
         value = value[: cut.start()]
     value = value.rstrip(",;)}]|&>") if not is_line else value
-    judged = _Judged(kind, name, is_quoted=False, is_line=is_variable or is_line)
+    judged = _Judged(kind, name, is_quoted=False, is_line=is_variable or is_line or is_option)
     return (at, at + len(value)) if is_secret_value(value, judged) else None
 
 

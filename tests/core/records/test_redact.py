@@ -464,6 +464,8 @@ BY_STRUCTURE = {
     f"Server=h;Uid=u;Pwd={_V};Port=1": _V,
     f"Driver={{ODBC}};UID=u;PWD='{_V}'": _V,
     f"jdbc:oracle:thin:scott/{_V}@//h:1521/s": _V,
+    "tool --db-password=Summer!rain482 run": "Summer!rain482",
+    "config/.env:12:API_KEY=Summer_rain482, then": "Summer_rain482",
     f"curl -su me:{_V} https://x": _V,
     "mysql -u root -pswordfishes app": "swordfishes",
     f"echo {_V} | docker login -u me --password-stdin": _V,
@@ -494,6 +496,7 @@ def test_a_certificate_a_public_key_and_plain_talk_are_no_private_key() -> None:
         base64.b64encode(b"-----BEGIN CERTIFICATE-----\n" + _KEY_LINES[0].encode()).decode(),
         base64.b64encode(b"-----BEGIN PUBLIC KEY-----\n" + _KEY_LINES[0].encode()).decode(),
         "the password is wrong", "| token | string |", "password:\n  type: string", "https://example.org/@scope/name-1",
-        "mysql -u root -p app", "cd x; PWD=/home/me/project make", "echo $TOKEN | docker login --password-stdin", "mysql -u a; mkdir -parents x",
+        "mysql -u root -p app", "cd x; PWD=/home/me/project make",
+        "tool --password=get_password(1) --token=args.token --password-file=a1", "echo $TOKEN | docker login --password-stdin", "mysql -u a; mkdir -parents x",
     ):  # fmt: skip
         assert Redactor({}).text(text) == text
