@@ -296,7 +296,7 @@ def _be_worker(arguments: list[str], environment: Any) -> None:
     os.environ.clear()
     os.environ.update({os.fsdecode(one).partition("=")[0]: os.fsdecode(one).partition("=")[2] for one in environment})
     os.chdir("/")
-    sys.argv = ["worker", arguments[-1]]
+    sys.argv = ["worker", *arguments[arguments.index("watchkeeper.agents.tools.worker") + 1 :]]
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

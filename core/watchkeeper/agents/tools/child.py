@@ -94,6 +94,9 @@ class Child:
                 await child._await_ready()
         except (TimeoutError, OSError, ChildFailed) as error:
             await child.kill()
+            fault = host_fault(error)
+            if fault is not None:
+                raise fault from error
             kind = _Signalled if process.returncode in _FOR_THE_RUN else ChildFailed
             raise kind(f"a tool worker did not start: {error or 'it took too long'}") from error
         except BaseException:

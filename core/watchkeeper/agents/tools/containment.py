@@ -34,6 +34,7 @@ from typing import Protocol
 from watchkeeper.agents.tools.processes import kill_identified, kill_marked, start_ticks
 from watchkeeper.agents.tools.surroundings import NAMESPACE_FLAG, REGISTER_FLAG, SESSION_VARIABLE, allowed_environment
 from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable
+from watchkeeper.records.host_faults import host_fault
 from watchkeeper.store import containments
 from watchkeeper.store.containments import StoredContainment
 from watchkeeper.store.session_store import SessionStore
@@ -136,7 +137,8 @@ class SessionContainment:
 
     async def admit(self, pid: int, agent_id: str) -> None:
         if self._cgroup is not None:
-            (self._cgroup / "cgroup.procs").write_text(str(pid))
+            with suppress(ProcessLookupError):  # it has ended already; who waits for it to be ready learns why
+                (self._cgroup / "cgroup.procs").write_text(str(pid))
         elif (ticks := start_ticks(pid)) is not None:
             await self.register(agent_id, [(pid, ticks)])
 
@@ -164,12 +166,15 @@ def choose(wanted: Kind | None) -> tuple[Kind, dict[Kind, str]]:
 
     Raises:
         BadInput: `wanted` cannot be had.
+        HostFault: the machine ran out of something while a kind was tried, which says nothing about the kind.
     """
     why_not: dict[Kind, str] = {}
     for kind in Kind if wanted is None else (wanted,):
         try:
             _PROBES[kind]()
         except CannotContain as reason:
+            if (fault := host_fault(reason)) is not None:
+                raise fault from reason
             why_not[kind] = str(reason)
         else:
             return kind, why_not

@@ -167,6 +167,9 @@ def start_ticks(pid: int) -> int | None:
     """When a process began, in clock ticks since boot (elsewhere than on Linux: seconds since 1970); None if there is none.
 
     With the process id it names one process, until the machine starts anew.
+
+    Raises:
+        OSError: the machine ran out of something, so that it cannot be told.
     """
     if sys.platform != "linux":
         said = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
@@ -177,7 +180,11 @@ def start_ticks(pid: int) -> int | None:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
             fields = stat.read().rpartition(")")[2].split()
         return None if fields[0] in ("Z", "X") else int(fields[19])
-    except (OSError, IndexError, ValueError):
+    except OSError as error:
+        if host_fault(error) is not None:
+            raise
+        return None
+    except (IndexError, ValueError):
         return None
 
 

@@ -23,6 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
 from watchkeeper.agents.tools.broken import Broken
@@ -171,7 +172,8 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
     content = shorten_content(content, WORKER_CHARACTERS)
     answer = {"id": request["id"], "content": content, "is_error": is_error, "broken": broken}
     if REGISTER_FLAG in sys.argv:
-        answer["left"] = [(pid, ticks) for pid in descendants(os.getpid()) if (ticks := start_ticks(pid)) is not None]
+        with suppress(OSError):  # what cannot be listed now is found by its mark
+            answer["left"] = [(pid, ticks) for pid in descendants(os.getpid()) if (ticks := start_ticks(pid)) is not None]
     if fault is not None:
         answer["host_fault"] = as_record(fault)
     return json.dumps(answer).encode() + b"\n"
