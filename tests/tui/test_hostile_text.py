@@ -107,6 +107,8 @@ class Tour:
             await self.library()
         await self.keys("slash", *"red", "enter")
         await until(self.pilot, lambda: bool(self.app.screen._hits))  # type: ignore[attr-defined]
+        while self.app.screen.view.selected.id not in self.app.screen._hits:  # type: ignore[attr-defined]
+            await self.keys("j")
         await self.keys("m")
         await self.opens("MessageScreen")
         await self.keys("j", "enter", "n", "right_square_bracket", "y")

@@ -10,7 +10,7 @@ from textual.screen import ModalScreen, Screen
 
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.slash import SLASHES, Parsed, completions, parse
-from watchkeeper_tui.snapshot import Snapshot
+from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.prompt import Prompt
 from watchkeeper_tui.widgets.status import CRAMPED, KeyLine, StatusLine
@@ -63,7 +63,7 @@ class WatchScreen(Screen[None]):
     def say(self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False) -> None:
         """Tell the user something, for a while. `text` must be sanitised.
 
-        `beside`: after what the status line says, and not in its place: it is about the dashboard, not about the run.
+        `beside`: it is about the dashboard, not about the run: beside the reason why a run stopped, not in its place.
         """
         now = self.watch_app.now()
         self._notice, self._notice_beside = ((text, role),), beside
@@ -77,10 +77,11 @@ class WatchScreen(Screen[None]):
     def with_notice(self, standing: Sequence[Piece], now: float) -> Sequence[Piece]:
         """The status line: what was said last, while it is fresh, in the place of what stands there or after it.
 
-        It never hides why the database cannot be read.
+        It never hides why the database cannot be read; and what is said of the dashboard never hides why a run stopped.
         """
-        notice = self.notice(now)
-        if not notice or not (standing and (self._notice_beside or self.watch_app.snapshot.problem)):
+        notice, snapshot = self.notice(now), self.watch_app.snapshot
+        stopped = snapshot.state is not SessionState.LIVE
+        if not notice or not (standing and (snapshot.problem or (self._notice_beside and stopped))):
             return notice or standing
         return [*standing, ("   ", "text"), *notice]
 

@@ -202,7 +202,8 @@ class AgentPane(Vertical):
         page.page_follows = PAGES[self.tab].follows
         of = self._snapshot
         read = (agent, detail, of.compactions, of.session is None, of.state, of.tasks if agent is None else None)
-        asked = (self.tab, self._width, self._expanded.get(self.agent_id or ""), self.words, int(self._now))
+        pausing = self.agent_id in of.pausing
+        asked = (self.tab, self._width, self._expanded.get(self.agent_id or ""), self.words, int(self._now), pausing)
         if asked != self._asked or any(now is not then for now, then in zip(read, self._read, strict=True)):
             self._asked, self._read = asked, read
             page.set_rows(self.lines())
