@@ -137,7 +137,10 @@ class Shortage:
         class File(io.FileIO):
             def write(self, data: Any) -> int:
                 if shortage.meets():
-                    super().write(bytes(data)[: len(data) // 2])  # a disk fills up in the middle of a write
+                    # A disk fills up in the middle of a write. A file of the kernel takes a write whole or not at all, and
+                    # half of a process id is the id of another process.
+                    if not str(self.name).startswith(("/proc/", "/sys/")):
+                        super().write(bytes(data)[: len(data) // 2])
                     raise full()
                 return super().write(data)
 
