@@ -11,12 +11,13 @@ import math
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from watchkeeper.models.assemble import BrokenStream, StreamedError, excerpt
 from watchkeeper.models.errors import Failure, Verdict
 from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds, moment_or_duration
+from watchkeeper.records.host_faults import causes
 
 CONFIGURATION_ERRORS = frozenset({"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"})
 CREDENTIAL_ERRORS = frozenset({"CredentialsError", "IdentityTokenFileError"})
@@ -98,7 +99,7 @@ def _status_failure(error: Any, now: float) -> Failure:
 
 
 def _transport_failure(error: BaseException) -> Failure:
-    chain = list(_chain(error))
+    chain = list(causes(error))
     names = {type(link).__name__ for link in chain}
     deepest = chain[-1]
     where = _where(error)
@@ -127,25 +128,8 @@ def _transport_failure(error: BaseException) -> Failure:
     return Failure(f"the connection to {where} broke: {one_line(said)}", error_type="connection")
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and what caused it, outermost first; groups (one attempt per address) are walked too."""
-    seen: set[int] = set()
-    queue: list[BaseException] = [error]
-    while queue:
-        link = queue.pop(0)
-        if id(link) in seen:
-            continue
-        seen.add(id(link))
-        yield link
-        if isinstance(link, BaseExceptionGroup):
-            queue.extend(link.exceptions)
-        following = link.__cause__ or link.__context__
-        if following is not None:
-            queue.append(following)
-
-
 def _where(error: BaseException) -> str:
-    for link in _chain(error):
+    for link in causes(error):
         try:
             url = link.request.url  # type: ignore[attr-defined]
             if url.host:

@@ -84,7 +84,7 @@ def host_fault(error: BaseException) -> HostFault | None:
     EAGAIN counts only where it is the exception itself, as from `fork`: libraries meet it all the time when a socket has
     nothing to read yet, and leave it behind as the context of later errors.
     """
-    for link in _chain(error):
+    for link in causes(error):
         if isinstance(link, HostFault):
             return link
         shortage = _shortage_of(link)
@@ -160,8 +160,8 @@ def message_of(shortage: Shortage) -> str:
             return "a file would grow beyond the limit of this process; raise it with `ulimit -f`"
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception, what it groups and what caused it."""
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The exception itself, what it groups and what caused it, outermost first; each once."""
     seen: set[int] = set()
     waiting = [error]
     while waiting:
