@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from email.utils import formatdate
 from typing import Any
@@ -37,6 +38,15 @@ class HeldClock(ManualClock):
         if self.is_held:
             await asyncio.Event().wait()
         await super().sleep(seconds)
+
+
+class SetClock(HeldClock):
+    """A held clock whose wall time can be set apart from the time that passes."""
+
+    offset = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.offset
 
 
 class Limited:
@@ -92,6 +102,14 @@ async def until(condition: Callable[[], object]) -> None:
     raise AssertionError("it did not happen")
 
 
+def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait until something is so in the file that another process writes."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
+
+
 async def test_twenty_agents_parked_for_two_hours_fail_nothing_and_call_nothing_before_the_time(ground: Ground) -> None:
     limited = Limited(ground, NAMES)
     result = await limited.run(limited.start())
@@ -126,6 +144,53 @@ async def test_a_limit_outlives_a_killed_host_and_a_resume(ground: Ground) -> No
     result = await limited.run(limited.runtime())
     assert (result.status, result.exit_code) == ("done", 0)
     assert len(limited.refused) == asked, "the next host calls nobody before the time"
+    assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
+    ground.assert_sound()
+
+
+def test_a_host_that_is_killed_while_its_agents_are_parked_leaves_them_parked_until_the_same_time(ground: Ground) -> None:
+    """`kill -9` of a real host; the next one calls nobody, until a person wakes one agent and its call succeeds."""
+    limited = Limited(ground, NAMES[:4])
+    limited.clock.advance(time.time() - START)
+    limited.reopens_at = limited.clock.now() + TWO_HOURS
+
+    def parked() -> dict[str, float]:
+        return dict(ground.query("SELECT id, parked_until FROM agents WHERE status = 'parked'"))
+
+    first = ground.start_run("--max-parallel", "4")
+    wait_for(lambda: limited.refused and len(parked()) == 4)
+    before, asked = parked(), len(limited.refused)
+    first.kill()
+    assert first.wait(30) == -9
+    second = ground.start("resume", "last", "--headless", "--json")
+    wait_for(lambda: len(ground.query("SELECT 1 FROM events WHERE kind = 'host.started'")) == 2)
+    one = next(iter(before))
+    assert ground.wk("steer", "last", one, "go on").code == 0  # applied: the host has looked at its agents
+    assert (parked(), len(limited.refused)) == (before, asked)
+    limited.reopens_at = 0.0
+    assert ground.wk("resume", "last", one).code == 0
+    assert second.wait(60) == 0
+    assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
+    ground.assert_sound()
+
+
+@pytest.mark.parametrize("jump", [-10 * 86_400.0, 3_600.0])
+async def test_a_wall_clock_that_is_set_while_agents_are_parked_neither_holds_them_longer_nor_fails_them(
+    ground: Ground, jump: float
+) -> None:
+    limited = Limited(ground, NAMES[:4])
+    clock = limited.clock = SetClock(START)
+    clock.is_held = True
+    running = asyncio.ensure_future(limited.run(limited.start()))
+    await until(lambda: limited.agents().get("parked", 0) == 4)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    clock.offset, clock.is_held = jump, False
+    begun = clock.monotonic()
+    limited.reopens_at += jump  # the provider's limit ends when it ends, whatever this machine calls that time
+    result = await limited.run(limited.runtime())
+    assert (result.status, result.exit_code) == ("done", 0)
+    assert clock.monotonic() - begun < TWO_HOURS + 600
     assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
     ground.assert_sound()
 
