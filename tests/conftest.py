@@ -6,6 +6,7 @@ and so do the tests of the store and of faults, by `as_users_have_them`.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -27,6 +28,13 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _prepare_file, _configure = database._prepare_file, database._configure
+
+
+def pytest_collection_finish() -> None:
+    """Look for circular garbage less often: what thousands of collected tests hold made it a quarter of the tests' CPU time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session", autouse=True)
