@@ -6,12 +6,13 @@ import base64
 import json
 import re
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache
+from html import escape
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 from watchkeeper.records import secret_context
-from watchkeeper.records.secret_context import is_path, looks_random, named_secret, open_value, spans
+from watchkeeper.records.secret_context import is_path, looks_random, may_be_named, named_secret, open_value, spans
 from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
 from watchkeeper.records.secret_search import Search, any_of, grouped, literal
 from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES, URL
@@ -222,7 +223,7 @@ class Redactor:
 def _kind_of(key: str, value: str, before: Any) -> str | None:
     """What kind of secret a value of an object is by its key, or by the name in the field before it."""
     name = before if key in ("value", "Value") and isinstance(before, str) else key
-    if not _may_be_named(name):
+    if not may_be_named(name):
         return None
     lower = name.lower()
     if lower.endswith(("authorization", "cookie")):
@@ -231,19 +232,14 @@ def _kind_of(key: str, value: str, before: Any) -> str | None:
     return named_secret(name, value)
 
 
-_SECRET_KEYS = re.compile(r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie", re.IGNORECASE)
-
-
-@lru_cache(maxsize=4_096)
-def _may_be_named(name: str) -> bool:
-    return len(name) <= 200 and _SECRET_KEYS.search(name) is not None
-
-
 @cache
 def _shape_groups(others: tuple[str, ...] = ()) -> list[list[str]]:
     # What begins like a URL takes no longer together than a URL alone.
     slashed = [URL, NUMBERED_LETTERS, *(shape.telling for shape in SHAPES if shape.telling.startswith("1"))]
-    return [*grouped([*others, *(shape.telling for shape in SHAPES if shape.telling not in slashed)]), slashed]
+    return [
+        *grouped([*others, *(each for shape in SHAPES if shape.telling not in slashed for each in shape.telling.split("\n"))]),
+        slashed,
+    ]
 
 
 @cache
@@ -259,7 +255,7 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
         return lambda match: mark if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
-    if name in ("fireworks-key", "crates-token", "facebook-token", "adafruit-key", "render-token"):
+    if name in ("fireworks-key", "crates-token", "facebook-token", "adafruit-key", "render-token", "voyage-key", "yandex-token"):
         return lambda match: mark if looks_random(match[0]) and any(map(str.isdigit, match[0])) else match[0]
     if name == "url-token":
         return lambda match: f"://{mark}" if looks_random(match[0]) else match[0]
@@ -294,7 +290,15 @@ def _forms(value: str) -> list[str]:
     for _ in range(_LEVELS_OF_JSON):
         inner = json.dumps(inner)[1:-1]
         forms |= {inner, inner.replace("/", "\\/")}
-    forms |= {escape(value, safe=safe, errors="replace") for escape in (quote, quote_plus) for safe in ("", "/")}
+    forms |= {quoted(value, safe=safe, errors="replace") for quoted in (quote, quote_plus) for safe in ("", "/")}
+    entities = escape(value, quote=False)
+    forms |= {
+        entities,
+        entities.replace('"', "&quot;"),
+        escape(value),
+        escape(value).replace("&#x27;", "&#39;"),
+        escape(value).replace("&#x27;", "&apos;"),
+    }
     if "\n" in value:
         forms |= {line.strip() for line in value.splitlines() if len(line.strip()) >= 20}
     return [form for form in forms if len(form) >= LEAST_CHARACTERS]

@@ -14,6 +14,7 @@ import binascii
 import re
 from bisect import bisect_left
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from watchkeeper.records.secret_search import any_of
@@ -40,39 +41,53 @@ _FIRST = re.compile(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 
 
 _TAILS = {
-    "password": "assword|ASSWORD|asswd|ASSWD|assphrase|ASSPHRASE|_pass|-pass|Pass|_PASS|HPASS|"
-    "PASS(?==)|pass(?=[\"'=:])|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw",
-    "secret": "ecret|ECRET",
-    "token": "oken|OKEN|jwt|JWT|_PAT|_pat|Pat",
-    "key": r"_key|-key|apikey|pi\.key|ss\.key|et\.key|Key|KEY",
-    "credential": "redential|REDENTIAL",
+    "password": "asswords?|ASSWORDS?|asswd|ASSWD|hrase|HRASE|asscode|ASSCODE|nemonic|NEMONIC|_pass|-pass|Pass|_PASS|HPASS|"
+    "PASS(?=[=\"'])|pass(?=[ \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk",
+    "secret": "ecrets?|ECRETS?",
+    "token": r"okens(?=[\"':= ]{1,6}\[)|oken|uthIdent|OKENS?|jwt|JWT|_PAT|_pat|Pat",
+    "key": r"_keys?|-key|(?:api|auth)key|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|Keys?|KEYS?|_salt|Salt|_SALT",
+    "credential": "redentials?|REDENTIALS?",
     "session": "SESSID|SESSIONID",
-    "auth": "_auth|auth(?=[\"'])",
+    "auth": r"_auth|auth(?=\\{0,7}[\"'])",
 }
 """The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or nearly so."""
 _SUFFIX = (
     r"(?:[_.-]?(?:[0-9]{1,2}|[Bb]ase|BASE|[Vv]alue|VALUE|[Pp]rod(?:uction)?|PROD(?:UCTION)?|[Ll]ive|LIVE|[Dd]ev|DEV|[Ss]taging|STAGING"
-    r"|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA))?"
+    r"|[ ][0-9]|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA))?"
 )
 _QUOTE = r"\\{0,7}[\"'`]"
-_SIGN = r"(?:=>|:=|\?=|={1,3}|:)"
+_PRINTED = r"(?:[^\s:\"'\\]{1,100}:[0-9]{1,6}[:-]|[ \t]{0,8}[0-9]{1,6}(?:→|\t|\\{1,7}t|\\{1,7}u2192))"
+"""What `grep -n` and `cat -n` print before a line."""
+_SIGN = r"(?:=>|:-|:=|\?=|={1,3}|:)"
 _TYPED = (
-    r":[ \t]{0,3}(?:Optional\[str\]|SecretStr|[Ss]tr(?:ing)?|&?(?:'static )?str|const char ?\*|char ?\*)"
+    r":[ \t]{0,3}(?:Optional\[str\]|SecretStr|SecureString|[Ss]tr(?:ing)?|&?(?:'static )?str|const char ?\*|char ?\*)"
     r"(?: ?\| ?(?:None|null|undefined))?[ \t]{0,3}="
 )
+_WRAPPED = (
+    rf"(?:(?:new )?(?:String|bytes|Buffer|bytearray|SecretStr|Secret|SecureString|Password|binascii|hex|base64|Base64|Key|Fernet|Some|str|Box)"
+    rf"(?:(?:\.|::)[A-Za-z_]\w{{1,20}}){{0,2}}\((?={_QUOTE})|\(?[ \t]?ConvertTo-SecureString[ \t](?:-String[ \t])?(?={_QUOTE}))?"
+)
+"""What makes bytes or a secret of a value in quotes."""
 _SEPARATOR = (
-    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{1,60}}"  # NAME: | and an indented line of YAML
+    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{1,60}}"  # NAME: | and an indented line of YAML
+    rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)"  # NAMES: and a list of YAML
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
     rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,40}}(?:\|\||\?\?)[ \t]{{0,5}}(?={_QUOTE})"  # NAME || "value"
     rf"|(?:{_QUOTE})?[ \t]{{0,60}}\|[ \t]{{1,60}}"  # | NAME | value |
-    rf"|(?:{_QUOTE})?[ \t](?:is|was)(?:[ \t]set[ \t]to)?:?[ \t]"  # the password is value
-    rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,60}}(?:{_TYPED}|{_SIGN})[ \t]{{0,60}}"  # NAME = , "name": , ["name"] =>
+    rf"|(?:{_QUOTE})?(?:[ \t](?:for|of)(?:[ \t][^\s:=]{{1,40}}){{1,3}})?(?:[ \t](?:is|was|has|been|now|set|reset|changed|to)){{1,5}}"
+    r":?[ \t]{1,3}"  # the password is value, the password for root was set to value
+    r"|[ \t](?:for|of)(?:[ \t][^\s:=]{1,40}){1,3}[ \t]?[:=][ \t]{1,3}"  # password for root: value
+    r"|[ \t]\([^()\s]{1,40}\):[ \t]{1,3}"  # password (root): value
+    rf"|(?:{_QUOTE}|\[?[\])]){{0,4}}[ \t]{{0,60}}(?:{_TYPED}|[ \t](?:string|String|\[\]byte)[ \t]{{1,5}}=|{_SIGN})"
+    rf"[ \t]{{0,60}}{_WRAPPED}"
+    # NAME = , "name": , ["name"] =>
+    rf"(?:\[(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE}))?"  # "names": ["value", …]
     rf"|(?:{_QUOTE})?[ \t]{{0,5}},?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?[Vv]alue"  # name: NAME, value: …
     rf"(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}"
-    rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,5}}(?={_QUOTE})"  # define('NAME', 'value')
-    rf"|(?:{_QUOTE})?>"  # <name>value</name>, <property name="name">value</property>
+    rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value')
+    rf"|(?:{_QUOTE})?>(?:\s{{0,20}}<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
     rf"|\((?={_QUOTE})"  # setName("value")
-    rf"|[ \t]{{1,20}}(?=\S))"  # --name value; judged by what comes before the name
+    rf"|[ \t]{{1,20}}(?=\S)(?![Kk]ey\b|KEY\b|[Aa]ccess\b))"  # --name value; judged by what comes before the name
 )
 _NAMED = re.compile(
     "(?:" + "|".join(f"(?P<{kind}>{tails})" for kind, tails in _TAILS.items()) + f"){_SUFFIX}(?P<separator>{_SEPARATOR})"
@@ -80,16 +95,29 @@ _NAMED = re.compile(
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
 _TAKES_A_WORD = re.compile(
-    r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv"
-    r"|set -[a-zA-Z]{1,4})[ \t]+[\w./:-]*\Z"
+    r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|#define"
+    r"|set-env[ \t]\S+|env:set|env set|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
 )
 """What makes `NAME value` an assignment: an option, or a command that sets names."""
+_PAIR_COMMAND = re.compile(
+    r"(?:(?:--set(?:-string)?[ =]|\bansible_|[\s\"'](?:-[DPe]|-{1,2}(?:data|form|var|d|F)[ =])|\b(?:put|write|POST|PUT) )[^\n]*"
+    r"|[?&;\"']|\s-[DP]|\b\w+=[^\s,(]+ |\buser(?:name)?=[^\s,]+,)\Z"
+)
+"""A command or a line of an inventory that gives `name=value`."""
 _SQL = re.compile(r"(?:(?i:with|encrypted|user|role|set|alter|create)[ \t=]+(?:\S{1,64}[ \t]+){0,2})\Z")
 _KNOWN_KEYS = re.compile(
     r"(?:api|access|secret|private|encrypt(?:ion)?|sign(?:ing)?|master|auth|account|shared|client|license|service|deploy|ssh|webhook"
     r"|hmac|session|storage|app(?:lication)?|admin|root|security|integration|ingest|write|rest|server|crypt|cipher|aes|rsa|jwt"
-    r"|cookie|token|user|subscription|function|consumer|partner|merchant|live|prod)key[0-9a-z]{0,12}\Z"
+    r"|cookie|token|user|subscription|function|consumer|partner|merchant|live|prod|nonce|loggedin|unseal|recovery|aes|hash"
+    r"|fernet)(?:keys?|salt)[0-9a-z]{0,12}\Z"
 )
+_CLOUD_KEYS = re.compile(r"(?:primary|secondary)(?:master|readonlymaster)?key\Z")
+"""Azure's; a database has a primary key, too, but none so long."""
+_WORD_BEFORE = re.compile(
+    r"(?:\A|[^A-Za-z])(?i:api|access|auth|authentication|refresh|bearer|bot|secret|personal|deploy|session|service|security|join"
+    r"|registration|reset|verification|unseal|recovery|root|app|client|admin|license|licence|private|encryption|signing) \Z"
+)
+"""What makes one name of `access token`."""
 _OTHER_NAMES = frozenset(
     """
     bos by cache cached cancel cancellation change cls color completion context continuation creation css dedup
@@ -101,6 +129,7 @@ _OTHER_NAMES = frozenset(
 """Words before `key`, `token` or `pass` that give it another meaning."""
 _NAME_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 _FOLDERS = frozenset({"pwd", "oldpwd"})
+"""Names that a password shares with the current folder."""
 
 # --- values -----------------------------------------------------------------------------------------------------------------
 
@@ -110,7 +139,7 @@ _GENERIC = (
     "|disabled|file|path|url|private|public|credential|session|cookie|refresh|and|or|is|not|for|of|to|in|with|a"
 )
 _STAND_INS = (
-    "your|example|changeme|change|me|replace|insert|dummy|fake|sample|placeholder|todo|testing|tests|test|foo|bar|baz|qux|here|goes"
+    "your|example|changeme|change|me|replace|insert|dummy|fake|sample|placeholder|todo|testing|tests|test|foobared|foo|bar|baz|qux|here|goes"
     "|demo|mock|stub|invalid|valid|wrong|bad|expired|local|host|dev|prod|staging|development|production|none|null|undefined|nil"
     "|true|false|redacted|hidden|masked|removed|secure|safe|strong|random|generated|some|any|new|old|xyz|abcd|abc|def|asdf|qwerty"
     "|lorem|ipsum|x{3,}"
@@ -147,7 +176,7 @@ def looks_random(value: str) -> bool:
         return False
     mean = sum(map(len, runs)) / len(runs)
     if any(map(str.isdigit, value)):
-        return mean <= 3.2
+        return mean <= 3.2 or (mean <= 4 and len(value) >= 16 and len(runs) >= 5 and value.isalnum() and value.isupper())
     return len(value) >= 12 and mean <= 2.6
 
 
@@ -182,7 +211,12 @@ def is_placeholder(value: str) -> bool:
     rest = _GENERIC_WORD.sub("", rest)
     letters = re.sub("[^a-z]", "", rest)
     digits = re.sub("[^0-9]", "", value)
-    if "xxx" in lower or "EXAMPLE" in value or (not digits and any(map(_STAND_IN.fullmatch, re.split(r"[-_. ]", lower)))):
+    if (
+        "xxx" in value
+        or "XXX" in value
+        or "EXAMPLE" in value
+        or (not digits and any(map(_STAND_IN.fullmatch, re.split(r"[-_. ]", lower))))
+    ):
         return True
     if not any(map(str.isalpha, value)):
         return value.isdigit() and (
@@ -191,6 +225,54 @@ def is_placeholder(value: str) -> bool:
     if letters or not value.isascii():
         return False
     return stand_in is not None or len(digits) <= 3 or "12345678901234567890".startswith(digits)
+
+
+_ORDINARY = frozenset(
+    """
+    wachtwoord parola losenord adgangskode salasana haslo heslo jelszo parole sifre lozinka passord geslo senha geheimnis contrasenya
+    control dto entity component provider factory encoder validators model list map controller handler builder
+    absent accepted bearer credit cookie cookies tokens keys secrets admin again allowed alphanumeric always
+    answer any argon array ask asterisks attempt auth authentication auto
+    automatic autofill backup base64 basic bcrypt before blank blob block body bool boolean both broken buffer bytea bytes callback
+    case changed char characters checked cipher ciphertext clear cleared cleartext click code column combo comment complex config
+    configured confirm confirmation confirmed const contrasena copied copy correct credential credentials current custom data
+    database decrypt decrypted default defaults delete deleted denied description digest display does double email empty encoded
+    encrypt encrypted encryption entry env environment error event every exact expression extends external failed failure
+    false feature fetch field file filled filter final first fixed fixture float follow forbidden forgot forgotten form format
+    from full function generate generated get global got group guess hash hashed hashing hidden hide hint ignore ignored
+    imported incorrect inherit input instead int integer integration interactive internal interface issue item kennwort key
+    keychain keyring last leaked ldap length less letters level literal loaded local locked login lookup lower lowercase
+    manager mandatory manual mapping mask masked match matched matches member message method min minimum mismatch missing
+    mixed mock must name native needed never nonnull not nothing null nullable number numbers numeric oauth object off omitted once
+    only open option optional options other output owner page param parameter params pass passed passkey passphrase passwd password
+    passwords passwort pattern people permission pgcrypto phrase plain plaintext plugin policy present previous primary print private
+    process prompt prompted property protected provided public query raw read readable readonly ready record recovery ref
+    reference regex rejected remember removed repeat request require required reset result return rotate rotated salt
+    salted same save saved schema scram screen script scrypt secret section secure secured see select self send senha sensitive
+    sent service session set setting settings shadow shared short should show signin signup simple single skip skipped
+    source specified ssl static status stdin still store stored string strings strong struct submit success sudo support switch
+    symbol system table target template temporary test text that then there they this three time title token true tuple type typed
+    unavailable unchanged undefined unicode union unique unknown unlock unset unsupported update updated upper uppercase usage user
+    username using utf8 valid validate validated validation validator value values varchar variable vault verify visible void warning
+    weak when where which will with without word words write writeonly wrong yaml your zero secretstr textfield charfield passwordfield
+    """.split()  # noqa: SIM905
+)
+"""Types, words of code and of messages: what stands behind `password:` where no password does."""
+_TALK = frozenset(
+    """
+    a an and any are at be been by can cannot change characters check confirm contain do enter failed field for forgot from has have
+    if in incorrect input invalid is it least match may must my need new no not of on one or password passwords passphrase please
+    required reset should that the this to too type use user username using valid was we will with wrong you your
+    """.split()  # noqa: SIM905
+)
+"""Words of sentences about passwords, none of which is in a passphrase."""
+_CODE_LINE = re.compile(
+    r"[;{(,][ \t]*\Z|=>|->|\A[ \t]*(?:def|class|import|from|return|if|elif|else|for|while|with|try|except|const|let|var"
+    r"|function|func|fn|use|package"
+    r"|public|private|protected|static|interface|type|struct|enum|async|await|impl|module|namespace|@\w+|\}|\)|//|/?\*)(?![\w:=.-])"
+)
+"""A line of a program, not of a file of settings."""
+_LINE_END = re.compile(r"\r?\n|\\+r?\\*n")
 
 
 class _Judged(NamedTuple):
@@ -203,6 +285,8 @@ class _Judged(NamedTuple):
     is_line: bool
     """Nothing but name and value is on its line, or the value is a shell's `NAME=value`."""
     is_call: bool = False
+    takes_words: bool = False
+    """What is given here is no name of anything: a string, or a value of a file of settings or of a command."""
 
     @property
     def is_variable(self) -> bool:
@@ -211,7 +295,7 @@ class _Judged(NamedTuple):
 
 def _is_strong(kind: str, name: str) -> bool | None:
     """Whether a name is a secret's for certain, may be one's (False), or is not (None)."""
-    flat = re.sub(r"[_.$-]", "", name).lower()
+    flat = re.sub(r"[_.$ -]", "", name).lower()
     words = [word.lower() for word in _NAME_WORDS.findall(name)]
     if (
         kind in ("password", "auth")
@@ -221,12 +305,18 @@ def _is_strong(kind: str, name: str) -> bool | None:
         and not name.isupper()
     ):
         return None  # `bypass`, `unauth`
-    if flat in _FOLDERS or flat in ("compass", "bypass") or (len(words) > 1 and words[-2] in _OTHER_NAMES):
+    if flat in ("compass", "bypass"):
         return None
+    if len(words) > 1 and words[-2] in _OTHER_NAMES:
+        return False if _CLOUD_KEYS.search(flat) else None
+    if words and words[0] == "existing":
+        return None
+    if kind == "password" and "hrase" in name.lower():
+        return True if re.search("pass|seed|recovery|secret|mnemonic", flat) else None
     if kind in ("password", "secret", "session"):
         return True
     if kind == "token":
-        return len(flat) > len("token") or name.startswith("-")
+        return len(flat.removesuffix("s")) > len("token") or name.startswith("-")
     if kind == "key":
         return bool(_KNOWN_KEYS.search(flat)) or (False if len(flat) > 3 else None)
     return False
@@ -241,32 +331,77 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
         return _is_passphrase(value, judged)
     if is_placeholder(value) or _DIGESTS.match(value):
         return False
+    if judged.name.lower() in _FOLDERS and re.search(r"[/\\]|\A[A-Z]:", value):
+        return False
+    is_uuid = _UUID.match(value) is not None
     if judged.kind in ("auth", "credential"):
+        of_npm = judged.name.endswith("_auth") and judged.is_line
+        is_mixed = judged.is_line and _is_mixed(value)
         return _is_basic(value) or (
-            len(value) >= 16 and looks_random(value) and not _HASH.match(value) and not _UUID.match(value)
+            len(value) >= 16
+            and (judged.is_quoted or not _is_code(value))
+            and (is_mixed or looks_random(value))
+            and not _HASH.match(value)
+            and (of_npm or not is_uuid)
         )
     if not strong:
-        least = 12 if judged.kind == "token" else 20
-        return (
-            len(value) >= least
-            and looks_random(value)
-            and not _UUID.match(value)
-            and (judged.is_variable or not _HASH.match(value))
+        if (
+            judged.kind == "token"
+            and judged.is_line
+            and judged.name.lower() == "token"
+            and (is_uuid or len(value) in (32, 40, 64))
+        ):
+            return looks_random(value)
+        least = 12 if judged.kind == "token" else 16
+        is_key = (
+            judged.is_variable
+            or (judged.is_line and len(value) in (32, 40, 64))
+            or _CLOUD_KEYS.search(judged.name.replace("_", "").lower()) is not None
         )
+        if len(value) < least or not looks_random(value) or is_uuid or (not is_key and _HASH.match(value)):
+            return False
+        return judged.is_quoted or not _is_code(value)
     if value.isdigit():
         return judged.kind == "password" and len(value) >= 8
-    if judged.name.lower().endswith("pat") and not re.fullmatch(r"[A-Za-z0-9_.~+/=-]+", value):
+    if judged.name.lower().endswith("pat") and not re.fullmatch(r"[A-Za-z0-9_.~+/=:-]+", value):
         return False  # a pattern
     has_digit = _EARLY_DIGIT.match(value) is not None
     if judged.is_call:
         return has_digit and len(value) >= 10 and looks_random(value)
     if not judged.is_quoted and not judged.is_line:
+        if not has_digit and len(value) >= 20 and value.isalpha():
+            return looks_random(value)
         return has_digit and len(value) >= 8 and looks_random(value) and not _is_code(value)
     if judged.is_variable and not _CAPITALS.match(value):
         return not _is_code(value)
     if has_digit:
         return judged.is_quoted or not _is_code(value)
+    if judged.takes_words and _is_word(value, judged.is_quoted):
+        return judged.kind != "secret" or judged.is_quoted or "-" not in value or _RESOURCE.match(value) is None
     return looks_random(value) and _CHANGES.match(value) is not None
+
+
+_RESOURCE = re.compile(
+    r"[a-z0-9]+(?:-[a-z0-9]+)?(?:-(?:tls|secrets?|credentials?|creds|auth|keys?|config|cert|password|token))?\Z"
+)
+"""A Kubernetes object, which `secret:` names."""
+_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def _is_word(value: str, is_quoted: bool) -> bool:
+    """Whether a value without digits may be the password that a person chose: no type, no name, no word of a message."""
+    if (
+        value[-1] in ";,{(:"
+        or re.search(r"[|<>(\[{]|://|\A--?[a-z]", value)
+        or (_CAPITALS.match(value) and ("_" in value or len(value) < 8))
+    ):
+        return False
+    if not value.isascii() or (not is_quoted and _is_code(value)):
+        return False
+    parts = [part.lower() for part in _PARTS.findall(value)]
+    ordinary = sum(part in _ORDINARY for part in parts)
+    is_name = ordinary > 0 and re.fullmatch(r"[\w.:-]+", value) is not None and re.search("[_.:]|[a-z][A-Z]", value) is not None
+    return bool(parts) and ordinary < len(parts) and not is_name
 
 
 _DIGITS_AT_END = re.compile("[0-9]{3}$")
@@ -282,9 +417,16 @@ def _is_code(value: str) -> bool:
 
 
 def _is_passphrase(value: str, judged: _Judged) -> bool:
-    if judged.is_quoted and judged.kind == "password" and "phrase" in judged.name.lower():
-        return len(value.split()) >= 4 and not re.search(r"[.,;:?!(){}]", value)
-    return False
+    """Whether a value with spaces is one: words of no sentence, or the salts that WordPress generates."""
+    if not judged.is_quoted or judged.is_call:
+        return False
+    words = value.split()
+    if judged.kind == "password":
+        if len(words) < 3 or not 12 <= len(value) <= 300 or re.search(r"[.,;:?!(){}<>=|]| -", value):
+            return False
+        return not any(word.lower() in _TALK for word in words)
+    letters = sum(map(str.isalpha, value))
+    return 40 <= len(value) <= 128 and letters < 0.75 * len(value) and len(set(value)) >= 24 and len(words) <= 8
 
 
 def _is_basic(value: str) -> bool:
@@ -308,7 +450,7 @@ def named_secret(name: str, value: str) -> str | None:
     if match is None:
         return None
     kind = _kind_of(match)
-    judged = _Judged(kind, name, is_quoted=True, is_line=True)
+    judged = _Judged(kind, name, is_quoted=True, is_line=True, takes_words=True)
     return kind if is_secret_value(value, judged) else None
 
 
@@ -325,12 +467,38 @@ _BARE = re.compile(
 """A value without quotes: what is long is letters and digits, so that no text is read once for each name in it."""
 _ESCAPE = re.compile(r"\\+(?:[nrtu\"'\\]|$)")
 _INSIDE = re.compile(r"[,;&)}\]|<>]")
-_REST_OF_LINE = re.compile(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn]|\Z)")
+_REST_OF_LINE = re.compile(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
 _LINE_BEFORE = re.compile(
-    r"(?:\A|\n|\\n)(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:|-]))?[ \t]*[+-]?[ \t]*(?:- |export |set |declare -x )?[ \t]*\Z"
+    r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:|-]))?[ \t]*[+>-]?[ \t]*(?:- |export |set "
+    r"|declare -x )?[ \t]*\Z"
 )
 """The beginning of a line, also as `cat -n`, `grep -n` and `diff` print it."""
-_SHELL_BEFORE = re.compile(r"(?:\A|[\s;&|(\"'`→]|[0-9][:-]|\\n|\\t)\Z")
+_SHELL_BEFORE = re.compile(r"(?:\A|[\s;&|(\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
+
+
+_GETTER = re.compile(
+    r"(?i:get|has|is|find|show|input|by|label|prompt|ask|read|use|new|check|valid|verif|forgot|reset|hash|encrypt|gen|test|t\Z)|[A-Z]"
+)
+_SETTER = re.compile(
+    r"(?i:put|string|var|set|define|field|add|env|header|append|setdefault|property|export|insert|pair|entry)\w{0,20}\(\s{0,5}"
+    r"(?:\\{0,7}\"String\\{0,7}\",\s?)?\\{0,7}[\"']?\Z"
+)
+"""Calls that take a name and its value."""
+_TOLD = re.compile(
+    r"(?i:with|using|and|use|the|set|generated|temporary|temp|initial|default|random|new|one-time|root|admin|your"
+    r"|bootstrap)[ \t]+(?:[a-z]+[ \t]+)?\Z"
+)
+"""What a program says before it names a password that it made."""
+_PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|\"|\Z))")
+_REST_OF_WORD = re.compile(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
+_NEXT_ITEM = re.compile(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
+
+
+def _is_settings(text: str, begin: int, end: int) -> bool:
+    """Whether the lines around this place are none of a program."""
+    lines = _LINE_END.split(text[max(0, begin - 300) : begin])[-4:] if begin else []
+    lines += _LINE_END.split(text[end : end + 300])[:4]
+    return not any(map(_CODE_LINE.search, lines))
 
 
 def _assigned(text: str) -> Iterator[Span]:
@@ -342,12 +510,19 @@ def _assigned(text: str) -> Iterator[Span]:
             begin += 1  # the letter of an escape, as in `\nNAME=`
         name = text[begin : match.start("separator")]
         separator = match["separator"]
+        if (
+            name.lower().rstrip(" 0123456789") in ("token", "tokens", "key")
+            and (word := _WORD_BEFORE.search(text, max(0, begin - 24), begin)) is not None
+        ):
+            name = f"{word[0].strip()}_{name}"
         if text.startswith("::", begin - 2) or (separator == ":" and text.startswith(":", begin - 1)):
             continue  # a part of a longer name, as in `AWS::IAM::AccessKey` and `arn:aws:…:secret:name`
         at = match.end()
         found = _value(text, begin, name, kind, separator, at)
-        if found is not None:
+        while found is not None:
             yield Span(found[0], found[1], kind)
+            item = _NEXT_ITEM.match(text, found[1]) if "[" in separator else None
+            found = _value(text, begin, name, kind, separator, item.end()) if item is not None else None
 
 
 def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int) -> tuple[int, int] | None:
@@ -356,20 +531,32 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         return _word_behind(text, begin, name, kind, at)
     opened = _OPENS.match(text, at)
     if opened is not None:
+        nested = _OPENS.match(text, opened.end())
+        if nested is not None and nested.start(1) == opened.end() and len(nested[1]) > len(opened[1]):
+            opened = nested  # a string in a string
         end = _closing(text, opened[1], opened.end())
         value = text[opened.end() : end]
-        is_line = "=" in bare or ":" in bare or "alue" in bare
-        judged = _Judged(kind, name, is_quoted=True, is_line=is_line, is_call=bare == "(" or bare.endswith(","))
+        is_line = "=" in bare or ":" in bare or "alue" in bare or (bare.endswith(",") and name.isupper())
+        ahead = text[max(0, begin - 80) : begin]
+        if kind == "password" and re.search(" (?:is|was|to)\\b", separator):
+            is_line = True
+        if (bare == "(" and not _GETTER.match(name)) or (bare.endswith(",") and _SETTER.search(ahead)):
+            is_line = True
+        is_call = (bare == "(" or bare.endswith(",")) and not is_line
+        takes_words = is_line and "==" not in bare
+        judged = _Judged(kind, name, is_quoted=True, is_line=is_line, is_call=is_call, takes_words=takes_words)
         return (opened.end(), end) if is_secret_value(value, judged) else None
     whole = _BARE.match(text, at)
     if whole is None:
         return None
+    if kind == "password" and re.search("hrase|nemonic", name) and (phrase := _PHRASE.match(text, at)) is not None:
+        return None if any(word in _TALK for word in phrase[0].split()) else (at, phrase.end())
     value = whole[0]
     if escape := _ESCAPE.search(value):
         value = value[: escape.start()]
     if bare.endswith(">") and "=" not in bare and ":" not in bare:
         inner, closes, _ = value.partition("</")
-        judged = _Judged(kind, name, is_quoted=True, is_line=True)
+        judged = _Judged(kind, name, is_quoted=True, is_line=True, takes_words=True)
         return (at, at + len(inner)) if closes and is_secret_value(inner, judged) else None
     ahead = text[max(0, begin - 160) : begin]
     is_variable = (
@@ -378,12 +565,28 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     is_line = (_LINE_BEFORE.search(ahead) is not None or "alue" in bare) and _REST_OF_LINE.match(
         text, at + len(value)
     ) is not None
-    is_option = bare == "=" == separator and name.startswith("--")
+    if re.search("[a-z(]", bare) or _TOLD.search(ahead) is not None:
+        is_line = is_line or (kind == "password" and _REST_OF_WORD.match(text, at + len(value)) is not None)
+    is_option = bare in ("=", ":") and bare == separator and name.startswith("-")
     if not (is_variable or is_line) and (cut := _INSIDE.search(value)):
         value = value[: cut.start()]
     value = value.rstrip(",;)}]|&>") if not is_line else value
-    judged = _Judged(kind, name, is_quoted=False, is_line=is_variable or is_line or is_option)
-    return (at, at + len(value)) if is_secret_value(value, judged) else None
+    end = at + len(value)
+    is_pair = (
+        bare == "=" == separator and not is_line and (_PAIR_COMMAND.search(ahead) is not None or name.startswith("ansible_"))
+    )
+    judged = _Judged(kind, name, is_quoted=False, is_line=is_variable or is_line or is_option or is_pair or bare == ":-")
+    if bare != ":-" and is_secret_value(value, judged):
+        return at, end
+    if bare == ":-" or text.startswith("${", begin - 2):
+        value = value.partition("}")[0]
+        end = at + len(value)
+        is_option = True
+    if re.search("[a-z]", bare) and ":" not in bare and len(re.findall("[-_.]", value)) < 2:
+        return None  # `the password is wrong`
+    takes_words = is_option or is_pair or (is_line and not re.search("==|[)|]", bare) and _is_settings(text, begin, end))
+    judged = judged._replace(takes_words=takes_words, is_quoted=is_option or is_pair)
+    return (at, end) if takes_words and is_secret_value(value, judged) else None
 
 
 def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[int, int] | None:
@@ -391,6 +594,20 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
     ahead = text[max(0, begin - 80) : begin + len(name)]
     opened = _OPENS.match(text, at)
     takes = _TAKES_A_WORD.search(ahead) is not None
+    if not takes and name.lower() in ("password", "passwd", "pass", "secret") and opened is None:
+        word = _BARE.match(text, at)
+        takes = (
+            word is not None
+            and _LINE_BEFORE.search(text, max(0, begin - 160), begin) is not None
+            and _REST_OF_LINE.match(text, word.end()) is not None
+            and _is_settings(text, begin, word.end())
+        )
+    if opened is not None and not takes and kind == "password" and _TOLD.search(text[max(0, begin - 40) : begin]):
+        end = _closing(text, opened[1], opened.end())
+        value = text[opened.end() : end]
+        judged = _Judged(kind, name, is_quoted=True, is_line=True)
+        if any(map(str.isdigit, value)) and is_secret_value(value, judged):
+            return opened.end(), end
     if not takes and not (
         opened is not None and opened[1] == "'" and kind == "password" and _SQL.search(text, max(0, begin - 200), begin)
     ):
@@ -406,7 +623,7 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
         if escape := _ESCAPE.search(whole[0]):
             end = at + escape.start()
         end = start + len(text[start:end].rstrip(",;)|&"))
-    judged = _Judged(kind, name, is_quoted=True, is_line=takes)
+    judged = _Judged(kind, name, is_quoted=True, is_line=takes, takes_words=True)
     return (start, end) if is_secret_value(text[start:end], judged) else None
 
 
@@ -434,51 +651,113 @@ _BASIC_SIGN = re.compile("[A-Z0-9=]")
 _COOKIE = re.compile(
     rf"(?:(?:[Cc]ookies?|COOKIES?){_HEADER_SIGN}|--cookie[ =](?:{_QUOTE})?|(?<= )-b[ =]?{_QUOTE})(?=[^\s=\"';]{{1,64}}=)"
 )
+_COOKIE_DICT = re.compile(rf"[Cc]ookies?(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}\{{([^{{}}]{{1,4000}})\}}")
+_COOKIE_ITEM = re.compile(rf"({_QUOTE})([^\s\"'`\\]{{1,64}}){_QUOTE}\s{{0,5}}:\s{{0,5}}{_QUOTE}([^\s\"'\\]{{8,4096}})")
 _PAIR = re.compile(r"([^\s=\"';,\\]{1,64})=([^\s\"';,\\]{1,4096})(?:;[ \t]*)?")
 _ATTRIBUTES = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority", "version"})
 _SESSION = re.compile(r"sess|sid\b|auth|token|jwt|csrf|xsrf|remember|login|secret|ticket|_id\b|\bid\b|key", re.IGNORECASE)
 _USER = re.compile(
-    rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkL][A-Za-z]{{0,5}})?u|--user|--proxy-user|-U)[\"',=\s]{{1,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):([^\s\"'\\]{{4,256}})"
+    rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--auth|--creds"
+    rf"|--basic-auth)[\"',=\s]{{0,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
-_HTTP_CLIENT = re.compile(r"\b(?:curl|wget|https?|xh|httpie|ab)\b")
-_SHORT_OPTIONS = re.compile(
-    r"\b(?:(?P<mysql>mysql|mysqldump|mysqladmin|mysqlimport|mariadb|mariadb-dump)|(?P<sshpass>sshpass)"
-    r"|(?P<login>(?:docker|podman|helm registry|az|oc|skopeo|buildah|crane auth|nerdctl) login"
-    r"|twine upload|mongosh|mongo|mongodump|mongorestore|cqlsh)"
-    r"|(?P<keytool>keytool|jarsigner)|(?P<smb>smbclient|rpcclient)|(?P<zip>(?:un)?zip)|(?P<sevenzip>7za?|7zz)"
-    r"|(?P<openssl>openssl (?:enc|aes|des)[\w-]*)"
-    r"|(?P<redis>redis-cli)|(?P<sqlcmd>sqlcmd)|(?P<ldap>ldapsearch|ldapadd|ldapmodify))(?=[ \t])"
+_HTTP_CLIENT = re.compile(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|etcdctl|skopeo|oras|wrk)\b")
+_FLAGS = r"(?:-[\w-]+(?:=\S+)?[ \t]+)*"
+_WORD = r"[^\s-]\S*[ \t]+"
+_ANY_OPTION = r"[^\r\n]* -"
+_COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("mysql[a-z]*|mariadb[a-z-]*", "…-p", f"mysql{_ANY_OPTION}p|mariadb{_ANY_OPTION}p"),
+    ("mongo[a-z]*", r"…-p[ \t]*", f"mongo{_ANY_OPTION}p"),
+    ("sshpass", r"…-p[ \t]*", "sshpass "),
+    ("login", r"…-p(?:[ \t]+|=)", f" login{_ANY_OPTION}p"),
+    ("twine upload|cqlsh|snowsql|rabbitmqadmin|impala-shell", r"…-p[ \t]*", "twine upload|cqlsh|snowsql|rabbitmqadmin|impala-shell"),
+    ("redis-cli", r"…(?:-a[ \t]+|(?i:auth)[ \t]+(?:[\w-]+[ \t]+(?=[^\s-]))?|(?i:requirepass|masterauth)[ \t]+)", "redis-cli "),
+    ("sqlcmd|zip|unzip|mosquitto_[ps]ub|mosquitto_rr|ipmitool", r"…-P[ \t]*", "sqlcmd |zip -|mosquitto_|ipmitool"),
+    ("ldap[a-z]+", r"…-[ws][ \t]*", "ldap[a-z]* -"),
+    ("keytool|jarsigner", r"…-(?:src|dest)?(?:store|key)pass[ \t]+", "keytool |jarsigner "),
+    ("apksigner", r"…--(?:ks|key)-pass[ \t]+(?:pass:)?", "apksigner"),
+    ("smbclient|rpcclient|smbmap|net rpc", r"…(?:-U|--user)[ =\t]*\\{0,7}[\"']?[^\s%\"']{1,100}%", "smbclient |rpcclient |net rpc"),
+    ("7z[az]?|unrar|rar", r"…-h?p", "7z [a-z] |7za [a-z] |7zz [a-z] |rar [a-z]+ -h?p"),
+    ("openssl (?:enc|aes|des)[\\w-]*", r"…-k[ \t]+", "openssl enc|openssl aes|openssl des"),
+    ("openssl passwd", rf"{_FLAGS}(?:-salt[ \t]+\S+[ \t]+)?", "openssl passwd"),
+    (
+        "vault login|cargo login|snyk auth|ngrok authtoken|add-authtoken|cloudflared service install|bw unlock|doppler login",
+        rf"{_FLAGS}(?:token=)?",
+        "vault login|cargo login|snyk auth|authtoken |service install ey|bw unlock|doppler login",
+    ),
+    ("bw login", _WORD, "bw login"),
+    ("add_user|change_password|authenticate_user", rf"{_FLAGS}{_WORD}", "add_user |change_password |authenticate_user "),
+    ("lftp|ncftp", r"…-u[ \t]*[^\s,\"'\\]{1,100},", "lftp |ncftp "),
+    ("gh secret set|gh variable set", r"…(?:--body|-b)[ =\t]*", "gh secret set|gh variable set"),
+    (
+        "secrets create|create-secret|put-secret-value|put-parameter|keyvault secret set",
+        r"…--(?:secret-string|value|secret-value)[ =\t]+",
+        "secrets create|create-secret|put-secret-value|put-parameter|keyvault secret",
+    ),
+    ("net use", r"(?:[^\n]{0,200}?/(?i:user):\S+[ \t]+|(?:[A-Za-z]:|\*)?[ \t]*\\{2,16}\S+[ \t]+(?!/))", "net use "),
+    ("net user", _WORD, "net user "),
+    ("cmdkey|runas", r"[^\n]{0,200}?/(?i:pass):", "cmdkey |runas "),
+    ("htpasswd", r"-(?:\w*n\w*b|\w*b\w*n)\w*[ \t]+(?:-\w+[ \t]+)*\S+[ \t]+", "htpasswd -"),
+    ("htpasswd", rf"-\w*b\w*[ \t]+(?:-\w+[ \t]+)*{_WORD}{_WORD}", ""),
+    ("mosquitto_passwd", rf"-\w*b[ \t]+{_WORD}{_WORD}", ""),
+    ("ssh-keygen", r"…-[NP][ \t]*", "ssh-keygen "),
+    ("xfreerdp|wfreerdp|mstsc|rdesktop", r"…(?:/p:|-p[ \t]+)", "freerdp |rdesktop "),
+    ("security add-[a-z]+-password", r"…-w[ \t]+", "security add-"),
+    ("security (?:un|create|set|import)[\\w-]*", r"…-[pPk][ \t]+", "security unl|security cre|security set|security imp"),
+    ("altool|notarytool", r"…-p[ \t]+(?!@)", f"altool{_ANY_OPTION}p|notarytool{_ANY_OPTION}p"),
+    ("wifi connect", r"[^\n]{1,100}?password[ \t]+", "wifi connect"),
+    ("wpa_passphrase", _WORD, "wpa_passphrase "),
+    (
+        "influx|doctl|vercel|netlify|codecov|hcloud",
+        r"…(?:-t|--auth)[ =\t]+",
+        "|".join(f"{name}{_ANY_OPTION}[t-]" for name in ("influx", "doctl", "vercel", "netlify", "codecov")),
+    ),
+    ("mc alias set|mc config host add", rf"{_WORD}{_WORD}{_WORD}", "mc alias set|mc config host"),
+    (
+        r"(?:http-basic|pypi-token|github-oauth|gitlab-token)\.[\w.-]+",
+        r"(?:[\w@.-]+[ \t]+(?=[^\s-]))?",
+        r"http-basic\.|pypi-token\.|github-oauth\.|gitlab-token\.",
+    ),
+    ("dotnet nuget|nuget push|nuget sources", r"…-(?:-api-key|k|ApiKey|-password|p|Password)[ \t]+", "nuget push|nuget sources|dotnet nuget"),
+    ("nuget setapikey", "", "nuget setapikey"),
+    ("sqlplus|impdp|expdp|sqlldr", r"(?:-\w+[ \t]+)*[\w.$#]+/(?!@)", "sqlplus |impdp |expdp |sqlldr "),
+    (
+        "requirepass|masterauth|bindpw|rootpw|enable password|enable secret|wpa-psk|olcRootPW:",
+        r"(?:(?:[0-9]|--?[\w-]+)[ \t]+){0,3}",
+        "requirepass |masterauth |bindpw |rootpw |enable password|enable secret|wpa-psk ",
+    ),
+    ("useradd|usermod", r"…-p[ \t]+", f"useradd{_ANY_OPTION}p|usermod{_ANY_OPTION}p"),
+    ("dscl", r"[^\n]{1,100}?-passwd[ \t]+\S+[ \t]+", "dscl "),
+)  # fmt: skip
+"""Commands, what stands between one and the password that it takes (`…` for other words), and how a log has them."""
+_COMMAND = re.compile(
+    r"(?:(?<![A-Za-z0-9])|(?<=\\n)|(?<=\\t))(?:"
+    + "|".join(rf"(?P<c{number}>{names})" for number, (names, _, _) in enumerate(_COMMANDS))
+    + r")(?=[ \t])"
 )
-_OPTION_OF = {
-    "mysql": r"-p",
-    "sshpass": r"-p[ \t]*",
-    "login": r"-p(?:[ \t]+|=)",
-    "redis": r"-a[ \t]+",
-    "sqlcmd": r"-P[ \t]*",
-    "ldap": r"-w[ \t]*",
-    "keytool": r"-(?:store|key)pass[ \t]+",
-    "zip": r"-P[ \t]*",
-    "sevenzip": r"-p",
-    "openssl": r"-k[ \t]+",
-    "smb": r"(?:-U|--user)[ =\t]*[^\s%\"']{1,100}%",
-}
-_OPTIONS = {
-    kind: re.compile(rf"[^\n]{{0,300}}?[ \t]{option}(\\{{0,7}}[\"']?)([^\s\"'\\]{{4,256}})")
-    for kind, option in _OPTION_OF.items()
-}
+_GIVEN = r"(\\{0,7}[\"']?)([^\s\"'\\]{4,256})"
+_TAKEN_BY = [re.compile(r"[ \t]*" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS]
+_SECRET_PAIRS = re.compile(
+    r"\b(?:(?:fly|flyctl|doppler|supabase|wrangler|encore) secrets? (?:set|put|import)|(?:kubectl|oc)\b[^\n]{0,80} create secret"
+    r"|vault (?:kv (?:put|patch)|write))[ \t]([^\n]{1,2000})"
+)
+_SECRET_PAIR = re.compile(rf"(?<![^\s=\"'])((?!--)[\w./-]{{1,64}})=(?:{_QUOTE})?([^\s\"'\\]{{6,512}})")
+_PUBLIC_PAIRS = frozenset(
+    {"username", "user", "host", "url", "path", "ttl", "policies", "policy", "type", "namespace", "email", "server"}
+)
 _NEXT_COMMAND = re.compile("[|;&]")
 _PIPED = re.compile(
     rf"\b(?:echo|printf)[ \t](?:-n[ \t])?(?:{_QUOTE})?"
     rf"(?:(?<![:\w])[\w.-]{{1,64}}:(?=[^\n]{{1,300}}chpasswd))?([^\s\"'\\|:]{{6,256}})(?:{_QUOTE})?[ \t]{{0,5}}\|[ \t]{{0,5}}"
-    r"(?:(?:sudo[ \t])?chpasswd|sudo[ \t]+-[A-Za-z]*S|[^\n|]{1,200}(?:password-stdin|with-token))"
+    r"(?:(?:sudo[ \t])?(?:chpasswd|passwd[ \t]|su[ \t]|kinit|cryptsetup)|sudo[ \t]+-[A-Za-z]*S"
+    r"|[^\n|]{1,200}(?:password-stdin|with-token|passphrase-fd|secrets? (?:put|set|create|add)|variable set|env add|pass insert|data-file=-))"
 )
 """`echo value | docker login --password-stdin`."""
-_OPENSSL = re.compile(r"(?<=[\s\"'])pass:([^\s\"'\\]{4,256})")
+_OPENSSL = re.compile(r"(?<=[\s\"'=])pass:([^\s\"'\\]{4,256})")
 _IDENTIFIED = re.compile(
     rf"(?:identified|IDENTIFIED)\s{{1,5}}(?:(?:with|WITH)\s{{1,5}}\S{{1,64}}\s{{1,5}})?(?:by|BY)\s{{1,5}}({_QUOTE})([^\s\"'`\\]{{4,256}})"
 )
-_GAP = r"(?:\s|\\+[nrt]){1,40}"
+_GAP = rf"(?:(?:\r?\n|\\+r?\\*n){_PRINTED}|\s|\\+[nrt]){{1,40}}"
 _NETRC = re.compile(
     rf"\bmachine{_GAP}[^\s\\]{{1,200}}(?:{_GAP}(?:login|account|port){_GAP}[^\s\\]{{1,200}}){{0,3}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
     rf"|\blogin{_GAP}[^\s\\]{{1,200}}{_GAP}password{_GAP}([^\s\"\\]{{4,512}})"
@@ -491,6 +770,10 @@ _CONNECTION = re.compile(r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\
 _COOKIE_JAR = re.compile(
     r"(?:\t|\\+t)(?:TRUE|FALSE)(?:\t|\\+t)[0-9]{1,12}(?:\t|\\+t)[^\t\s\\]{1,128}(?:\t|\\+t)([^\s\\\"]{8,4096})"
 )
+_AUTH_PAIR = re.compile(
+    rf"\bauth(?:=|{_QUOTE}:[ ]?|: ?)[\[(]\s{{0,20}}{_QUOTE}[^\s\"']{{1,100}}{_QUOTE},\s{{0,20}}{_QUOTE}([^\s\"'\\]{{6,256}})"
+)
+"""`auth=("user", "password")`, as in Python's requests."""
 _SIGNATURE = re.compile(r"(?:\bAWS4-HMAC-SHA256\b[^\n]{0,600}?Signature=)([0-9a-f]{64})")
 _LONGEST_MANIFEST = 4_000
 _KUBERNETES = re.compile(r"\\*[\"']?kind\\*[\"']?[ \t]*:[ \t]*\\*[\"']?Secret\b")
@@ -500,6 +783,199 @@ _DATA_OBJECT = re.compile(r"\\*[\"'](?:data|stringData)\\*[\"'][ \t]*:\s*\{([^{}
 _DATA_ITEM = re.compile(r"\\*[\"'][\w.-]+\\*[\"']\s*:\s*\\*[\"']([^\"'\\]{6,4096})")
 
 
+_V = rf"(?:{_QUOTE})?([^\s\"'\\`]{{6,256}})"
+_LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
+_PLACES: tuple[tuple[str, str], ...] = (
+    # The user, then the password: psexec, cypher-shell, bcp, …
+    (
+        ' -u[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pP]\n -U[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pP]',
+        rf"\s-[uU][ \t]+\S{{1,100}}[ \t]+-[pP][ \t]*(?![0-9]*:){_V}(?![:])",
+    ),
+    (" -pw ", rf"\s-pw[ \t]+{_V}"),
+    (
+        "<<< ",
+        rf"\b(?:sudo|passwd|chpasswd|login|secrets?|vault|token|stdin|kinit|insert|gpg|auth"
+        rf"|cryptsetup)\b[^\n]{{0,200}}<<<[ \t]*(?:(?<=[\"' ])\w{{1,32}}:)?{_V}",
+    ),
+    ("\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd", rf"\(echo[ \t]{_V}(?:{_QUOTE})?;[ \t]*echo[ \t]"),
+    ("ConvertTo-SecureString", rf"ConvertTo-SecureString[ \t]+(?:-\w+[ \t]+){{0,3}}(?=\\*[\"']){_V}"),
+    ("hash-password", rf"hash-password\b[^\n]{{0,60}}?--plaintext[ =]{_V}"),
+    ("user_pw \nowner_pw ", rf"\b(?:user_pw|owner_pw)[ \t]+{_V}"),
+    ("rclone config\nrclone obscure", rf"rclone[ \t](?:[^\n]{{1,200}}?\b)?(?:pass(?:word)?|obscure)[ \t=]+{_V}"),
+    (r"ommand[ =]\\*[\"']?echo", rf"(?:password|passphrase|pass)-?[cC]ommand[ =](?:{_QUOTE})?echo[ \t]+{_V}"),
+    ("certutil ", rf"certutil[^\n]{{0,100}}?[ \t]-p[ \t]+{_V}"),
+    ("mysqladmin ", rf"mysqladmin\b[^\n]{{0,200}}?[ \t]password[ \t]+{_V}"),
+    (
+        r"username [^ \"]+ (?:privilege|password|secret)",
+        rf"username \S{{1,64}} (?:privilege [0-9]{{1,2}} (?:password|secret)(?: [0-9])?|(?:password|secret) [0-9]) {_V}",
+    ),
+    # `Login: admin / password`, as people and chats have it
+    (
+        "\n".join(
+            rf"{word}(?: [a-z]+)*[:=]? [^ \"]+ ?[/|:] ?[^ \"]{{6}}"
+            for word in ("ogin", "creds", "dentials", "ser/[Pp]ass[a-z]*", "name/pass[a-z]*")
+        ),
+        rf"(?:[Ll]og ?in|[Cc]red(?:ential)?s|[Uu]ser(?:name)?/[Pp]ass(?:word)?)(?: (?:with|as|is|are|for"
+        rf"|via) ?\w{{0,20}}){{0,2}}[:=]? [\w.@-]{{1,60}} ?[/:] ?(?=[^\s/]{{0,200}}[0-9-]){_V}",
+    ),
+    ("\\(password\\)\n\\(pass\\)", rf"(?<=[/:|])[ ]?{_V}(?:{_QUOTE})? \((?:password|pw|pass)\)"),
+    (" \\* \\\\*[\"']", rf"\S[ \t]+\*[ \t]+{_QUOTE}([^\s\"'\\]{{6,128}}){_QUOTE}[ \t]+\*"),
+    (
+        "github-oauth\ngitlab-oauth\ngitlab-token",
+        rf"(?:github|gitlab)-(?:oauth|token)(?:{_QUOTE})?\s?:\s?\{{\s{{0,20}}(?:{_QUOTE})?[\w.-]{{3,60}}(?:{_QUOTE})?\s?:\s?{_V}",
+    ),
+    ("BUNDLE_[A-Z_]+", r"BUNDLE_\w{1,60}\\*[\"']?(?::|=)[ \t]?\\*[\"']?([0-9a-f]{8}:[0-9a-f]{8})"),
+    (r"/t\\?/[a-z0-9-]{20}", r"/t/((?:[a-z]{2}-)?[0-9a-f-]{20,64})(?=/)"),
+    (": PSK \n: EAP \n: XAUTH ", rf":[ \t]*(?:PSK|EAP|XAUTH)[ \t]+{_QUOTE}([^\s\"'\\]{{6,128}})"),
+    ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=([A-Z2-7]{16,128})"),
+    ("\\]:587[ \\t]\n\\]:465[ \\t]\n\\]:25[ \\t]\n\\]:2525[ \\t]", rf"\]:[0-9]{{2,5}}[ \t]+[^\s:]{{1,100}}:{_V}"),
+    ("terraform output \ntofu output ", rf"output[ \t](?:-raw[ \t])?\w*(?:key|token|secret|pass|pw)\w*{_LINE_BREAK}{_V}"),
+    (r"\.key(?:[\r\n]|\\+[nr])[0-9a-f]{32}", rf"\.key{_LINE_BREAK}([0-9a-f]{{32}})(?![0-9a-f])"),
+    (
+        r"cat [^ \r\n\"]*(?:key|token|secret|pass|pw)[^ \r\n\"\\]*(?:[\r\n]|\\+[nr])",
+        rf"\bcat [^\s\"']{{0,100}}(?:key|token|secret|pass"
+        rf"|pw)[^\s\"'/\\]{{0,20}}{_LINE_BREAK}([A-Za-z0-9!-~]{{8,256}}?)(?={_LINE_BREAK}|\Z|\\*\")",
+    ),
+    ("random_password", rf"random_password[^\n]{{0,600}}?{_QUOTE}result{_QUOTE}\s?:\s?{_V}"),
+    (
+        "uth\\(\\\\*[\"']\nogin\\(\\\\*[\"']\nentials?\\(\\\\*[\"']",
+        rf"(?:\b[Aa]uth|BasicAuth|basic_auth|\b[Ll]ogin|[Cc]redentials?"
+        rf"|authenticate)\({_QUOTE}[^\s\"'\\]{{1,100}}{_QUOTE},\s?(?:Some\()?{_QUOTE}([^\s\"'\\]{{6,256}})",
+    ),
+    (
+        "\\?key=\n&key=\n\\?code=\n\\?auth=\n\\?appid=\n&appid=",
+        r"[?&](?:key|code|auth|appid)=((?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]"
+        r"{24,256})(?=[&\s\"'\\]|\Z)",
+    ),
+    ("x-oauth-basic@", r"://([^\s\"'\\:/@]{6,256}):x-oauth-basic@"),
+    ("isql ", rf"\bisql[ \t]+\S+[ \t]+\S+[ \t]+{_V}"),
+    ("signtool ", rf"signtool[^\n]{{0,200}}?[ \t]/p[ \t]+{_V}"),
+    ("\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd", rf";[ \t]*echo[ \t]{_V}(?:{_QUOTE})?\)[ \t]*\|"),
+    (
+        "\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd",
+        rf"(?:printf|echo -e)[ \t](?:{_QUOTE})?([^\s\"'\\|]{{6,128}}\\+n[^\s\"'\\|]{{6,128}})(?:\\+n)?(?:{_QUOTE})?[ \t]*\|",
+    ),
+    (
+        "ap-secrets",
+        rf"ap-secrets[^\n\\]{{0,80}}{_LINE_BREAK}(?:[^\s:]{{1,60}}:[0-9]{{1,6}}:)?\S{{1,60}}[ \t]+\S{{1,60}}[ \t]+{_V}",
+    ),
+    ("key1 \nkey2 ", r"\bkey[12][ \t]+\w{1,12}[ \t]+([A-Za-z0-9+/]{40,100}={0,2})"),
+    (
+        r"assword [^\r\n\"\\]*:(?:[\r\n]|\\+[nr])",
+        rf"assword [^\n\"\\]{{0,80}}:(?:{_LINE_BREAK}){{1,3}}([A-Za-z0-9!-~]{{8,128}}?"
+        rf")(?={_LINE_BREAK}|\Z|\\*\")",
+    ),
+)
+"""What else gives a password: how a log has it, and the expression whose first group is the password."""
+_SOUGHT = [(telling.split("\n"), re.compile(expression)) for telling, expression in _PLACES]
+_OTHER_P = re.compile(r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|cp|useradd|rsync)[^\n|;]*\Z")
+"""Commands whose `-p` is no password, or one that is asked for."""
+_SENT = re.compile(rf"(?:\bsend(?:_user)?[ \t]+(?:--[ \t]+)?|\.send(?:line)?\()(?:[bru])?{_QUOTE}([^\s\"'\\]{{6,128}})")
+_ASKED = 300
+_CODES = re.compile(
+    rf"(?:[Rr]ecovery|[Bb]ackup|[Ss]cratch)[ _-]codes?[^\n\\]{{0,80}}(?={_LINE_BREAK})|(?:recovery|backup)_?[cC]odes?(?:{_QUOTE})?\s?[:=]\s?\["
+)
+_CODE_ITEM = re.compile(
+    r"(?:\s|\\+[nrt]|[\"',]|[0-9]{1,4}(?:[.)] |→)"
+    r"|[-*] ){1,40}((?=[a-zA-Z-]{0,12}[0-9])[A-Za-z0-9]{4,12}(?:[- ][A-Za-z0-9]{4,12}){0,3})(?![A-Za-z0-9])"
+)
+_USERS_OF = re.compile(
+    rf"chpasswd(?:{_QUOTE})?:(?:[^\n\\]{{0,60}}{_LINE_BREAK}){{1,4}}?[^\n\\]{{0,60}}\b(?:list|users):[ \t]*["
+    rf"|>]?[+-]?{_LINE_BREAK}"
+)
+_USER_LINE = re.compile(
+    rf"(?:[^\s:]{{1,60}}:[0-9]{{1,6}}:|[ \t]*[0-9]{{1,6}}(?:→"
+    rf"|\t))?[ \t-]{{1,40}}[a-z_][\w-]{{0,31}}:([^\s\"'\\]{{6,128}})(?:{_LINE_BREAK})?"
+)
+
+
+def _places(text: str) -> Iterator[Span]:
+    for telling, expression in _SOUGHT:
+        if any_of([telling])(text):
+            for match in expression.finditer(text):
+                if telling[0].startswith(" -u") and _OTHER_P.search(text, max(0, match.start() - 200), match.start()):
+                    continue
+                if _is_given(match[1]) and not match[1].startswith("[redacted:"):
+                    yield Span(match.start(1), match.end(1), "password")
+    for match in _SENT.finditer(text):
+        around = text[max(0, match.start() - _ASKED) : match.end() + _ASKED]
+        if ("assword" in around or "assphrase" in around) and _is_given(match[1]) and match[1] not in ("assword", "password"):
+            yield Span(match.start(1), match.end(1), "password")
+    for listed in _CODES.finditer(text):
+        at = listed.end()
+        while (item := _CODE_ITEM.match(text, at)) is not None:
+            yield Span(item.start(1), item.end(1), "secret")
+            at = item.end()
+    for users in _USERS_OF.finditer(text):
+        at = users.end()
+        while (user := _USER_LINE.match(text, at)) is not None:
+            if _is_given(user[1]):
+                yield Span(user.start(1), user.end(1), "password")
+            at = user.end()
+
+
+_COLUMNS = re.compile(
+    rf"(?:(?:^|\n|\\n|\\?\")(?:[^\s:\"']{{1,60}}:[0-9]{{1,6}}:)?(?=[^\n\\]{{0,300}}(?:assword|ecret|oken|[Kk]ey|pwd|PASSWORD"
+    rf"|SECRET))([\w .@/\"-]{{0,40}}(?:[,;\t][\w .@/\"-]{{0,40}}){{1,15}})(?={_LINE_BREAK}))"
+    r"|(?i:insert)[ \t]+(?i:into)[ \t]+[\w.\"`\[\]]{1,80}[ \t]*\(([^()\n]{1,300})\)\s{0,5}(?i:values)\s{0,5}"
+)
+_CELLS = re.compile(rf"{_LINE_BREAK}(?:[^\s:\"']{{1,60}}:[0-9]{{1,6}}:)?([^\n\\]{{1,1000}})")
+_TUPLE = re.compile(r"(?:,\s{0,5})?\(([^()\n]{1,1000})\)")
+
+
+_RULED = re.compile(
+    rf"(?:\A|(?<=\n)|(?<=n)){_PRINTED}?([^\n\\]{{0,200}}(?:assword|ecret|oken|[Kk]ey|PASSWORD|SECRET)[^\n\\]{{0,200}}){_LINE_BREAK}"
+    r"[|+ -]{0,3}-{3}[-|+: ]{0,300}(?=\r?\n|\\)"
+)
+_RULED_ROW = re.compile(rf"{_LINE_BREAK}([^\n\\]{{3,400}})")
+_RULED_CELL = re.compile(r"[^\s|](?:[^\s|]| (?![ |]))*")
+
+
+def _ruled(text: str) -> Iterator[Span]:
+    for match in _RULED.finditer(text):
+        names = [cell[0].replace(" ", "_") for cell in _RULED_CELL.finditer(match[1])]
+        at = match.end()
+        for _ in range(200):
+            row = _RULED_ROW.match(text, at)
+            cells = list(_RULED_CELL.finditer(row[1])) if row is not None else []
+            if row is None or len(cells) != len(names):
+                break
+            at = row.end()
+            for name, cell in zip(names, cells, strict=True):
+                kind = named_secret(name, cell[0]) if may_be_named(name) else None
+                if kind is not None:
+                    yield Span(row.start(1) + cell.start(), row.start(1) + cell.end(), kind)
+
+
+def _tables(text: str) -> Iterator[Span]:
+    """The column of a table, a CSV file or an INSERT whose name is a secret's."""
+    yield from _ruled(text)
+    for match in _COLUMNS.finditer(text):
+        group = 1 if match[1] is not None else 2
+        sign = next((sign for sign in "\t;" if sign in match[group]), ",") if group == 1 else ","
+        names = [name.strip(" \"`[]'\\") for name in match[group].split(sign)]
+        if group == 1 and (len(set(names)) < len(names) or not all(names) or ", " in match[1]):
+            continue  # code
+        columns = [(at, name.replace(" ", "_")) for at, name in enumerate(names) if may_be_named(name)]
+        at, row = match.end(), _CELLS if group == 1 else _TUPLE
+        for _ in range(200 if columns else 0):
+            cells = row.match(text, at)
+            if cells is None or cells[1].count(sign) != len(names) - 1:
+                break
+            at = cells.end()
+            for column, name in columns:
+                start = cells.start(1)
+                for _ in range(column):
+                    start = text.index(sign, start) + 1
+                end = text.find(sign, start, cells.end(1))
+                cell = text[start : cells.end(1) if end == -1 else end]
+                value = cell.strip(" \r\"'\\")
+                kind = named_secret(name, value)
+                if kind is not None:
+                    start += cell.index(value)
+                    yield Span(start, start + len(value), kind)
+
+
 def _plausible(value: str) -> bool:
     return is_secret_value(value, _Judged("password", "password", is_quoted=True, is_line=True))
 
@@ -507,6 +983,13 @@ def _plausible(value: str) -> bool:
 def _is_given(value: str) -> bool:
     """Whether what stands where a command takes a password may be one, also of letters only."""
     return len(value) >= _LEAST and any(map(str.isalpha, value)) and _FIRST.match(value) is not None and not is_placeholder(value)
+
+
+def is_cookie(name: str, value: str) -> bool:
+    """Whether a cookie of this name and value opens a session."""
+    if name.lower() in _ATTRIBUTES or len(value) < 8 or is_placeholder(value) or value.startswith("[redacted:"):
+        return False
+    return looks_random(value) or (_SESSION.search(name) is not None and any(map(str.isdigit, value)))
 
 
 def _headers(text: str) -> Iterator[Span]:
@@ -523,9 +1006,10 @@ def _headers(text: str) -> Iterator[Span]:
             "digest",
             "key",
             "ssws",
+            "geniekey",
         )
         digit = any(map(str.isdigit, value))
-        if _is_basic(value) or looks_random(value) or (known and digit and not _CODE.match(value)):
+        if _is_basic(value) or looks_random(value) or (known and digit and (not _CODE.match(value) or value.isalnum())):
             yield Span(match.start(2), match.end(2), "authorization")
     for match in _BASIC.finditer(text):
         if _BASIC_SIGN.search(match[1]) and _is_basic(match[1]):
@@ -535,13 +1019,18 @@ def _headers(text: str) -> Iterator[Span]:
         while (pair := _PAIR.match(text, at)) is not None:
             name, value = pair[1], pair[2]
             at = pair.end()
-            if name.lower() in _ATTRIBUTES or len(value) < 8 or is_placeholder(value):
-                continue
-            if looks_random(value) or (_SESSION.search(name) and any(map(str.isdigit, value))):
+            if is_cookie(name, value):
                 yield Span(pair.start(2), pair.end(2), "cookie")
+    for jar in _COOKIE_DICT.finditer(text):
+        for item in _COOKIE_ITEM.finditer(text, jar.start(1), jar.end(1)):
+            if is_cookie(item[2], item[3]):
+                yield Span(item.start(3), item.end(3), "cookie")
     for match in _COOKIE_JAR.finditer(text):
         if not is_placeholder(match[1]):
             yield Span(match.start(1), match.end(1), "cookie")
+    for match in _AUTH_PAIR.finditer(text):
+        if _is_given(match[1]):
+            yield Span(match.start(1), match.end(1), "password")
     for match in _SIGNATURE.finditer(text):
         yield Span(match.start(1), match.end(1), "authorization")
 
@@ -556,21 +1045,78 @@ def _commands(text: str) -> Iterator[Span]:
         near = nearest > 0 and match.start() - clients[nearest - 1] <= _LONGEST_COMMAND
         if near and not is_placeholder(value) and not value.startswith(("//", "[redacted:")):
             yield Span(match.start(2), match.end(2), "password")
-    for match in _SHORT_OPTIONS.finditer(text):
-        option = _OPTIONS[str(match.lastgroup)].match(text, match.end())
-        if option is not None and (
-            _plausible(option[2]) or (_is_given(option[2]) and _NEXT_COMMAND.search(text, match.end(), option.start(2)) is None)
+    for match in _COMMAND.finditer(text):
+        number = int(str(match.lastgroup)[1:])
+        option = _TAKEN_BY[number].match(text, match.end())
+        if option is None and number + 1 < len(_COMMANDS) and _COMMANDS[number][0] == _COMMANDS[number + 1][0]:
+            option = _TAKEN_BY[number + 1].match(text, match.end())
+        if (
+            option is not None
+            and not option[2].startswith("-")
+            and (
+                _plausible(option[2])
+                or (_is_given(option[2]) and _NEXT_COMMAND.search(text, match.end(), option.start(2)) is None)
+            )
         ):
             yield Span(option.start(2), option.end(2), "password")
+    for match in _SECRET_PAIRS.finditer(text):
+        for pair in _SECRET_PAIR.finditer(text, match.start(1), match.end(1)):
+            if pair[1].lower() not in _PUBLIC_PAIRS and _is_given(pair[2]) and not pair[2].startswith("@"):
+                yield Span(pair.start(2), pair.end(2), "secret")
     for match in _PIPED.finditer(text):
         if _is_given(match[1]) and not match[1].startswith("[redacted:"):
             yield Span(match.start(1), match.end(1), "password")
     for match in _OPENSSL.finditer(text):
-        if _plausible(match[1]):
+        if _is_given(match[1]):
             yield Span(match.start(1), match.end(1), "password")
     for match in _IDENTIFIED.finditer(text):
-        if _plausible(match[2]):
+        if _is_given(match[2]) and not match[1].endswith("`"):
             yield Span(match.start(2), match.end(2), "password")
+
+
+_A_VALUE = rf"(?:({_QUOTE})([^\"'`\\\n]{{6,512}})|([^\s\"'`,;}}<>\\]{{6,512}}))"
+_VALUE_FIRST = re.compile(
+    rf"[Vv]alue(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}{_A_VALUE}(?:{_QUOTE})?[,;]?(?:\s|\\{{1,7}}[nrt]){{0,80}}(?:{_QUOTE})?"
+    rf"(?:name|key|Name|Key)(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?([A-Za-z][A-Za-z0-9_.:-]{{2,63}})"
+)
+_NAME_FIRST = re.compile(
+    rf"(?:(?:\b[Nn]ame|\b[Kk]ey|\bKEY|\bNAME|(?:Parameter|Output)(?:Key|Name))(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}(?:{_QUOTE})?"
+    rf"|<(?:name|key)>|\bvariable[ \t]+(?:{_QUOTE})|{_QUOTE}(?=[\w.-]{{3,63}}{_QUOTE}\s?:\s?\{{))([A-Za-z/][A-Za-z0-9_.:/-]{{2,63}})"
+)
+_VALUE_NEXT = re.compile(
+    rf"(?:(?:\b[Vv]alue|(?:Parameter|Output)Value)|\bdefault|\bcontent|\bsecret_?[Ss]tring|\bVALUE"
+    rf"|<string)(?:{_QUOTE})?(?:[ \t]{{0,10}}[:=][ \t]{{0,5}}|>){_A_VALUE}"
+)
+_FIELDS_APART = 300
+
+
+def _fields(text: str) -> Iterator[Span]:
+    """Name and value in two fields, in any order: environment variables in lists, variables of Terraform."""
+    for match in _VALUE_FIRST.finditer(text):
+        yield from _of_field(match[4], match)
+    for name in _NAME_FIRST.finditer(text):
+        if may_be_named(name[1]):
+            end = min(len(text), name.end() + _FIELDS_APART)
+            value = _VALUE_NEXT.search(text, name.end(), end)
+            if value is not None and _NAME_FIRST.search(text, name.end(), value.start()) is None:
+                yield from _of_field(name[1], value)
+
+
+def _of_field(name: str, match: re.Match[str]) -> Iterator[Span]:
+    group = 2 if match[2] is not None else 3
+    kind = named_secret(name, match[group])
+    if kind is not None:
+        yield Span(match.start(group), match.end(group), kind)
+
+
+_SECRET_KEYS = re.compile(
+    r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie|phrase|mnemonic|salt|psk", re.IGNORECASE
+)
+
+
+@lru_cache(maxsize=4_096)
+def may_be_named(name: str) -> bool:
+    return len(name) <= 200 and _SECRET_KEYS.search(name) is not None
 
 
 def _files(text: str) -> Iterator[Span]:
@@ -606,7 +1152,15 @@ def spans(text: str) -> list[Span]:
     """Every secret of the text that is known by what is around it, in order; none overlaps another."""
     found: list[Span] = []
     end = 0
-    sources = {"assigned": _assigned, "headers": _headers, "commands": _commands, "files": _files}
+    sources = {
+        "places": _places,
+        "tables": _tables,
+        "assigned": _assigned,
+        "fields": _fields,
+        "headers": _headers,
+        "commands": _commands,
+        "files": _files,
+    }
     for span in sorted(
         span for name, source in sources.items() if any_of([[each] for each in TELLING[name]])(text) for span in source(text)
     ):
@@ -641,42 +1195,67 @@ def open_value(text: str) -> int | None:
 _Q = r"(?:\\*(?:[\"'`]|u00(?:22|27|60)))"
 _W = r"(?:[ \t\r\n]|\\+[nrt])"
 _EQUALS = r"(?:[:=>]|\\+u003[dDeE])"
-_G = f"{_W}+"
+_G = rf"(?:{_W}|[^ \t\r\n:\"']+:[0-9]+[:-]|[0-9]+(?:\x{{e2}}\x{{86}}\x{{92}}|\\+u2192))+"
 _ANY = f"(?:{_Q}|{_W})*"
 _LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _ODD_LETTER = r"(?:[^ \t\r\n\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _VALUE = rf"[A-Za-z_.]*(?:[0-9]|{_ODD_LETTER}(?:{_LETTER}*[0-9]|{_LETTER}*(?:[a-z]+[A-Z]+){{3}})|(?:[a-z]+[A-Z]+){{3}})"
 """What `is_secret_value` asks of a value at least, if it is no variable's."""
+_ANY_VALUE = rf"[A-Za-z0-9~!@#%^_.$?\\-]{_LETTER}{{5}}"
+"""Also one of letters only, where a name says that it is a password."""
+_FIELD_APART = rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
+"""A name that stands in a field of its own, and behind it the field with its value."""
 _ASSIGNS = (
-    rf"{_SUFFIX}(?:{_Q}|[\])])*(?:[ \t]|\\+t)*"
+    rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
     rf"(?:{_EQUALS}(?:[ \t]|\\+t|{_EQUALS}|{_Q})*{_VALUE}|\({_Q}{_VALUE}|,[ \t]*{_Q}+{_VALUE}"
     rf"|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:]{{0,40}}=[ \t]*{_Q}*{_VALUE}"
     rf"|,?{_ANY}[Vv]alue{_ANY}{_EQUALS}{_ANY}{_VALUE}"
-    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)[ \t]*{_Q}*{_VALUE}"
-    rf"|[ \t](?:is|was)(?:[ \t]set[ \t]to)?:?[ \t]{_Q}*{_VALUE})"
+    rf"|:[ \t]*[|>]?[-+0-9]*{_W}+{_Q}*{_VALUE}|[ \t]*(?:\|\|?|\?\?)[ \t]*{_Q}*{_VALUE}|{_EQUALS}[ \t]*\[{_ANY}{_VALUE}"
+    rf"|{_FIELD_APART}{_ANY}{_VALUE}|[ \t]\([^()\s]+\):[ \t]+{_VALUE}"
+    rf"|[ \t](?:is|was|has|for|of|set|reset|changed|now):?[ \t](?:[^\r\n:=\"\\]*[ \t:=])?[ \t]*{_Q}*(?:{_VALUE}"
+    rf"|[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]))"
 )
-_VARIABLE_TAILS = "ASSWORD|ASSWD|ASSPHRASE|PASS|ECRET|OKEN|_PAT|_KEY|_PWD|_JWT|SESSI"
-_OPTIONS_TOLD = (
-    "password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|api[_-]?key|access[_-]?token|auth[_-]?token"
+_ASSIGNS_WORD = (
+    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|\[|\||{_W})*(?:[bruf]{_Q}+"
+    rf"|[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
+    rf"|[ \t](?:string|String|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
+    rf"|{_SUFFIX}\({_Q}+{_ANY_VALUE}|{_SUFFIX}:-{_ANY_VALUE}"
+    rf"|{_SUFFIX}{_FIELD_APART}|{_SUFFIX}{_Q}+[ \t]+[Vv]alue{_EQUALS}|[ \t]is(?:[ \t]set[ \t]to)?:?[ \t]{_Q}+{_ANY_VALUE})"
 )
 
-_UPPER_TAILS = "ASSWORD|ASSWD|ASSPHRASE|_PASS|HPASS|ECRET|OKEN|_PAT|_KEY|_PWD|_JWT|REDENTIAL|SESSI"
-_LOWER_TAILS = r"assword|asswd|assphrase|Pass|pass|ecret|oken|_key|-key|apikey|pi\.key|ss\.key|et\.key|_pat|redential|auth"
-_SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|Pat|jwt|JWT|Key|KEY"
+_UPPER_TAILS = (
+    "ASSWORDS?|ASSWD|HRASE|ASSCODE|NEMONIC|_PASS|HPASS|ECRETS?|OKENS?|_PAT|_KEYS?"
+    "|_PWD|_JWT|REDENTIAL|SESSI|_SALT|PI [Kk]ey|PI KEY|_PSK"
+)
+_LOWER_TAILS = (
+    "asswords?|asswd|hrase|asscode|nemonic|Pass|pass|ecrets?|oken|_keys?|-key|apikey|authkey|(?:pi|ss|et|te|on)[. ][Kk]ey|_pat"
+    "|redentials?|auth|_salt|Salt|_psk"
+)
+_PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
+_SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|[dt]pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
 """Apart from the long ones: what is looked for together is compared by as many bytes as the shortest has."""
-_USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])+[^ \t\r\n:\"'=\\]+:[^ \t\r\n\"']"
+_USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'=\\]*:[^ \t\r\n\"']"
+_NAME_FIELD = rf"(?:name|key|Name|Key|KEY|NAME|ariable){_Q}*[ \t]*(?:{_EQUALS}|>)[ \t]*{_Q}*[A-Za-z0-9_.-]*"
 
+_SHORT_USER_OPTIONS = [
+    *(rf" -{letter}{_USER_OPTION}" for letter in "uUa"),
+    *(rf" -{letter}[A-Za-z]*u{_USER_OPTION}" for letter in "sSkLi"),
+]
 TELLING: dict[str, list[str]] = {
     "assigned": [
-        rf"(?:{_LOWER_TAILS}){_ASSIGNS}",
+        rf"(?:{_LOWER_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})|(?:{_PASSWORD_TAILS})[ \t]+{_Q}*{_VALUE}"
+        rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*,[^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
+        rf"|(?:assword|ecret|oken|_key)[^()\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
+        rf"|(?:assword|ecret|oken|_key)s?[^\r\n\\]*(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
         rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
-        rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:assphrase|ASSPHRASE){_ANY}{_EQUALS}"
+        rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:{_UPPER_TAILS}){_ASSIGNS_WORD}"
         rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|api[_-]?key|access[_-]?token|auth[_-]?token)"
-        rf"[ \t]+{_Q}*{_VALUE}",
-        f"(?:{_SHORT_TAILS}){_ASSIGNS}",
-        rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv)[ \t]*[A-Za-z0-9_./:-]*"
-        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
-        rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
+        rf"[ \t]+{_Q}*{_ANY_VALUE}|REDISCLI_AUTH=|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
+        rf"(?:{_SHORT_TAILS}){_ASSIGNS}|okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}|(?:{_SHORT_TAILS}){_ASSIGNS_WORD}",
+        rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|#define|set-env [^ \"]+|env:set"
+        rf"|env set)[ \t]*{_Q}?[A-Za-z0-9_./:-]*"
+        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
+        rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_ANY_VALUE}",
     ],
     "headers": [
         rf"(?:uthorization|UTHORIZATION|ookies?|OOKIES?){_ANY}(?:[:=,]|\\+u003[dDeE]|[Vv]alue)"
@@ -684,19 +1263,31 @@ TELLING: dict[str, list[str]] = {
         r"|-cookie(?:[ =]|\\+u003[dD])"
         r"| -b(?:[ =]?\\*[\"']|[ =]?\\+u002[27])[^ \t\r\n=\"']+(?:=|\\+u003[dD])"
         r"|(?:TRUE|FALSE)(?:\t|\\+t)[0-9]+(?:\t|\\+t)"
-        r"|AWS4-HMAC-SHA256",
+        rf"|AWS4-HMAC-SHA256|auth{_Q}*{_EQUALS} ?[\[(]",
     ],
     "commands": [
         r"(?:dentified|DENTIFIED)[ \t\\nr]+(?:(?:with|WITH)[ \t\\nr]+[^ \t\r\n\\]+[ \t\\nr]+)?(?:by|BY)[ \t\\nr]+\\*(?:[\"'`]|u00(?:22|27|60))"
-        rf"|-user{_USER_OPTION}"
-        r"|sshpass[ \t]|redis-cli[ \t]|sqlcmd[ \t]|ldap(?:search|add|modify)[ \t]|twine upload[ \t]"
-        r"| login[ \t](?:[^ \t\r\n\\]+[ \t])?-"
-        r"|(?:mysql|mariadb|mongo)(?:dump|admin|import|restore|sh|-dump)?[ \t][^\r\n]*-p"
+        rf"|-user{_USER_OPTION}|--(?:auth|creds|basic-auth){_USER_OPTION}"
         r"|pass:[^ \t\r\n\"'\\]{4}",
-        rf"-u{_USER_OPTION}|-U{_USER_OPTION}",
-        *(f"-{letter}[A-Za-z]*u{_USER_OPTION}" for letter in "sSkL"),
-        *("keytool ", "jarsigner ", "smbclient ", "rpcclient ", "cqlsh ", "sudo -[A-Za-z]*S", "password-stdin", "with-token"),
-        *("chpasswd", "zip -", "openssl enc", "openssl aes", "openssl des", "7z [a-z] "),
+        *_SHORT_USER_OPTIONS,
+        *(
+            "sudo -[A-Za-z]*S",
+            "password-stdin",
+            "with-token",
+            "chpasswd",
+            "passwd --stdin",
+            "passphrase-fd",
+            r"\| su ",
+            "kinit",
+            "env add ",
+            "pass insert",
+            "data-file=-",
+            "create secret ",
+            "secrets? (?:set|put|import|create|add) ",
+            "vault kv p",
+            "vault write",
+        ),
+        *(pattern for _, _, patterns in _COMMANDS for pattern in patterns.split("|") if pattern),
     ],
     "files": [
         rf"(?:machine{_G}[^ \t\r\n\\]+{_G}(?:login|account|port|password)|login{_G}[^ \t\r\n\\]+{_G}password){_G}"
@@ -706,7 +1297,17 @@ TELLING: dict[str, list[str]] = {
         *(f"{name}(?:=|\\\\+u003[dD])" for name in (";Pwd", ";PWD", ";pwd", "; Pwd", "; PWD", "; pwd")),
         "oracle:thin:",
     ],
+    "fields": [
+        rf"alue{_Q}*[ \t]*{_EQUALS}[ \t]*{_Q}*{_ANY_VALUE}{_LETTER}*{_Q}*[ ,;/]*{_ANY}{_NAME_FIELD}"
+        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})",
+    ],
 }
+TELLING["fields"] += TELLING["assigned"][:3]
+TELLING["tables"] = TELLING["assigned"][:3]
+TELLING["places"] = [
+    *(pattern for tellings, _ in _SOUGHT for pattern in tellings),
+    *(r"\.sendline\(", r"send \\*[\"']", "ecovery[ _]codes?", "ackup[ _]codes?", "cratch codes?", "chpasswd:"),
+]
 """One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is `\\"` or `\\u0022`.
 
 By what finds it. Each is one search; together they begin with no more texts than a search is fast with.
@@ -715,8 +1316,14 @@ SEARCHED_TOGETHER: list[list[str]] = [
     [TELLING["assigned"][0]],
     [TELLING["assigned"][1]],
     [TELLING["assigned"][2]],
-    [TELLING["assigned"][3], *TELLING["commands"][:1], *TELLING["headers"], TELLING["files"][0]],
+    _SHORT_USER_OPTIONS,
+    [TELLING["assigned"][3], *TELLING["commands"][:1], *TELLING["headers"], TELLING["files"][0], TELLING["fields"][0]],
 ]
 """Most of them, in as few searches as are fast."""
-SEARCHED_WITH_SHAPES = [*TELLING["commands"][1:], *TELLING["assigned"][4:], *TELLING["files"][1:]]
+SEARCHED_WITH_SHAPES = [
+    *TELLING["places"],
+    *TELLING["commands"][1 + len(_SHORT_USER_OPTIONS) :],
+    *TELLING["assigned"][4:],
+    *TELLING["files"][1:],
+]
 """The others: what begins like the tokens of providers."""

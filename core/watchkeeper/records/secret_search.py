@@ -15,7 +15,7 @@ from functools import lru_cache
 Search = Callable[[str], bool]
 
 _AT_ONCE = 52
-_BEGINNING = re.compile(r"(?:[A-Za-z0-9_ ~/:@-]|\\[.x])*")
+_BEGINNING = re.compile(r"(?:[A-Za-z0-9_ ~/:@;,%&-]|\\[.x$()|\]*?])*")
 """The literal text that a pattern begins with."""
 
 
@@ -44,7 +44,7 @@ def literal(text: str) -> str:
     return "".join(letter if letter.isalnum() else f"\\x{{{ord(letter):x}}}" for letter in text)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=256)
 def _any_of(patterns: tuple[str, ...]) -> Search:
     searches = [_search(pattern) for pattern in patterns]
     if len(searches) == 1:

@@ -24,6 +24,8 @@ _UUID = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}"
 _LATIN_PART = _PART.replace(r"\s", r" \t\r\n")
 """Without other spaces: where a text is searched by its bytes, they are parts of letters."""
 _UUID_START = f"{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}"
+_APART = rf"(?:(?<!{LETTERS})|(?<=\\[nrt]))"
+"""No part of a longer word; the letter of an escape is none."""
 _GITLAB_KINDS = ("pat", "ptt", "dt", "rt", "rtr", "cbt", "soat", "ft", "imt", "ffct", "agent", "oas", "wt")
 _LOGGED_PART = rf"(?:{_LATIN_PART}|\\u00[0-9a-fA-F]{{2}})"
 _SLASH = r"\\?/"
@@ -46,7 +48,7 @@ class Shape:
 
 def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
     """A token that begins with `prefix` and goes on with `characters`, the last of them at least so many times."""
-    before = rf"(?<!{LETTERS})" if prefix[0].isalnum() else ""
+    before = _APART if prefix[0].isalnum() else ""
     escaped = prefix.replace(".", r"\.").replace("$", r"\$")
     # JSON may write a slash as `\/`: a telling text only counts what comes before the first one.
     shown = characters.replace("/", r"/\\")
@@ -84,7 +86,11 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("google-token", "ya29.", WORD, 20),
     ("google-secret", "GOCSPX-", WORD, 20),
     ("stripe-secret", "whsec_", BASE64, 24),
-    *(("stripe-key", f"{kind}_{mode}_", LETTERS, 10) for kind in ("sk", "rk") for mode in ("live", "test", "prod")),
+    *(
+        ("stripe-key", f"{kind}_{mode}_", f"{LETTERS}{{10}}[A-Za-z0-9+/=_]", 0)
+        for kind in ("sk", "rk")
+        for mode in ("live", "test", "prod")
+    ),
     ("npm-token", "npm_", LETTERS, 36),
     ("pypi-token", "pypi-", WORD, 50),
     ("rubygems-token", "rubygems_", HEX, 48),
@@ -195,14 +201,71 @@ _TOKENS: tuple[tuple[str, str, str, int], ...] = (
     ("stytch-secret", "secret-live-", WORD, 30),
     ("crates-token", "cio", LETTERS, 32),
     ("artifactory-key", "cmVmdGtu", LETTERS, 50),
+    ("clickhouse-key", "4b1d", LETTERS, 38),
+    ("cursor-key", "key_", HEX, 64),
+    ("deno-token", "ddp_", LETTERS, 30),
+    ("deno-token", "ddo_", LETTERS, 30),
+    ("harness-token", "pat.", rf"{WORD}{{22}}\.{HEX}{{24}}\.{LETTERS}", 20),
+    ("harness-token", "sat.", rf"{WORD}{{22}}\.{HEX}{{24}}\.{LETTERS}", 20),
+    ("razorpay-key", "rzp_", "(?:live|test)_[A-Za-z0-9]{14}:?[A-Za-z0-9]", 8),
+    ("rootly-key", "rootly_", HEX, 60),
+    ("zuplo-key", "zpka_", "[a-f0-9_]", 32),
+    ("registry-credentials", "eyJhdXRocyI6", "[A-Za-z0-9+/]", 20),
+    ("voyage-key", "pa-", WORD, 40),
+    ("scaleway-key", "SCW", "[A-Z0-9]", 17),
+    ("ory-token", "ory_", "(?:pat|at|st|rt|ac)_[A-Za-z0-9_.-]", 30),
+    ("polar-token", "polar_", "[a-z]{2,4}_[A-Za-z0-9]", 30),
+    ("wakatime-key", "waka_", _UUID_START, 12),
+    ("honeycomb-key", "hcaik_", "[a-z0-9_]", 40),
+    ("axiom-token", "xaat-", _UUID_START, 12),
+    ("axiom-token", "xapt-", _UUID_START, 12),
+    ("runpod-key", "rpa_", LETTERS, 40),
+    ("neon-password", "npg_", LETTERS, 10),
+    ("aiven-password", "AVNS_", WORD, 15),
+    ("mongodb-secret", "mdb_sa_sk_", WORD, 30),
+    ("dropbox-token", "sl.", WORD, 100),
+    ("octopus-key", "API-", "[A-Z0-9]", 25),
+    ("dbt-token", "dbt", "[cstu]_[A-Za-z0-9_=-]", 30),
+    ("vercel-token", "vcp_", LETTERS, 24),
+    ("mapbox-token", "sk.eyJ", r"[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]", 20),
+    ("tencent-key", "AKID", LETTERS, 32),
+    ("yandex-key", "AQVN", WORD, 35),
+    ("yandex-token", "y0_", WORD, 40),
+    ("clojars-token", "CLOJARS_", "[a-z0-9]", 60),
+    ("firecrawl-key", "fc-", HEX, 32),
+    ("e2b-key", "e2b_", HEX, 40),
+    ("cal-key", "cal_live_", HEX, 32),
+    ("flutterwave-key", "FLWSECK", "(?:_TEST)?-[a-zA-Z0-9-]", 12),
+    ("aws-session-token", "IQoJb3JpZ2lu", "[A-Za-z0-9+/]", 100),
+    ("aws-session-token", "FwoGZXIvYXdz", "[A-Za-z0-9+/]", 100),
+    ("fernet-token", "gAAAAA", "[A-Za-z0-9_-]", 80),
+    ("intercom-token", "dG9rO", "[A-Za-z0-9+/]", 50),
+    ("snyk-token", "snyk_", r"[a-z]{2,4}\.[a-f0-9]{8}\.[A-Za-z0-9_.-]", 20),
+    ("paddle-key", "pdl_", "(?:live|sdbx)_[a-z]{2,8}_[A-Za-z0-9_]", 20),
+    ("statsig-key", "secret-", "[A-Za-z0-9]", 40),
+    ("posthog-key", "phs_", LETTERS, 40),
 )
 """Name, prefix, the characters behind it, and how often the last of them comes at least."""
 
 _DISCORD_ID = "(?:[MNO][DTjz][AEIMQUYcgk][w-z0-5])"
 """Four letters of base64 that stand for three digits: a Discord token begins with the account's number."""
 URL = rf":{_SLASH}{_SLASH}(?:{WORD}{{20,}}|{_LOGGED_PART}*:{_LOGGED_PART}{{6,}})@"
+_AZURE_MARKS = r"AzFu|AzSe|AzCa|ACDb|\+ASt|\+AEh|\+ASb|\+ACR|AIoT|APIM"
+"""What Azure writes into its keys so that they are recognised."""
 _AZURE = "[A-Za-z0-9_~.-]"
 _TEAMS = f"{_UUID}@{_UUID}/IncomingWebhook/[a-z0-9]{{32}}/{_UUID}"
+
+_SALTED = "[./A-Za-z0-9]"
+_HASH = (
+    rf"\$2[abxy]\$[0-9]{{2}}\${_SALTED}{{53}}|\$(?:apr1|1)\${_SALTED}{{1,8}}\${_SALTED}{{22}}"
+    rf"|\$[56]\$(?:rounds=[0-9]{{1,9}}\$)?{_SALTED}{{1,16}}\${_SALTED}{{43,86}}|\$(?:y|gy"
+    rf"|7)\${_SALTED}{{1,16}}\${_SALTED}{{1,86}}(?:\${_SALTED}{{43}})?"
+    r"|\$argon2(?:id|i|d)\$v=[0-9]{1,3}\$[mtpk=0-9,]{1,40}\$[A-Za-z0-9+/]{8,86}\$[A-Za-z0-9+/]{16,86}"
+    rf"|\$(?:pbkdf2-sha(?:1|256|512)|pbkdf2|scrypt)\$[A-Za-z0-9,=]{{1,30}}\${_SALTED}{{8,86}}\${_SALTED}{{16,90}}"
+    r"|pbkdf2_sha(?:1|256)\$[0-9]{1,8}\$[A-Za-z0-9]{1,40}\$[A-Za-z0-9+/]{27,44}=?"
+    r"|SCRAM-SHA-(?:1|256)\$[0-9]{1,7}:[A-Za-z0-9+/=]{8,64}\$[A-Za-z0-9+/=]{20,64}:[A-Za-z0-9+/=]{20,64}"
+)
+"""Hashes of passwords, as `crypt(3)`, `htpasswd`, Django, PostgreSQL and argon2 write them."""
 
 SHAPES: tuple[Shape, ...] = (
     Shape("private-key", "PRIVATE KEY", rf"{_PEM.format('BEGIN')}.*?(?:{_PEM.format('END')}|\Z)", "PRIVATE KEY"),
@@ -212,12 +275,26 @@ SHAPES: tuple[Shape, ...] = (
     Shape("private-key", "LS0tLS1CRUdJTiB", r"LS0tLS1CRUdJTiB(?!DRVJU|QVUJMSU|SU0EgUFVC|FQyBQVU|YNTA5|QR1Ag(?!UFJJ))"
           rf"(?:{BASE64}{{60,}}(?:\s|\\+[rnt]){{1,40}}){{0,400}}{BASE64}{{20,}}=*",
           f"LS0tLS1CRUdJTiB{LETTERS}"),
-    Shape("private-key", "Private-Lines:", r"(?P<kept>Private-Lines: [0-9]{1,4}\r?\n)(?:[A-Za-z0-9+/=]{1,80}\r?\n?)+", "Private-Lines:"),
+    Shape("private-key", "Private-Lines:", r"(?P<kept>Private-Lines: [0-9]{1,4}(?:\r?\n"
+                                           r"|\\+r?\\*n))(?:(?:[^\s:]{1,100}:[0-9]{1,6}:|[ \t]*[0-9]{1,6}(?:→|\t"
+                                           r"|\\+t))?[+ -]?[A-Za-z0-9+/=]{1,80}(?:\r?\n|\\+r?\\*n|(?=\\*\"|\Z)))+", "Private-Lines:"),
+    Shape("password-hash", "$", rf"(?<![A-Za-z0-9$\\])(?:{_HASH})(?![./A-Za-z0-9$])",
+          r"(?:\$2[abxy]\$[0-9]|\$apr1\$|\$argon2|\$pbkdf2|\$scrypt\$|\$[156y7]\$[./A-Za-z0-9=]|\$gy\$|pbkdf2_sha|SCRAM-SHA-)"),
+    Shape("password-hash", "SHA}", r"(?P<kept>\{S?SHA\})[A-Za-z0-9+/]{27,60}={0,2}", r"SHA\}[A-Za-z0-9+/\\]{20}"),
+    Shape("azure-key", "A", rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{30,80}}(?:{_AZURE_MARKS})[A-Za-z0-9+/_-]{{4,16}}={{0,2}}(?!"
+                            rf"[A-Za-z0-9+/=_-])",
+          "\n".join(f"{mark}[A-Za-z0-9+/\\\\_-]{{4}}" for mark in _AZURE_MARKS.replace(r"\+", "").split("|"))),
+    Shape("azure-key", "JQQJ9", rf"{_APART}{LETTERS}{{52}}JQQJ9{LETTERS}{{27}}(?!{LETTERS})", "JQQJ9"),
+    Shape("maxmind-key", "_mmk", rf"{_APART}{LETTERS}{{6}}_{LETTERS}{{29}}_mmk", "_mmk"),
+    Shape("url-token", "@", r"(?P<kept>https://)(?=[^\s/:@\"']{0,100}[0-9])[^\s/:@\"'<>\\$]{8,200}(?=@(?:github\.com"
+                            r"|gitlab\.com|bitbucket\.org|dev\.azure\.com))",
+          r"@(?:github|gitlab|bitbucket)\.(?:com|org)\\?/"),
+    Shape("azure-key", "keyName", r"(?P<kept>keyName[^{}]{1,200}?[Vv]alue\\{0,7}[\"']?\s*[:=]\s*\\{0,7}[\"']?)[A-Za-z0-9+/]{40,}=*", "keyName"),
     Shape("twilio-token", "AC",
-          rf"""(?P<kept>(?<!{LETTERS})AC{HEX}{{32}}[\"'`\\]{{0,8}}[ ,:]{{1,4}}[\"'`\\]{{0,8}}){HEX}{{32}}(?!{LETTERS})""", f"AC{HEX}{{32}}"),
+          rf"""(?P<kept>{_APART}AC{HEX}{{32}}[\"'`\\]{{0,8}}[ ,:]{{1,4}}[\"'`\\]{{0,8}}){HEX}{{32}}(?!{LETTERS})""", f"AC{HEX}{{32}}"),
     *(_token(*token) for token in _TOKENS),
-    Shape("api-key", "sk-", rf"(?<!{LETTERS})sk-{WORD}{{20,}}", _SK),
-    *(Shape("aws-key", name, rf"(?<!{LETTERS}){name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
+    Shape("api-key", "sk-", rf"{_APART}sk-{WORD}{{20,}}", _SK),
+    *(Shape("aws-key", name, rf"{_APART}{name}[A-Z0-9]{{16}}(?!{WORD})", f"{name}[A-Z0-9]{{16}}")
       for name in ("AKIA", "ASIA")),
     Shape("slack-token", "xox", r"\bxox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10,}", r"xox(?:[abeoprscd]|e\.xox[bp])-[A-Za-z0-9%-]{10}"),
     Shape("slack-webhook", "hooks.slack.com/", r"\bhooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_-]{20,}",
@@ -227,10 +304,10 @@ SHAPES: tuple[Shape, ...] = (
     Shape("teams-webhook", "webhook.office.com/", rf"(?P<kept>webhook\.office\.com/webhookb?2?/){_TEAMS}", r"webhook\.office\.com"),
     Shape("discord-token", ".", rf"(?<!{WORD}){_DISCORD_ID}{{5,7}}{WORD}{{0,4}}\.{WORD}{{6}}\.{WORD}{{25,110}}", f"{_DISCORD_ID}{{5}}"),
     Shape("telegram-token", ":", rf"(?<![0-9A-Fa-f-])(?<![0-9]:)(?P<kept>(?:bot)?)[0-9]{{6,16}}:A{WORD}{{34}}(?!{WORD})", f":A{WORD}{{34}}"),
-    Shape("mailchimp-key", "-us", rf"(?<!{LETTERS}){HEX}{{32}}-us[0-9]{{1,2}}(?!{WORD})", "-us[0-9]"),
-    Shape("terraform-token", ".atlasv1.", rf"(?<!{LETTERS}){LETTERS}{{14}}\.atlasv1\.[A-Za-z0-9_=-]{{60,}}", r"\.atlasv1\."),
+    Shape("mailchimp-key", "-us", rf"{_APART}{HEX}{{32}}-us[0-9]{{1,2}}(?!{WORD})", "-us[0-9]"),
+    Shape("terraform-token", ".atlasv1.", rf"{_APART}{LETTERS}{{14}}\.atlasv1\.[A-Za-z0-9_=-]{{60,}}", r"\.atlasv1\."),
     Shape("azure-secret", "Q~", rf"(?<!{_AZURE}){_AZURE}{{3}}[0-9]Q~{_AZURE}{{31,34}}(?!{_AZURE})", f"Q~{_AZURE}{{31}}"),
-    Shape("azure-token", "AZDO", rf"(?<!{LETTERS}){LETTERS}{{76}}AZDO{LETTERS}{{4}}(?!{LETTERS})", f"AZDO{LETTERS}{{4}}"),
+    Shape("azure-token", "AZDO", rf"{_APART}{LETTERS}{{76}}AZDO{LETTERS}{{4}}(?!{LETTERS})", f"AZDO{LETTERS}{{4}}"),
     Shape("azure-key", "AccountKey=", r"(?P<kept>AccountKey=)[A-Za-z0-9+/]{40,}=*", "AccountKey"),
     Shape("azure-key", "SharedAccessKey=", r"(?P<kept>SharedAccessKey=)[A-Za-z0-9+/]{40,}=*", "SharedAccessKey"),
     Shape("azure-signature", "sig=", r"(?P<kept>\bsig=)[A-Za-z0-9%+/]{40,}=*", r"sig=[A-Za-z0-9%+/\\]{40}|sig\\u003[dD]"),
@@ -242,7 +319,7 @@ SHAPES: tuple[Shape, ...] = (
           r"azurewebsites\.net"),
     Shape("zapier-webhook", "hooks.zapier.com/",
           r"(?P<kept>hooks\.zapier\.com/hooks/(?:catch|standard)/\d{3,12}/)[a-z0-9]{5,}", r"hooks\.zapier"),
-    Shape("newrelic-key", "NRAL", rf"(?<!{LETTERS})[a-f0-9]{{36}}(?:NRAL|FFFFNRAL)(?!{WORD})", "NRAL"),
+    Shape("newrelic-key", "NRAL", rf"{_APART}[a-f0-9]{{36}}(?:NRAL|FFFFNRAL)(?!{WORD})", "NRAL"),
     Shape("sentry-dsn", "://", r"(?P<kept>://)[a-f0-9]{32}(?::[a-f0-9]{32})?(?=@[A-Za-z0-9.-]+(?::\d+)?/\d)", URL),
     Shape("url-token", "://", rf"(?P<kept>://)(?=[A-Za-z_-]*\d){WORD}{{20,200}}(?=(?::x-oauth-basic)?@[A-Za-z0-9\[])", URL),
     Shape("bearer-token", "earer ", r"(?P<kept>\b[Bb]earer )(?=[A-Za-z_.~+/-]*\d)[A-Za-z0-9_.~+/-]{20,}=*", r"earer [A-Za-z0-9_.~+/\\-]{20}"),
