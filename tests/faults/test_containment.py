@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,12 +21,14 @@ from tests.support.messages_server import MessagesServer
 from tests.support.other_user import Place, processes, until
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
-from watchkeeper.agents.tools.containment import Kind, choose
+from watchkeeper.agents.tools.containment import Kind, SessionContainment, choose
 from watchkeeper.agents.tools.processes import descendants, kill_identified, start_ticks
+from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.errors import BadInput
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
+from watchkeeper.store.session_store import SessionStore
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a register alone, without a mark")
 
@@ -153,6 +156,37 @@ async def test_what_outlives_a_call_is_registered_before_the_model_reads_the_res
     assert registered
     assert start_ticks(int((tmp_path / "pid").read_text())) is None
     assert query(path, "SELECT kind FROM containments WHERE ended_at IS NOT NULL") == [("register",)]
+
+
+async def test_a_host_without_descriptors_pauses_at_once_and_leaves_what_it_cannot_end_to_the_next_one(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if reason := allowed(Kind.CGROUP):
+        pytest.skip(reason)
+    path = tmp_path / "watchkeeper.db"
+    new = NewSession("reach the goal", workspace, "test/scripted", SessionSettings())
+    store = SessionStore.claim(path, create_session(path, new), SystemClock(), pid=os.getpid(), host_name="here")
+    held, process = SessionContainment(store, "mark", Kind.CGROUP), subprocess.Popen(["sleep", "600"])
+    try:
+        await held.prepare()
+        await held.admit(process.pid, "")
+        with monkeypatch.context() as short:
+            short.setattr(Path, "write_text", _no_descriptor)
+            began = time.monotonic()
+            await held.aclose()
+            assert time.monotonic() - began < 5
+        assert process.poll() is None
+        assert await SessionContainment(store, "mark").end_earlier() == []
+        assert process.wait(10) == -signal.SIGKILL
+        assert query(path, "SELECT count(*) FROM containments WHERE ended_at IS NULL") == [(0,)]
+    finally:
+        process.kill()
+        process.wait()
+        store.close()
+
+
+def _no_descriptor(*_: Any, **__: Any) -> int:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_a_number_that_another_process_bears_by_now_is_left_alone() -> None:

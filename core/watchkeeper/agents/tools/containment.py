@@ -42,6 +42,8 @@ from watchkeeper.store.session_store import SessionStore
 CGROUP_PREFIX = "watchkeeper-"
 END_SECONDS = 10.0
 """How long killed processes may take to be gone."""
+SHORT_SECONDS = 0.5
+"""How long a host that ran out of something tries to kill them. It must pause; the next host ends what is left."""
 PROBE_SECONDS = 20.0
 
 
@@ -150,12 +152,15 @@ class SessionContainment:
         self._known |= new
 
     async def aclose(self) -> None:
-        """End what is left, after the workers were closed, and say in the database that nothing is."""
+        """End what is left, after the workers were closed, and say in the database that nothing is.
+
+        What cannot be ended here is left to the next host.
+        """
         if self.kind is None:
             return
         self.kind = None
-        if self._cgroup is not None:
-            await asyncio.to_thread(kill_cgroup, self._cgroup)
+        if self._cgroup is not None and not await asyncio.to_thread(kill_cgroup, self._cgroup):
+            return
         # A host that lost its session, or whose database is gone, leaves this to the next one.
         with suppress(LeaseLost, StoreUnusable):
             await self._store.commit(lambda tx: containments.end(tx, [self._id]))
@@ -226,7 +231,8 @@ def kill_cgroup(path: Path) -> bool:
     """Have the kernel kill all in a cgroup, and remove it; returns whether it is gone."""
     if not path.name.startswith(CGROUP_PREFIX):
         return False
-    deadline = time.monotonic() + END_SECONDS
+    began = time.monotonic()
+    deadline = began + END_SECONDS
     while path.exists():
         try:
             (path / "cgroup.kill").write_text("1")
@@ -236,8 +242,9 @@ def kill_cgroup(path: Path) -> bool:
                 return True
         except FileNotFoundError:
             return True
-        except OSError:
-            pass  # busy: the last ones are still dying
+        except OSError as error:  # busy: the last ones are still dying
+            if host_fault(error) is not None:
+                deadline = min(deadline, began + SHORT_SECONDS)
         if time.monotonic() > deadline:
             return False
         time.sleep(0.002)
