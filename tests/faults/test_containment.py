@@ -166,7 +166,8 @@ async def test_a_host_without_descriptors_pauses_at_once_and_leaves_what_it_cann
     path = tmp_path / "watchkeeper.db"
     new = NewSession("reach the goal", workspace, "test/scripted", SessionSettings())
     store = SessionStore.claim(path, create_session(path, new), SystemClock(), pid=os.getpid(), host_name="here")
-    held, process = SessionContainment(store, "mark", Kind.CGROUP), subprocess.Popen(["sleep", "600"])
+    held = SessionContainment(store, "mark", Kind.CGROUP)
+    process = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220
     try:
         await held.prepare()
         await held.admit(process.pid, "")

@@ -133,6 +133,8 @@ def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place: Pl
     assert len(server.headers) >= 4
     dashboard.send_signal(signal.SIGKILL)
     os.close(ours)
+    if served := getattr(place, "connection", None):
+        served.close()
 
 
 def _drain(descriptor: int) -> None:

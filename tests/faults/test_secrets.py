@@ -25,7 +25,7 @@ from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Retrying
 from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.live import LiveRows
+from watchkeeper.runtime.live import HELD_CHARACTERS, SHOWN_CHARACTERS, LiveRows
 from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
@@ -192,14 +192,17 @@ async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> No
         )
         live = LiveRows(store, SystemClock(), redactor=user_redactor())
         live.show("a", "working")
-        live.stream("a", f"{ALL} ")
-        for _ in range(ALL.count("") + 20):
-            live.stream("a", "so it goes " * 9)
-            await live.flush()
-            shown = _query(path, "SELECT text FROM live")[0][0]
-            assert len(shown) <= 2_001
-            for key in KEYS.values():
-                assert key[-12:] not in shown or "-----" in key[-12:]
+        # All of `ALL` goes past the border of what is shown, then of what is held, in steps shorter than a key.
+        live.stream("a", "so it goes " * 200 + f"{ALL} ")
+        for border, step in ((SHOWN_CHARACTERS - len(ALL), 7), (HELD_CHARACTERS - SHOWN_CHARACTERS - 3 * len(ALL), 14)):
+            live.stream("a", "so it goes " * (border // 11))
+            for _ in range(2 * len(ALL) // step + 10):
+                live.stream("a", "and on " * (step // 7))
+                await live.flush()
+                shown = _query(path, "SELECT text FROM live")[0][0]
+                assert len(shown) <= SHOWN_CHARACTERS + 1
+                for key in KEYS.values():
+                    assert key[-12:] not in shown or "-----" in key[-12:]
     finally:
         store.close()
 
