@@ -22,7 +22,8 @@ from tests.support.other_user import Place, processes, until
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.agents.tools.containment import Kind, SessionContainment, choose
-from watchkeeper.agents.tools.processes import descendants, kill_identified, start_ticks
+from watchkeeper.agents.tools.processes import descendants, kill_identified, kill_marked, start_ticks
+from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE
 from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.errors import BadInput
 from watchkeeper.runtime.embedded import Runtime
@@ -188,6 +189,16 @@ async def test_a_host_without_descriptors_pauses_at_once_and_leaves_what_it_cann
 
 def _no_descriptor(*_: Any, **__: Any) -> int:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def test_a_marked_process_that_leads_no_group_is_killed_at_once() -> None:
+    process = subprocess.Popen(["sh", "-c", "sleep 600; true"], env=os.environ | {SESSION_VARIABLE: WAITING})
+    try:
+        assert kill_marked(SESSION_VARIABLE, WAITING, 5) == []
+        assert process.wait(1) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_number_that_another_process_bears_by_now_is_left_alone() -> None:

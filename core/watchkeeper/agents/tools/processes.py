@@ -113,13 +113,14 @@ def end_descendants(pid: int, grace_seconds: float) -> None:
 
 
 def kill_tree(pid: int) -> None:
-    """Kill the session leader `pid`, its process group and everything below it.
+    """Kill `pid`, everything below it, and the process group that it leads, if it leads one.
 
-    The leader is stopped first: it starts nothing more, yet still adopts the orphans of those who are killed.
+    It is stopped first: it starts nothing more, yet still adopts the orphans of those who are killed.
     """
     _send(pid, signal.SIGSTOP)
     kill_descendants(pid)
     kill_group(pid)
+    _send(pid, signal.SIGKILL)
 
 
 def mark_limits(mark: str) -> bool:
