@@ -275,3 +275,14 @@ def test_lines_of_prose_are_short_enough_to_read(page: Path) -> None:
             code = not code
         if not code and not line.startswith(("|", "![", "<!--")):
             assert len(line) <= WIDTH, f"{page.name}:{number} has {len(line)} characters"
+
+
+def test_each_heavy_check_that_the_docs_name_is_one_that_runs() -> None:
+    listed = subprocess.run([ROOT / ".ci" / "heavy"], capture_output=True, text=True, check=True).stdout.splitlines()
+    commands = {line.split()[0]: line.split()[2:] for line in listed}
+    for command in commands.values():
+        file = ROOT / (command[1].replace(".", "/") + ".py" if command[0] == "-m" else command[0])
+        assert file.is_file()
+    table = (ROOT / "docs" / "reliability.md").read_text().split("| `.ci/heavy` |")[1].split("\n\n")[0]
+    rows = [line.split("|")[1] for line in table.splitlines()[2:]]
+    assert {name for row in rows for name in re.findall(r"`([\w-]+)`", row)} == set(commands)
