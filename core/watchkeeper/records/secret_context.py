@@ -42,13 +42,15 @@ _FIRST = re.compile(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 
 _TAILS = {
     "password": "asswords?|ASSWORDS?|asswd|ASSWD|hrase|HRASE|asscode|ASSCODE|nemonic|NEMONIC|_pass|-pass|Pass|_PASS|HPASS|"
-    "PASS(?=[=\"'])|pass(?=[ \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk",
+    "PASS(?=[=\"'])|pass(?=[ \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk"
+    r"|(?<![A-Za-z0-9])[Pp][Ww](?=[ \t]{0,5}[=:])|[a-z]pw(?=[ \t]{0,5}[=:])"
+    "|asswort|ennwort|mot_de_passe",
     "secret": "ecrets?|ECRETS?",
     "token": r"okens(?=[\"':= ]{1,6}\[)|oken|uthIdent|OKENS?|jwt|JWT|_PAT|_pat|Pat",
     "key": r"_keys?|-key|(?:api|auth)key|(?:pi|PI|ss|et|te|on)[. ](?:[Kk]ey|KEY)|Keys?|KEYS?|_salt|Salt|_SALT",
-    "credential": "redentials?|REDENTIALS?",
+    "credential": "redentials?|REDENTIALS?|[Cc]reds|CREDS",
     "session": "SESSID|SESSIONID",
-    "auth": r"_auth|auth(?=\\{0,7}[\"'])",
+    "auth": r"_auth|(?<![A-Za-z])AUTH(?==)|_AUTH(?==)|userpass|auth(?=\\{0,7}[\"'])",
 }
 """The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or nearly so."""
 _SUFFIX = (
@@ -87,6 +89,8 @@ _SEPARATOR = (
     rf"|{_QUOTE}[ \t]{{0,5}},[ \t]{{0,20}}(?={_QUOTE})"  # define('NAME', 'value')
     rf"|(?:{_QUOTE})?>(?:\s{{0,20}}<[Vv]alue>)?"  # <name>value</name>, <property name="name">value</property>
     rf"|\((?={_QUOTE})"  # setName("value")
+    r"|(?:\*{1,2}[ \t]?:|:\*{1,2}|:</\w{1,8}>)[ \t]{0,5}"  # **Name:** value
+    rf"|(?:[ \t][\w:]{{1,20}}={_QUOTE}[^\"'\n]{{0,160}}{_QUOTE}){{1,3}}>"  # <name type="…">value</name>
     rf"|[ \t]{{1,20}}(?=\S)(?![Kk]ey\b|KEY\b|[Aa]ccess\b))"  # --name value; judged by what comes before the name
 )
 _NAMED = re.compile(
@@ -96,12 +100,13 @@ _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
 _TAKES_A_WORD = re.compile(
     r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|#define"
-    r"|set-env[ \t]\S+|env:set|env set|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
+    r"|set-env[ \t]\S+|\b(?:put|set|SET|write|update|--secret)(?=[ \t]+\S*[/._:A-Z-])|env:set|env set"
+    r"|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
 )
 """What makes `NAME value` an assignment: an option, or a command that sets names."""
 _PAIR_COMMAND = re.compile(
     r"(?:(?:--set(?:-string)?[ =]|\bansible_|[\s\"'](?:-[DPe]|-{1,2}(?:data|form|var|d|F)[ =])|\b(?:put|write|POST|PUT) )[^\n]*"
-    r"|[?&;\"']|\s-[DP]|\b\w+=[^\s,(]+ |\buser(?:name)?=[^\s,]+,)\Z"
+    r"|\A|[?&;\"']|\s-[DP]|\b\w+=[^\s,(]+ |[^\s,(=:{] |\buser(?:name)?=[^\s,]+,)\Z"
 )
 """A command or a line of an inventory that gives `name=value`."""
 _SQL = re.compile(r"(?:(?i:with|encrypted|user|role|set|alter|create)[ \t=]+(?:\S{1,64}[ \t]+){0,2})\Z")
@@ -128,6 +133,10 @@ _OTHER_NAMES = frozenset(
 )
 """Words before `key`, `token` or `pass` that give it another meaning."""
 _NAME_WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
+_PASS_OF = re.compile(
+    r"(?:db|remote|user|root|admin|my|smtp|mail|imap|pop|ldap|ftp|login|key|store|http|https|proxy|ssh|sql|bind|become|web"
+    r"|basic|api|host)(?:pass|auth)\Z"
+)
 _FOLDERS = frozenset({"pwd", "oldpwd"})
 """Names that a password shares with the current folder."""
 
@@ -161,6 +170,7 @@ _EARLY_DIGIT = re.compile(r"[A-Za-z_.]*(?:[0-9]|[^\s\"\\A-Za-z_.0-9\[({<][^\s\"\
 """A digit, before any quote; what begins like an index, a call or a format is code."""
 _CHANGES = re.compile(r"[A-Za-z_.]*?(?:[^\s\"\\A-Za-z_.0-9\[({<][^\s\"\\]*?)?(?:[a-z]+[A-Z]+){3}")
 _UUID = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\Z")
+_USER_AND = re.compile(r"[A-Za-z][\w.@-]{1,60}:([^\s:/]{6,128})\Z")
 _HASH = re.compile(r"(?:[0-9a-f]{7,128}|[0-9A-F]{32,128})\Z")
 _DIGESTS = re.compile(r"(?:sha(?:1|256|384|512)|md5|blake3)[-:]", re.IGNORECASE)
 _ORDINARY_PATH = re.compile(r"[A-Za-z0-9_.@+~ :*-]*\Z")
@@ -303,6 +313,7 @@ def _is_strong(kind: str, name: str) -> bool | None:
         and words
         and words[-1] not in ("pass", "auth")
         and not name.isupper()
+        and not _PASS_OF.search(flat)
     ):
         return None  # `bypass`, `unauth`
     if flat in ("compass", "bypass"):
@@ -335,6 +346,8 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
         return False
     is_uuid = _UUID.match(value) is not None
     if judged.kind in ("auth", "credential"):
+        if judged.is_line and (pair := _USER_AND.match(value)) is not None:
+            return not is_placeholder(pair[1])
         of_npm = judged.name.endswith("_auth") and judged.is_line
         is_mixed = judged.is_line and _is_mixed(value)
         return _is_basic(value) or (
@@ -460,7 +473,7 @@ def _kind_of(match: re.Match[str]) -> str:
 
 # --- assignments ------------------------------------------------------------------------------------------------------------
 
-_OPENS = re.compile(r"(?:[bru@$]|rb)?(\\{0,7}[\"'`])")
+_OPENS = re.compile(r"(?:[bru@$]|rb)?(\"\"\"|\'\'\'|\\{0,7}[\"'`])")
 _BARE = re.compile(
     r"[A-Za-z0-9_+/.%~-]{128,4096}={0,2}(?![^\s\"'`,;&)}\]<|\\])|[^\s\"'`]{1,128}(?![^\s\"'`])|[^\s\"'`,;&=:)}\]<>|\\]{1,128}(?=[,;&)}\]<>|\\])"
 )
@@ -469,7 +482,8 @@ _ESCAPE = re.compile(r"\\+(?:[nrtu\"'\\]|$)")
 _INSIDE = re.compile(r"[,;&)}\]|<>]")
 _REST_OF_LINE = re.compile(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
 _LINE_BEFORE = re.compile(
-    r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:|-]))?[ \t]*[+>-]?[ \t]*(?:- |export |set "
+    r"(?:\A|\n|\\n|\\+\"|: ?\")(?:[^\s:\"']{1,100}[:-])?[ \t]*(?:[0-9]{1,7}(?:→|\t|\\t|[:"
+    r"|-]))?[ \t]*[+>-]?[ \t]*(?:[-*] )?(?:\*{1,2}|<\w{1,8}>)?(?:- |export |set "
     r"|declare -x )?[ \t]*\Z"
 )
 """The beginning of a line, also as `cat -n`, `grep -n` and `diff` print it."""
@@ -477,7 +491,7 @@ _SHELL_BEFORE = re.compile(r"(?:\A|[\s;&|(\"'`→=]|[0-9][:-]|\\n|\\t)\Z")
 
 
 _GETTER = re.compile(
-    r"(?i:get|has|is|find|show|input|by|label|prompt|ask|read|use|new|check|valid|verif|forgot|reset|hash|encrypt|gen|test|t\Z)|[A-Z]"
+    r"(?i:get|has|is|find|show|input|by|label|prompt|ask|read|use|new|check|valid|verif|forgot|reset|hash|encrypt|gen|test|t\Z)|[A-Z][a-z]"
 )
 _SETTER = re.compile(
     r"(?i:put|string|var|set|define|field|add|env|header|append|setdefault|property|export|insert|pair|entry)\w{0,20}\(\s{0,5}"
@@ -486,10 +500,11 @@ _SETTER = re.compile(
 """Calls that take a name and its value."""
 _TOLD = re.compile(
     r"(?i:with|using|and|use|the|set|generated|temporary|temp|initial|default|random|new|one-time|root|admin|your"
-    r"|bootstrap)[ \t]+(?:[a-z]+[ \t]+)?\Z"
+    r"|bootstrap)[ \t]+(?:[a-z]+[ \t]+)?\Z|(?i:user|username|login|email)[:=]?[ ]\S{1,60}[ ](?:and )?\Z"
 )
 """What a program says before it names a password that it made."""
 _PHRASE = re.compile(r"[a-z]{2,12}(?: [a-z]{2,12}){3,24}(?=[ \t]*(?:\r?\n|\\+[rn\"]|\"|\Z))")
+_USER_TOLD = re.compile(r"(?i:username|user) \S{1,60} (?:and|with) \Z")
 _REST_OF_WORD = re.compile(r"[.,;]?(?:\s|\\+[rn\"']|[\"'`]|\Z)")
 _NEXT_ITEM = re.compile(rf"{_QUOTE},(?:\s|\\{{1,7}}[nrt]){{0,40}}(?={_QUOTE})")
 
@@ -594,6 +609,7 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
     ahead = text[max(0, begin - 80) : begin + len(name)]
     opened = _OPENS.match(text, at)
     takes = _TAKES_A_WORD.search(ahead) is not None
+    takes = takes or (kind == "password" and _USER_TOLD.search(text, max(0, begin - 90), begin) is not None)
     if not takes and name.lower() in ("password", "passwd", "pass", "secret") and opened is None:
         word = _BARE.match(text, at)
         takes = (
@@ -623,6 +639,8 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
         if escape := _ESCAPE.search(whole[0]):
             end = at + escape.start()
         end = start + len(text[start:end].rstrip(",;)|&"))
+    if text[start:end].rstrip(".,\"'").lower() in _ORDINARY:
+        return None  # `set NAME instead`
     judged = _Judged(kind, name, is_quoted=True, is_line=takes, takes_words=True)
     return (start, end) if is_secret_value(text[start:end], judged) else None
 
@@ -657,11 +675,11 @@ _PAIR = re.compile(r"([^\s=\"';,\\]{1,64})=([^\s\"';,\\]{1,4096})(?:;[ \t]*)?")
 _ATTRIBUTES = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority", "version"})
 _SESSION = re.compile(r"sess|sid\b|auth|token|jwt|csrf|xsrf|remember|login|secret|ticket|_id\b|\bid\b|key", re.IGNORECASE)
 _USER = re.compile(
-    rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--auth|--creds"
-    rf"|--basic-auth)[\"',=\s]{{0,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):([^\s\"'\\]{{4,256}})"
+    rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--?auth|--(?:\w+-)?creds"
+    rf"|--basic-auth)[\"',=\s]{{0,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
-_HTTP_CLIENT = re.compile(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|etcdctl|skopeo|oras|wrk)\b")
+_HTTP_CLIENT = re.compile(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b")
 _FLAGS = r"(?:-[\w-]+(?:=\S+)?[ \t]+)*"
 _WORD = r"[^\s-]\S*[ \t]+"
 _ANY_OPTION = r"[^\r\n]* -"
@@ -720,7 +738,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ),
     ("dotnet nuget|nuget push|nuget sources", r"…-(?:-api-key|k|ApiKey|-password|p|Password)[ \t]+", "nuget push|nuget sources|dotnet nuget"),
     ("nuget setapikey", "", "nuget setapikey"),
-    ("sqlplus|impdp|expdp|sqlldr", r"(?:-\w+[ \t]+)*[\w.$#]+/(?!@)", "sqlplus |impdp |expdp |sqlldr "),
+    ("sqlplus|rman target|impdp|expdp|sqlldr", r"(?:-\w+[ \t]+)*[\w.$#]+/(?!@)", "sqlplus |rman target|impdp |expdp |sqlldr "),
     (
         "requirepass|masterauth|bindpw|rootpw|enable password|enable secret|wpa-psk|olcRootPW:",
         r"(?:(?:[0-9]|--?[\w-]+)[ \t]+){0,3}",
@@ -750,7 +768,8 @@ _PIPED = re.compile(
     rf"\b(?:echo|printf)[ \t](?:-n[ \t])?(?:{_QUOTE})?"
     rf"(?:(?<![:\w])[\w.-]{{1,64}}:(?=[^\n]{{1,300}}chpasswd))?([^\s\"'\\|:]{{6,256}})(?:{_QUOTE})?[ \t]{{0,5}}\|[ \t]{{0,5}}"
     r"(?:(?:sudo[ \t])?(?:chpasswd|passwd[ \t]|su[ \t]|kinit|cryptsetup)|sudo[ \t]+-[A-Za-z]*S"
-    r"|[^\n|]{1,200}(?:password-stdin|with-token|passphrase-fd|secrets? (?:put|set|create|add)|variable set|env add|pass insert|data-file=-))"
+    r"|[^\n|]{1,200}(?:password-stdin|with-token|passphrase-fd|passwd-on-stdin|stdinpass|pass stdin"
+    r"|lpass login|secrets? (?:put|set|create|add)|variable set|env add|pass insert|data-file=-))"
 )
 """`echo value | docker login --password-stdin`."""
 _OPENSSL = re.compile(r"(?<=[\s\"'=])pass:([^\s\"'\\]{4,256})")
@@ -788,18 +807,18 @@ _LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
 _PLACES: tuple[tuple[str, str], ...] = (
     # The user, then the password: psexec, cypher-shell, bcp, …
     (
-        ' -u[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pP]\n -U[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pP]',
-        rf"\s-[uU][ \t]+\S{{1,100}}[ \t]+-[pP][ \t]*(?![0-9]*:){_V}(?![:])",
+        "\n".join(f' -{letter}[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pPw]' for letter in "uUln"),
+        rf"\s-[uUln][ \t]+\S{{1,100}}[ \t]+-[pPw][ \t]*(?![0-9]*:){_V}(?![:])",
     ),
     (" -pw ", rf"\s-pw[ \t]+{_V}"),
     (
         "<<< ",
-        rf"\b(?:sudo|passwd|chpasswd|login|secrets?|vault|token|stdin|kinit|insert|gpg|auth"
+        rf"\b(?:sudo|passwd|chpasswd|vncpasswd|smbpasswd|age|keyring|pdbedit|realm|lpass|login|secrets?|vault|token|stdin|kinit|insert|gpg|auth"
         rf"|cryptsetup)\b[^\n]{{0,200}}<<<[ \t]*(?:(?<=[\"' ])\w{{1,32}}:)?{_V}",
     ),
     ("\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd", rf"\(echo[ \t]{_V}(?:{_QUOTE})?;[ \t]*echo[ \t]"),
     ("ConvertTo-SecureString", rf"ConvertTo-SecureString[ \t]+(?:-\w+[ \t]+){{0,3}}(?=\\*[\"']){_V}"),
-    ("hash-password", rf"hash-password\b[^\n]{{0,60}}?--plaintext[ =]{_V}"),
+    ("hash-password", rf"hash-password\b[^\n]{{0,60}}?(?:--plaintext|-p)[ =]{_V}"),
     ("user_pw \nowner_pw ", rf"\b(?:user_pw|owner_pw)[ \t]+{_V}"),
     ("rclone config\nrclone obscure", rf"rclone[ \t](?:[^\n]{{1,200}}?\b)?(?:pass(?:word)?|obscure)[ \t=]+{_V}"),
     (r"ommand[ =]\\*[\"']?echo", rf"(?:password|passphrase|pass)-?[cC]ommand[ =](?:{_QUOTE})?echo[ \t]+{_V}"),
@@ -838,8 +857,8 @@ _PLACES: tuple[tuple[str, str], ...] = (
     ),
     ("random_password", rf"random_password[^\n]{{0,600}}?{_QUOTE}result{_QUOTE}\s?:\s?{_V}"),
     (
-        "uth\\(\\\\*[\"']\nogin\\(\\\\*[\"']\nentials?\\(\\\\*[\"']",
-        rf"(?:\b[Aa]uth|BasicAuth|basic_auth|\b[Ll]ogin|[Cc]redentials?"
+        "UserPassword\\(\nuth\\(\\\\*[\"']\nogin\\(\\\\*[\"']\nentials?\\(\\\\*[\"']",
+        rf"(?:\b[Aa]uth|BasicAuth|basic_auth|UserPassword|basicAuth|\b[Ll]ogin|[Cc]redentials?"
         rf"|authenticate)\({_QUOTE}[^\s\"'\\]{{1,100}}{_QUOTE},\s?(?:Some\()?{_QUOTE}([^\s\"'\\]{{6,256}})",
     ),
     (
@@ -848,6 +867,30 @@ _PLACES: tuple[tuple[str, str], ...] = (
         r"{24,256})(?=[&\s\"'\\]|\Z)",
     ),
     ("x-oauth-basic@", r"://([^\s\"'\\:/@]{6,256}):x-oauth-basic@"),
+    ("snmpwalk \nsnmpget \nsnmpbulk", rf"snmp[a-z]+[^\n]{{0,200}}?[ \t]-[AXc][ \t]+(?!public\b){_V}"),
+    ("mkpasswd ", rf"mkpasswd[ \t]+(?:-{{1,2}}[\w-]+[ \t]+(?:sha-?[0-9]+[ \t]+)?){{0,4}}(?!-){_V}"),
+    ("gem push ", rf"gem push[^\n]{{0,100}}?[ \t]-k[ \t]+{_V}"),
+    ("operator unseal ", rf"operator unseal[ \t]+(?!-){_V}"),
+    ("swaks ", rf"swaks[^\n]{{0,300}}?[ \t]-ap[ \t]+{_V}"),
+    ("schtasks ", rf"schtasks[^\n]{{0,300}}?[ \t]/rp[ \t]+{_V}"),
+    ("walletpassphrase ", rf"walletpassphrase[ \t]+{_V}"),
+    ("wifi-sec.psk \nwireless-security.psk ", rf"(?:wifi-sec|wireless-security)\.psk[ \t]+{_V}"),
+    ("pk12util ", rf"pk12util[^\n]{{0,200}}?[ \t]-[WK][ \t]+{_V}"),
+    ("veracrypt ", rf"veracrypt[^\n]{{0,200}}?[ \t]-p[ \t=]+{_V}"),
+    ("encrypt_string ", rf"encrypt_string[ \t]+(?!-){_V}"),
+    ("SETUSER ", r"SETUSER[ \t][^\n]{1,100}?>([^\s\"'\\]{6,256})"),
+    ("createUser ", rf"createUser[ \t]+\S{{1,60}}[ \t]+(?:SHA|MD5)\S*[ \t]+{_V}"),
+    ("rocommunity \nrwcommunity ", rf"r[ow]community6?[ \t]+{_V}"),
+    ("insecure-password ", rf"insecure-password[ \t]+{_V}"),
+    ("-password password \n-again password ", rf"(?:-password|-again) password[ \t]+{_V}"),
+    ("userPassword:: ", r"userPassword:: ([A-Za-z0-9+/]{8,512}={0,2})"),
+    ("@tcp\\(\n@unix\\(", r"[\w.-]{1,60}:([^\s\"'\\:/]{6,128})@(?:tcp|unix)\("),
+    (
+        "getConnection\\(\nnew PDO\\(\nmysqli\nmysql_connect",
+        rf"(?:getConnection|PDO|mysqli(?:_connect)?"
+        rf"|mysql_connect)\([^,()\n]{{1,200}},\s?{_QUOTE}[^\s\"'\\]{{1,60}}{_QUOTE},\s?{_QUOTE}([^\s\"'\\]{{6,128}})",
+    ),
+    ("USER [a-z]", rf"\bUSER \S{{1,60}}?(?:{_LINE_BREAK}|\\+r\\+n)(?:[^\n\\]{{0,60}}{_LINE_BREAK})?PASS {_V}"),
     ("isql ", rf"\bisql[ \t]+\S+[ \t]+\S+[ \t]+{_V}"),
     ("signtool ", rf"signtool[^\n]{{0,200}}?[ \t]/p[ \t]+{_V}"),
     ("\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd", rf";[ \t]*echo[ \t]{_V}(?:{_QUOTE})?\)[ \t]*\|"),
@@ -1042,7 +1085,11 @@ def _commands(text: str) -> Iterator[Span]:
         if clients is None:
             clients = [client.start() for client in _HTTP_CLIENT.finditer(text)]
         nearest = bisect_left(clients, match.start())
-        near = nearest > 0 and match.start() - clients[nearest - 1] <= _LONGEST_COMMAND
+        near = (
+            "auth" in match[0]
+            or "creds" in match[0]
+            or (nearest > 0 and match.start() - clients[nearest - 1] <= _LONGEST_COMMAND)
+        )
         if near and not is_placeholder(value) and not value.startswith(("//", "[redacted:")):
             yield Span(match.start(2), match.end(2), "password")
     for match in _COMMAND.finditer(text):
@@ -1195,7 +1242,7 @@ def open_value(text: str) -> int | None:
 _Q = r"(?:\\*(?:[\"'`]|u00(?:22|27|60)))"
 _W = r"(?:[ \t\r\n]|\\+[nrt])"
 _EQUALS = r"(?:[:=>]|\\+u003[dDeE])"
-_G = rf"(?:{_W}|[^ \t\r\n:\"']+:[0-9]+[:-]|[0-9]+(?:\x{{e2}}\x{{86}}\x{{92}}|\\+u2192))+"
+_G = rf"(?:{_W}|[^ \t\r\n:\"']+:[0-9]+[:-]|[0-9]+(?:\x{{e2}}\x{{86}}\x{{92}}|\\+u2192|\t|\\+t))+"
 _ANY = f"(?:{_Q}|{_W})*"
 _LETTER = r"(?:[^ \t\r\n\"\\]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
 _ODD_LETTER = r"(?:[^ \t\r\n\"\\A-Za-z_.0-9\[({<]|\\+[/\\]|\\+u00[0-9a-fA-F]{2})"
@@ -1216,7 +1263,8 @@ _ASSIGNS = (
     rf"|[A-Za-z]+[-_.][A-Za-z]+[-_.][A-Za-z]))"
 )
 _ASSIGNS_WORD = (
-    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|\[|\||{_W})*(?:[bruf]{_Q}+"
+    rf"(?:{_SUFFIX}(?:{_Q}|[\]\[)])*[ \t]*(?:[|]{_W}*|,[ \t]*{_Q}+|>|\*\*[ \t]?:|[ \t][A-Za-z:]+(?:="
+    rf"|\\+u003[dD]){_Q}[^>\r\n]*(?:>|u003[eE])|{_EQUALS}(?:[ \t]|{_EQUALS}|{_Q}|[\[|*]|</[a-z]+>|{_W})*(?:[bruf]{_Q}+"
     rf"|[A-Za-z_.:]*\({_Q}+|\(?ConvertTo-SecureString[^\"'\\]*{_Q}+)?){_ANY_VALUE}"
     rf"|[ \t](?:string|String|\[\]byte)[ \t]*=|:[ \t]*(?:Optional|SecretStr|[Ss]tr|&|const char|char)[^\r\n:=]*=[ \t]*{_Q}+"
     rf"|{_SUFFIX}\({_Q}+{_ANY_VALUE}|{_SUFFIX}:-{_ANY_VALUE}"
@@ -1232,7 +1280,7 @@ _LOWER_TAILS = (
     "|redentials?|auth|_salt|Salt|_psk"
 )
 _PASSWORD_TAILS = "asswords?|asswd|hrase|asscode|nemonic|Pass|pass"
-_SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|[dt]pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
+_SHORT_TAILS = "pwd|Pwd|PWD|_pw|_PW|Pw|PW|pw|psk|Pat|jwt|JWT|Keys?|KEYS?"
 """Apart from the long ones: what is looked for together is compared by as many bytes as the shortest has."""
 _USER_OPTION = rf"(?:{_Q}|{_W}|[=,]|\\+u003[dD])*[^ \t\r\n:\"'=\\-][^ \t\r\n:\"'=\\]*:[^ \t\r\n\"']"
 _NAME_FIELD = rf"(?:name|key|Name|Key|KEY|NAME|ariable){_Q}*[ \t]*(?:{_EQUALS}|>)[ \t]*{_Q}*[A-Za-z0-9_.-]*"
@@ -1243,18 +1291,21 @@ _SHORT_USER_OPTIONS = [
 ]
 TELLING: dict[str, list[str]] = {
     "assigned": [
-        rf"(?:{_LOWER_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})|(?:{_PASSWORD_TAILS})[ \t]+{_Q}*{_VALUE}"
-        rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*,[^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
+        rf"(?:{_LOWER_TAILS})(?:{_ASSIGNS}|{_ASSIGNS_WORD})|(?:{_PASSWORD_TAILS})[ \t]+(?:{_Q}*{_VALUE}"
+        rf"|[A-Za-z-]{{6}}[A-Za-z-]*(?:[\r\n\"]|\\+[nr\"]|$))"
+        rf"|(?:assword|ecret|oken|_key)s?{_Q}?(?:[,;\t][^\r\n\\]*)?(?:[\r\n]|\\+[nr])[^\r\n\\]*[,;\t]"
         rf"|(?:assword|ecret|oken|_key)[^()\r\n]*\)[ \t\\nr]*(?:values|VALUES)"
         rf"|(?:assword|ecret|oken|_key)s?[^\r\n\\]*(?:[\r\n]|\\+[nr])[^\r\n\\-]*---|uthIdent",
         rf"(?:{_UPPER_TAILS})(?:{_ASSIGNS}|[A-Z0-9_]*(?:=|\\+u003[dD]){_Q}*[^ \t\r\n\"'`$<(\[{{*]{_LETTER}{{5}})"
         rf"|(?:assword|ASSWORD)[ \t]+\\*(?:'|u0027)|(?:{_UPPER_TAILS}){_ASSIGNS_WORD}"
-        rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|api[_-]?key|access[_-]?token|auth[_-]?token)"
-        rf"[ \t]+{_Q}*{_ANY_VALUE}|REDISCLI_AUTH=|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
+        rf"|-(?:password|passwd|passphrase|pass|pw|pwd|secret|token|key|credential|auth|auth-?key|api[_-]?key|access[_-]?token|auth[_-]?token)"
+        rf"[ \t]+{_Q}*{_ANY_VALUE}|AUTH=|[Cc]reds{_Q}*[ \t]*{_EQUALS}|CREDS{_Q}*[ \t]*{_EQUALS}|ennwort{_Q}*[ \t]*{_EQUALS}"
+        rf"|mot_de_passe|-[Pp]ass(?:word|wd|phrase)?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"(?:{_SHORT_TAILS}){_ASSIGNS}|okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}|(?:{_SHORT_TAILS}){_ASSIGNS_WORD}",
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|#define|set-env [^ \"]+|env:set"
         rf"|env set)[ \t]*{_Q}?[A-Za-z0-9_./:-]*"
-        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
+        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}"
+        rf"|(?:put|set|SET|write|update|--secret) [A-Za-z0-9_./:-]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
         rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_ANY_VALUE}",
     ],
     "headers": [
@@ -1267,7 +1318,7 @@ TELLING: dict[str, list[str]] = {
     ],
     "commands": [
         r"(?:dentified|DENTIFIED)[ \t\\nr]+(?:(?:with|WITH)[ \t\\nr]+[^ \t\r\n\\]+[ \t\\nr]+)?(?:by|BY)[ \t\\nr]+\\*(?:[\"'`]|u00(?:22|27|60))"
-        rf"|-user{_USER_OPTION}|--(?:auth|creds|basic-auth){_USER_OPTION}"
+        rf"|-user{_USER_OPTION}|-(?:auth|creds){_USER_OPTION}"
         r"|pass:[^ \t\r\n\"'\\]{4}",
         *_SHORT_USER_OPTIONS,
         *(

@@ -15,7 +15,7 @@ from functools import lru_cache
 Search = Callable[[str], bool]
 
 _AT_ONCE = 52
-_BEGINNING = re.compile(r"(?:[A-Za-z0-9_ ~/:@;,%&-]|\\[.x$()|\]*?])*")
+_BEGINNING = re.compile(r"(?:[A-Za-z0-9_ ~/:@;,%&<-]|\\[.x$()|\]*?])*")
 """The literal text that a pattern begins with."""
 
 

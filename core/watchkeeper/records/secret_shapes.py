@@ -255,6 +255,24 @@ _AZURE_MARKS = r"AzFu|AzSe|AzCa|ACDb|\+ASt|\+AEh|\+ASb|\+ACR|AIoT|APIM"
 _AZURE = "[A-Za-z0-9_~.-]"
 _TEAMS = f"{_UUID}@{_UUID}/IncomingWebhook/[a-z0-9]{{32}}/{_UUID}"
 
+_CRYPT = (
+    "2a",
+    "2b",
+    "2y",
+    "apr1",
+    "scrypt",
+    "gy",
+    "1",
+    "5",
+    "6",
+    "7",
+    "y",
+    "argon2id",
+    "argon2i",
+    "pbkdf2-sha256",
+    "pbkdf2-sha512",
+)
+"""How `crypt(3)` and others name their methods."""
 _SALTED = "[./A-Za-z0-9]"
 _HASH = (
     rf"\$2[abxy]\$[0-9]{{2}}\${_SALTED}{{53}}|\$(?:apr1|1)\${_SALTED}{{1,8}}\${_SALTED}{{22}}"
@@ -279,7 +297,7 @@ SHAPES: tuple[Shape, ...] = (
                                            r"|\\+r?\\*n))(?:(?:[^\s:]{1,100}:[0-9]{1,6}:|[ \t]*[0-9]{1,6}(?:→|\t"
                                            r"|\\+t))?[+ -]?[A-Za-z0-9+/=]{1,80}(?:\r?\n|\\+r?\\*n|(?=\\*\"|\Z)))+", "Private-Lines:"),
     Shape("password-hash", "$", rf"(?<![A-Za-z0-9$\\])(?:{_HASH})(?![./A-Za-z0-9$])",
-          r"(?:\$2[abxy]\$[0-9]|\$apr1\$|\$argon2|\$pbkdf2|\$scrypt\$|\$[156y7]\$[./A-Za-z0-9=]|\$gy\$|pbkdf2_sha|SCRAM-SHA-)"),
+          "\n".join((*(rf"\${mark}\$" for mark in _CRYPT), "pbkdf2_sha", "SCRAM-SHA-"))),
     Shape("password-hash", "SHA}", r"(?P<kept>\{S?SHA\})[A-Za-z0-9+/]{27,60}={0,2}", r"SHA\}[A-Za-z0-9+/\\]{20}"),
     Shape("azure-key", "A", rf"(?<![A-Za-z0-9+/_-])[A-Za-z0-9+/_-]{{30,80}}(?:{_AZURE_MARKS})[A-Za-z0-9+/_-]{{4,16}}={{0,2}}(?!"
                             rf"[A-Za-z0-9+/=_-])",
@@ -288,7 +306,7 @@ SHAPES: tuple[Shape, ...] = (
     Shape("maxmind-key", "_mmk", rf"{_APART}{LETTERS}{{6}}_{LETTERS}{{29}}_mmk", "_mmk"),
     Shape("url-token", "@", r"(?P<kept>https://)(?=[^\s/:@\"']{0,100}[0-9])[^\s/:@\"'<>\\$]{8,200}(?=@(?:github\.com"
                             r"|gitlab\.com|bitbucket\.org|dev\.azure\.com))",
-          r"@(?:github|gitlab|bitbucket)\.(?:com|org)\\?/"),
+          "@github\\.com\n@gitlab\\.com\n@bitbucket\\.org\n@dev\\.azure"),
     Shape("azure-key", "keyName", r"(?P<kept>keyName[^{}]{1,200}?[Vv]alue\\{0,7}[\"']?\s*[:=]\s*\\{0,7}[\"']?)[A-Za-z0-9+/]{40,}=*", "keyName"),
     Shape("twilio-token", "AC",
           rf"""(?P<kept>{_APART}AC{HEX}{{32}}[\"'`\\]{{0,8}}[ ,:]{{1,4}}[\"'`\\]{{0,8}}){HEX}{{32}}(?!{LETTERS})""", f"AC{HEX}{{32}}"),

@@ -329,6 +329,21 @@ docker run -u 1000:1000 image
 Cookie: theme=dark; lang=en
 def test_password_reset_2(token: str, secret: bytes) -> None:
 the password must have at least 8 characters
+"password": "Wachtwoord"
+"password": "Passwort"
+password: PasswordField
+password: string | undefined
+existingSecret: web-credentials
+secret: gateway-tls
+mysql -u root -p billing
+echo "$DB_PASSWORD" | docker login -u ci --password-stdin
+vault login -method=oidc
+CREATE INDEX idx_password ON sessions (password);
+credentials: AccessTokenProvider | AsyncAccessTokenProvider | None
+credentials: z.string().min(8),
+is used for the username and password quoting. For the joint
+if token.value == "trimmed":
+docker run -u 1000 -p 8080:80 image
 [redacted:token] and password=[redacted:password]
 """
 
@@ -424,7 +439,9 @@ ADVERSARIAL = [
     "password=", "password=\"", "password: '", "password=a1", "PASSWORD=a1b2c3 ", '\\"password\\": \\"', "token ", "--token ", "-u a:b1cd ",
     "curl -u ", "Authorization: ", "Authorization: Basic ", "Cookie: a=b;", "Basic QWxh", "machine a login b password ", "kind: Secret\n",
     "kind: Secret\ndata:\n  a: b\n", "mysql -u a ", "sshpass -p ", "eyJabc.", "MTk4", "://a:", "\\", '"', "=", "a" * 99 + "=", "key=key",
-    "name: A_TOKEN\n  value: ", "<password>", "identified by '", "AWS4-HMAC-SHA256 ", "\tTRUE\t/\tTRUE\t1\ta\t", "x:5432:a:b:",
+    "name: A_TOKEN\n  value: ", "<password>", "identified by '", "AWS4-HMAC-SHA256 ", "\tTRUE\t/\tTRUE\t1\ta\t", "x:5432:a:b:", "name: A_KEY ", "value: abcdef1 name: ", "password,a\nb,c\n", "password  x\n--- ---\n",
+    "echo abcdefg | ", " -u me -p ", "user/pass: a/", "recovery codes:\na1b2-c3d4\n", "chpasswd:\n list:\n a:b\n", "password (x): ",
+    "password for a b is ", "<<< abcdef ", "sudo x ", "INSERT INTO t (password) VALUES ", "$6$a$", "cat key\n", "sendline('",
 ]  # fmt: skip
 
 
@@ -489,6 +506,98 @@ def test_a_secret_is_known_by_the_structure_around_it(text: str) -> None:
         line = json.dumps({"message": inner}).encode()
         assert redactor.suspects(line)
         assert secret.encode() not in redactor.line(line)
+
+
+PASSWORDS = ("t7Qz9LmX2vKe", "swordfish", "harbor-hazel-ember")
+GIVEN = r"""
+password: VALUE
++  db_password: VALUE
+spring.datasource.password=VALUE
+[client]\nuser = root\npassword = VALUE
+{"password": "VALUE"}
+password = "VALUE"
+var dbPassword string = "VALUE"
+std::string password("VALUE");
+props.put("redis_secret", "VALUE");
+DB_PASSWORD=${DB_PASSWORD:-VALUE}
+- value: VALUE\n  name: DB_PASSWORD
+variable "db_password" {\n  type = string\n  default = "VALUE"\n}
+{"db_password": {"sensitive": true, "type": "string", "value": "VALUE"}}
+<add key="ClearTextPassword" value="VALUE" />
+<server><username>me</username><password>VALUE</password></server>
+<AdministratorPassword><Value>VALUE</Value></AdministratorPassword>
+<key>Password</key>\n<string>VALUE</string>
+host1 ansible_user=me ansible_password=VALUE
+requirepass VALUE
+account work\nuser me\npassword VALUE
+machine h\n    12\tlogin me\n    13\tpassword VALUE
+email,password,role\nme@x.org,VALUE,admin
+| user | password |\n|---|---|\n| me | VALUE |
+INSERT INTO users (name, password) values ('me', 'VALUE');
+CREATE USER me WITH PASSWORD 'VALUE';
+CREATE USER me IDENTIFIED BY 'VALUE';
+vault login VALUE
+vault kv put secret/db username=me password=VALUE
+rabbitmqctl change_password me VALUE
+lftp -u me,VALUE sftp://x
+fly secrets set DB_PASSWORD=VALUE
+gh secret set NAME --body VALUE
+heroku config:set DB_PASSWORD=VALUE -a x
+kubectl create secret generic x --from-literal=any=VALUE
+http -a me:VALUE x.org
+curl -ume:VALUE x.org
+net use Z: \\srv\share /user:me VALUE
+htpasswd -bc file me VALUE
+wget --user=me --password=VALUE x
+psexec -u me -p VALUE cmd
+mysqladmin -u root password VALUE
+echo VALUE | passwd --stdin me
+sudo -S ls <<< VALUE
+openssl rsa -passout pass:VALUE
+helm install x y --set auth.rootPassword=VALUE
+ConvertTo-SecureString "VALUE" -AsPlainText -Force
+Generated password: VALUE
+"""
+
+
+@pytest.mark.parametrize("text", GIVEN.strip().splitlines())
+def test_a_password_of_any_letters_is_found_where_one_is_given(text: str) -> None:
+    redactor = Redactor({})
+    for value in PASSWORDS:
+        given_text = text.replace("\\n", "\n").replace("\\t", "\t").replace("VALUE", value)
+        assert value not in redactor.text(given_text)
+        line = json.dumps({"content": given_text}).encode()
+        assert value.encode() not in redactor.line(line)
+
+
+HASHED = "q7ZtLw9pR3kX2mVb8YdNf4Hs1GjTc6Ue5WaQoDiPxKzS0vJyMnBrEgFhCuIlAO7tRw3Zk9Xp2LmQvT8bY4NdHs1G"
+OTHERS = {
+    f"me:$2y$05${HASHED[:53]}": HASHED[:53],
+    f"me:$apr1${HASHED[:8]}${HASHED[8:30]}": HASHED[8:30],
+    f"root:$6${HASHED[:16]}${HASHED[:86]}:19000:0:99999:7:::": HASHED[:86],
+    "//r.example.org/:_auth=6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e": "6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e",
+    "token: 6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e": "6f1c2d3e-4a5b-4c6d-8e7f-901a2b3c4d5e",
+    "password = 'correct horse battery staple'": "correct horse battery staple",
+    "mnemonic: cousin acoustic album alarm anchor blade": "cousin acoustic album alarm anchor blade",
+    "cookies = {'session': 't7Qz9LmX2vKet7Qz'}": "t7Qz9LmX2vKet7Qz",
+    f'{{"keyName":"key1","value":"{HASHED[:40]}=="}}': HASHED[:40],
+    f'"primaryKey": "{HASHED[:40]}=="': HASHED[:40],
+    f"Your new API key is {HASHED[:32]}": HASHED[:32],
+    "Your recovery codes:\nxgn8h-xv8v8\n": "xgn8h-xv8v8",
+}
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_hashes_passphrases_and_keys_are_found(text: str) -> None:
+    redactor = Redactor({})
+    assert OTHERS[text] not in redactor.text(text)
+    assert OTHERS[text].encode() not in redactor.line(json.dumps({"content": text}).encode())
+
+
+def test_a_known_value_is_found_as_html_and_xml_write_it() -> None:
+    redactor = Redactor({"MY_SECRET": "p&ss<w'rd>12"})
+    for text in ("p&amp;ss&lt;w'rd&gt;12", "p&amp;ss&lt;w&#39;rd&gt;12", "p&amp;ss&lt;w&apos;rd&gt;12"):
+        assert redactor.text(f"<x>{text}</x>") == "<x>[redacted:MY_SECRET]</x>"
 
 
 def test_a_certificate_a_public_key_and_plain_talk_are_no_private_key() -> None:
