@@ -100,7 +100,7 @@ _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
 _TAKES_A_WORD = re.compile(
     r"(?:\A|[\s\"'`(])--?[A-Za-z][\w-]*\Z|(?:configure set|config set|config:set|secrets? set|variables? set|ENV|setx|SetEnv|#define"
-    r"|set-env[ \t]\S+|\b(?:put|set|SET|write|update|--secret)(?=[ \t]+\S*[/._:A-Z-])|env:set|env set"
+    r"|set-env[ \t]\S+|env:set|env set"
     r"|set -[a-zA-Z]{1,4})[ \t]+\\{0,7}[\"']?[\w./:-]*\Z"
 )
 """What makes `NAME value` an assignment: an option, or a command that sets names."""
@@ -807,8 +807,8 @@ _LINE_BREAK = rf"(?:\r?\n|\\+r?\\*n){_PRINTED}?"
 _PLACES: tuple[tuple[str, str], ...] = (
     # The user, then the password: psexec, cypher-shell, bcp, …
     (
-        "\n".join(f' -{letter}[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pPw]' for letter in "uUln"),
-        rf"\s-[uUln][ \t]+\S{{1,100}}[ \t]+-[pPw][ \t]*(?![0-9]*:){_V}(?![:])",
+        "\n".join(f' -{letter}[ \\t]+[^ \\t\\r\\n"]+[ \\t]+-[pPw]' for letter in "uU"),
+        rf"\s-[uU][ \t]+\S{{1,100}}[ \t]+-[pPw][ \t]*(?![0-9]*:){_V}(?![:])",
     ),
     (" -pw ", rf"\s-pw[ \t]+{_V}"),
     (
@@ -1304,8 +1304,7 @@ TELLING: dict[str, list[str]] = {
         rf"(?:{_SHORT_TAILS}){_ASSIGNS}|okens{_Q}*[ \t]*{_EQUALS}[ \t]*\[{_ANY}{_VALUE}|(?:{_SHORT_TAILS}){_ASSIGNS_WORD}",
         rf"(?:configure set|config set|config:set|secrets? set|variables? set|ENV |setx|SetEnv|#define|set-env [^ \"]+|env:set"
         rf"|env set)[ \t]*{_Q}?[A-Za-z0-9_./:-]*"
-        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}"
-        rf"|(?:put|set|SET|write|update|--secret) [A-Za-z0-9_./:-]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_VALUE}",
+        rf"(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS}){_Q}?[ \t]+{_Q}*{_ANY_VALUE}",
         rf"set -[a-zA-Z]+[ \t]+[A-Za-z0-9_]*(?:{_LOWER_TAILS}|{_UPPER_TAILS}|{_SHORT_TAILS})[ \t]+{_Q}*{_ANY_VALUE}",
     ],
     "headers": [
