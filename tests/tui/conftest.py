@@ -126,6 +126,10 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("watchkeeper_tui.finding.search_messages", partial(search_messages, seconds=30))
     monkeypatch.setattr("watchkeeper_tui.finding.search", partial(search, deadline_seconds=30))
     monkeypatch.setattr("watchkeeper_tui.screens.message.search", partial(search, deadline_seconds=30))
+    # After each key Textual waits, in slices of 20 ms, for an idle one: shorter slices find that sooner, and still hold a frame.
+    monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 1 / 120)
+    monkeypatch.setattr("textual._wait.SLEEP_IDLE", 1 / 480)
+    monkeypatch.setattr("textual.screen.UPDATE_PERIOD", 1 / 180)
     # Not the first time: the hint of the first time has a test of its own.
     (tmp_path / "state" / "watchkeeper").mkdir(parents=True)
     (tmp_path / "state" / "watchkeeper" / "layout.json").write_text('{"hinted": true}')
