@@ -2,7 +2,8 @@
 
     python docs/screenshot.py DATABASE SESSION OUT.svg [--size 120x40] [--theme NAME] [--keys j,j,enter]
 
-The app runs without a terminal, at a fixed size. `--keys` are pressed first, in order; SESSION may be running.
+The app runs without a terminal, at a fixed size. `--keys` are pressed first, in order; SESSION may be
+running.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from watchkeeper_tui.app import WatchkeeperApp
 
 FONTS = "Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 BLANK = "&#160;"
-_TEXT = re.compile(r'<text class="([^"]*)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"([^>]*)>([^<]*)</text>')
+_TEXT = re.compile(
+    r'<text class="([^"]*)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"([^>]*)>([^<]*)</text>'
+)
 _CHARACTER = 12.2
 """The width of one character in Textual's pictures."""
 
 
 def portable(picture: str) -> str:
-    """Textual's SVG so that every renderer shows the same: no fonts from the network, and no blanks that some swallow."""
+    """Textual's SVG so that every renderer shows the same: no fonts from the network, and no blanks that some
+    swallow."""
     picture = re.sub(r"@font-face \{.*?\}\n?", "", picture, flags=re.DOTALL)
     picture = re.sub(r"font-family: (?:Fira Code|arial)[^;]*;", f"font-family: {FONTS};", picture)
 
@@ -68,11 +72,15 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--size", default="120x40", help="columns x rows (default: 120x40)")
     parser.add_argument("--theme", help="one of the themes by its name")
-    parser.add_argument("--keys", default="", help="keys to press first, by Textual's names, with commas between")
+    parser.add_argument(
+        "--keys", default="", help="keys to press first, by Textual's names, with commas between"
+    )
     chosen = parser.parse_args()
     width, _, height = chosen.size.partition("x")
     keys = [key for key in chosen.keys.split(",") if key]
-    picture = asyncio.run(take(chosen.database.absolute(), chosen.session, int(width), int(height), chosen.theme, keys))
+    picture = asyncio.run(
+        take(chosen.database.absolute(), chosen.session, int(width), int(height), chosen.theme, keys)
+    )
     chosen.out.write_text(picture, encoding="utf-8")
 
 

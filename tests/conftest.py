@@ -1,7 +1,8 @@
-"""What all rooms' tests share: a new database is a copy of one that was migrated once, and no commit waits for the disk.
+"""What all rooms' tests share: a new database is a copy of one that was migrated once, and no commit waits
+for the disk.
 
-Both are for tests alone, in their own process; what they start beside it makes and keeps databases as users' programs do,
-and so do the tests of the store and of faults, by `as_users_have_them`.
+Both are for tests alone, in their own process; what they start beside it makes and keeps databases as users'
+programs do, and so do the tests of the store and of faults, by `as_users_have_them`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _prepare_file, _configure = database._prepare_file, database._configure
 
 
 def pytest_collection_finish() -> None:
-    """Look for circular garbage less often: what thousands of collected tests hold made it a quarter of the tests' CPU time."""
+    """Look for circular garbage less often: what thousands of collected tests hold made it a quarter of the
+    tests' CPU time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

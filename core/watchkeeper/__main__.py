@@ -8,9 +8,25 @@ import sys
 
 INTERRUPTED_EXIT = 130
 HOLDS_KEYS = frozenset(
-    {"approve", "compact", "demo", "deny", "follow", "host", "redo", "rerun", "resume", "run", "serve", "steer", "undo", "watch"}
+    {
+        "approve",
+        "compact",
+        "demo",
+        "deny",
+        "follow",
+        "host",
+        "redo",
+        "rerun",
+        "resume",
+        "run",
+        "serve",
+        "steer",
+        "undo",
+        "watch",
+    }
 )
-"""Commands that drive a run, start its host or stay beside it: a run's tools must not read keys from their processes."""
+"""Commands that drive a run, start its host or stay beside it: a run's tools must not read keys from their
+processes."""
 
 
 def main() -> None:
@@ -30,16 +46,19 @@ def main() -> None:
         code = INTERRUPTED_EXIT
     except (OSError, ImportError, MemoryError) as error:  # the program cannot even be loaded
         print(
-            f"wk: {' '.join(str(error).split()) or 'out of memory'}; make room for more files, processes and memory, then try again",
+            f"wk: {' '.join(str(error).split()) or 'out of memory'}; make room for more files, processes and"
+            " memory, then try again",
             file=sys.stderr,
         )
         code = 2
-    gc.freeze()  # all that is left goes with the process: the interpreter need not look through it for rubbish first
+    # all that is left goes with the process: the interpreter need not look through it for rubbish first
+    gc.freeze()
     sys.exit(code)
 
 
 def _hide_keys(arguments: list[str]) -> None:
-    """Keep secret variables out of what other processes of this user can read of this one; may start the program again."""
+    """Keep secret variables out of what other processes of this user can read of this one; may start the
+    program again."""
     from watchkeeper.records import process_secrets
 
     if process_secrets.HANDOVER_VARIABLE in os.environ:

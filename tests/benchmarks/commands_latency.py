@@ -1,11 +1,13 @@
-"""How soon a command is applied while busy hosts share one file, and how soon a viewer in another process sees a commit.
+"""How soon a command is applied while busy hosts share one file, and how soon a viewer in another process
+sees a commit.
 
     python -m tests.benchmarks.commands_latency [--hosts 4] [--agents 4] [--think 0] [--commands 100]
 
-Each host drives that many agents, whose model replies after `--think` seconds; with 0 they step as fast as they can, and
-wait for the processors and the disk alone. Each command steers one of their planners. Prints p50 and p95, and beside them,
-as yardsticks under the very same load, two that nobody can beat: how soon an idle process is woken by a byte in a pipe, and
-how long one commit takes in a database of its own (a command takes two, behind those of all hosts).
+Each host drives that many agents, whose model replies after `--think` seconds; with 0 they step as fast as
+they can, and wait for the processors and the disk alone. Each command steers one of their planners. Prints
+p50 and p95, and beside them, as yardsticks under the very same load, two that nobody can beat: how soon an
+idle process is woken by a byte in a pipe, and how long one commit takes in a database of its own (a command
+takes two, behind those of all hosts).
 """
 
 from __future__ import annotations
@@ -79,7 +81,10 @@ class Busy:
         if not request.tools:
             return [said("a summary")]
         if role_of(request) != "planner":
-            return [said("It goes on. " * 20), call("read_back", {"ref": f"message://nobody/{count}"}, f"toolu_{count}")]
+            return [
+                said("It goes on. " * 20),
+                call("read_back", {"ref": f"message://nobody/{count}"}, f"toolu_{count}"),
+            ]
         return [call("create_plan", {"goal": "g", "tasks": self._tasks})] if count == 1 else [said("I wait.")]
 
 
@@ -87,7 +92,9 @@ async def drive(path: Path, session: str, agents: int, think_seconds: float) -> 
     """One host, until it is told to stop."""
     sys.setswitchinterval(SWITCH_SECONDS)
     runtime = Runtime(path, model=Busy(agents, think_seconds))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: runtime.hosts[session].pause_all("over"))
+    asyncio.get_running_loop().add_signal_handler(
+        signal.SIGTERM, lambda: runtime.hosts[session].pause_all("over")
+    )
     await runtime.run(session)
 
 
@@ -97,14 +104,19 @@ def told(name: str, seconds: list[float]) -> None:
         return
     p95 = statistics.quantiles(seconds, n=20)[-1]
     slowest = f"slowest {1000 * max(seconds):.1f} ms"
-    print(f"{name}: p50 {1000 * statistics.median(seconds):.1f} ms, p95 {1000 * p95:.1f} ms, {slowest}, of {len(seconds)}")
+    print(
+        f"{name}: p50 {1000 * statistics.median(seconds):.1f} ms, p95 {1000 * p95:.1f} ms, {slowest}, of"
+        f" {len(seconds)}"
+    )
 
 
 class Yardsticks:
     """What the machine itself takes at the time, whatever this program does."""
 
     def __init__(self, folder: Path) -> None:
-        self._idle = subprocess.Popen([sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+        self._idle = subprocess.Popen(
+            [sys.executable, "-c", ECHO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         self._own = database.open_writable(folder / "yardstick.db")
         self.wakes: list[float] = []
         self.commits: list[float] = []
@@ -119,7 +131,9 @@ class Yardsticks:
         began = time.perf_counter()
         self._own.execute("BEGIN IMMEDIATE")
         self._own.execute(
-            "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm', ?, '')", (began,)
+            "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm',"
+            " ?, '')",
+            (began,),
         )
         self._own.execute("COMMIT")
         self.commits.append(time.perf_counter() - began)
@@ -140,7 +154,9 @@ def applied(path: Path, sessions: list[str], commands: int, yardsticks: Yardstic
         yardsticks.measure()
         session = sessions[number % len(sessions)]
         began = time.perf_counter()
-        command = control.submit(path, session, "steer", agent_id=planners[session], payload={"text": f"note {number}"})
+        command = control.submit(
+            path, session, "steer", agent_id=planners[session], payload={"text": f"note {number}"}
+        )
         while time.perf_counter() - began < 10:
             row = connection.execute("SELECT status FROM commands WHERE id = ?", (command,)).fetchone()
             if row[0] != "queued":
@@ -162,7 +178,9 @@ def seen(path: Path, commits: int) -> list[float]:
     for number in range(commits):
         database.begin_immediate(connection)
         connection.execute(
-            "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm', ?, '')", (number,)
+            "INSERT OR REPLACE INTO rate_limits (provider, model, until, reason) VALUES ('benchmark', 'm',"
+            " ?, '')",
+            (number,),
         )
         connection.execute("COMMIT")
         committed = time.perf_counter()
@@ -181,8 +199,19 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
     path, workspace = folder / "w.db", folder / "workspace"
     workspace.mkdir()
     settings = SessionSettings(approval_timeout_seconds=0.0)
-    sessions = [create_session(path, NewSession(f"run {n}", workspace, Busy.ref, settings)) for n in range(options.hosts)]
-    command = [sys.executable, "-m", "tests.benchmarks.commands_latency", "--agents", options.agents, "--think", options.think]
+    sessions = [
+        create_session(path, NewSession(f"run {n}", workspace, Busy.ref, settings))
+        for n in range(options.hosts)
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.commands_latency",
+        "--agents",
+        options.agents,
+        "--think",
+        options.think,
+    ]
     hosts = [subprocess.Popen([*map(str, command), "--drive", str(path), session]) for session in sessions]
     connection = database.open_readonly(path)
     working = "SELECT count(*), sum(turn) FROM agents WHERE task_id IS NOT NULL AND turn > 1"
@@ -197,7 +226,10 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
     told("yardstick: one commit, in a file of its own", yardsticks.commits)
     told("command → applied", found)
     load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
-    print(f"{options.hosts} hosts with {options.agents} agents each took {steps:.0f} steps/s meanwhile; load {load}")
+    print(
+        f"{options.hosts} hosts with {options.agents} agents each took {steps:.0f} steps/s meanwhile; load"
+        f" {load}"
+    )
     connection.close()
     yardsticks.close()
     for host in hosts:
@@ -207,7 +239,9 @@ def measure(folder: Path, options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--agents", type=int, default=4)
     parser.add_argument("--think", type=float, default=0.0)

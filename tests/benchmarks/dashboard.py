@@ -2,11 +2,13 @@
 
     python tests/benchmarks/dashboard.py [--agents 1000] [--rate 5000] [--samples 40] [--large FILE]
 
-- `key→paint`: from writing a key to the arrival of what it changes: `j` moves the selection, `f` freezes the view and
-  changes words in every pane's frame. Idle, and while another process writes `--rate` events a second.
-- `commit→pixel`: from the commit of a task's new title to its arrival at the terminal, while that process writes.
-- first paint, memory and idle processor time, also on a database of 1,000 sessions and 1,000,000 messages (`--large`
-  keeps it between runs; it takes a minute to make).
+- `key→paint`: from writing a key to the arrival of what it changes: `j` moves the selection, `f` freezes the
+  view and changes words in every pane's frame. Idle, and while another process writes `--rate` events a
+  second.
+- `commit→pixel`: from the commit of a task's new title to its arrival at the terminal, while that process
+  writes.
+- first paint, memory and idle processor time, also on a database of 1,000 sessions and 1,000,000 messages
+  (`--large` keeps it between runs; it takes a minute to make).
 
 Other programs on the machine make every figure worse: the load is told, and the best of several runs counts.
 """
@@ -65,7 +67,11 @@ time.sleep(3600)
 """
 """Makes the session live: a host holds it, and does nothing."""
 
-VIEWER = ["-c", "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"]
+VIEWER = [
+    "-c",
+    "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]),"
+    " None))",
+]
 WATCH = ["-m", "watchkeeper", "watch", "--db"]
 
 
@@ -89,13 +95,17 @@ def busy(path: Path, rate: int, samples: int) -> None:
         screen.until(b"part 2 ")
         screen.drain(6)
         print(
-            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor   {screen.mebibytes():.0f} MiB"
+            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor  "
+            f" {screen.mebibytes():.0f} MiB"
         )
         moves, flips = keys(screen, samples // 2, bare=False)
         print(f"  key→paint, idle, j       {figures(moves)}")
         print(f"  key→paint, idle, f       {figures(flips)}")
     command = [sys.executable, "-c", WRITER, str(path), str(rate)]
-    with Screen([*VIEWER, str(path)]) as screen, subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+    with (
+        Screen([*VIEWER, str(path)]) as screen,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer,
+    ):
         assert writer.stdout is not None
         try:
             screen.until(b"part 2 ")
@@ -108,7 +118,10 @@ def busy(path: Path, rate: int, samples: int) -> None:
             print(f"  key→paint, busy, j       {figures(moves)}")
             print(f"  key→paint, busy, f       {figures(flips)}")
             share = screen.processor_share(5)
-            print(f"  busy                     {share * 100:5.1f} % of a processor   {screen.mebibytes():.0f} MiB")
+            print(
+                f"  busy                     {share * 100:5.1f} % of a processor   {screen.mebibytes():.0f}"
+                " MiB"
+            )
         finally:
             writer.kill()
 
@@ -119,7 +132,8 @@ def bare(rows: int, samples: int) -> None:
         screen.until(b"bare-marker")
         screen.drain(2)
         print(
-            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor   {screen.mebibytes():.0f} MiB"
+            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor  "
+            f" {screen.mebibytes():.0f} MiB"
         )
         moves, flips = keys(screen, samples // 2, bare=True)
         print(f"  key→paint, j             {figures(moves)}")
@@ -136,13 +150,15 @@ def large(path: Path, rows: int, runs: int = 7) -> None:
             yardstick.append(screen.until(b"bare-marker") - screen.began)
     ratio = statistics.median(one / other for one, other in zip(ours, yardstick, strict=True))
     print(
-        f"  first paint              {statistics.median(ours):.3f} s beside {statistics.median(yardstick):.3f} s bare: ratio {ratio:.2f}"
+        f"  first paint              {statistics.median(ours):.3f} s beside"
+        f" {statistics.median(yardstick):.3f} s bare: ratio {ratio:.2f}"
     )
     with Screen([*WATCH, str(path)]) as screen:
         screen.until(b"part 2 ")
         screen.drain(6)
         print(
-            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor   {screen.mebibytes():.0f} MiB"
+            f"  idle                     {screen.processor_share(8) * 100:5.2f} % of a processor  "
+            f" {screen.mebibytes():.0f} MiB"
         )
         screen.press(b"s", b"Sessions")
         screen.drain(2)
@@ -158,25 +174,39 @@ def make_large(path: Path, sessions: int = 1000, messages: int = 1_000_000) -> N
     for number in range(sessions):
         session = FakeSession(connection, f"sess{number:04d}", now=now, last_active=now - sessions + number, planner_agent_id=f"p{number:04d}",
                               status="done", goal=f"session number {number}", current_plan_id=f"plan{number}")  # fmt: skip
-        session.agent(f"p{number:04d}", "planner", role="planner", parent_agent_id=None, last_seq=each, message_tokens=each * 90)
+        session.agent(
+            f"p{number:04d}",
+            "planner",
+            role="planner",
+            parent_agent_id=None,
+            last_seq=each,
+            message_tokens=each * 90,
+        )
         connection.executemany(
-            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, 'user', ?, 90, ?, ?)",
+            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES"
+            " (?, ?, 'user', ?, 90, ?, ?)",
             ((f"p{number:04d}", seq, text, seq * 90, now) for seq in range(1, each + 1)),
         )
     large_session(connection, 100, now=now - 300, hostile=False)
-    connection.execute("UPDATE sessions SET created_at = ?1, last_active = ?1 WHERE id = 'abcd2345'", (now + 1,))
+    connection.execute(
+        "UPDATE sessions SET created_at = ?1, last_active = ?1 WHERE id = 'abcd2345'", (now + 1,)
+    )
     connection.execute("COMMIT")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     connection.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=5000)
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument(
-        "--large", type=Path, help="a database of 1,000 sessions and 1,000,000 messages; made where there is none"
+        "--large",
+        type=Path,
+        help="a database of 1,000 sessions and 1,000,000 messages; made where there is none",
     )
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")

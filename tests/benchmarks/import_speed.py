@@ -2,10 +2,11 @@
 
     python tests/benchmarks/import_speed.py --megabytes 200 --core 0 [--recorded FOLDER] [--times 5]
 
-Writes synthetic logs of that size (replies in blocks, tool calls with results that stand twice as in real logs, plans,
-compactions, sub-agents in files of their own), or copies of recorded sessions with ids of their own, imports them into a
-new database, and prints MB/s, the peak of memory and what a second import takes. Pinned to one core with --core. On a
-machine that others use too, the best of several --times by processor time tells most.
+Writes synthetic logs of that size (replies in blocks, tool calls with results that stand twice as in real
+logs, plans, compactions, sub-agents in files of their own), or copies of recorded sessions with ids of their
+own, imports them into a new database, and prints MB/s, the peak of memory and what a second import takes.
+Pinned to one core with --core. On a machine that others use too, the best of several --times by processor
+time tells most.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 WORDS = (
-    "the cache writer returns a stale index when two sessions open one file and the lock is held by neither of them so that"
+    "the cache writer returns a stale index when two sessions open one file and the lock is held by neither"
+    " of them so that"
     " every reader sees half of a record until the next commit path module function test error value"
 )
 
@@ -109,7 +111,11 @@ def make_logs(folder: Path, megabytes: float, seed: int = 7) -> int:
                 todos = [{"content": log.text(6), "status": "pending", "activeForm": "x"} for _ in range(5)]
                 log.turn("TodoWrite", {"todos": todos}, 20)
             elif turn % 150 == 149:
-                log.write("system", subtype="compact_boundary", compactMetadata={"trigger": "auto", "preTokens": 160_000})
+                log.write(
+                    "system",
+                    subtype="compact_boundary",
+                    compactMetadata={"trigger": "auto", "preTokens": 160_000},
+                )
                 log.write("user", isCompactSummary=True, message={"role": "user", "content": log.text(2_000)})
             else:
                 log.turn("Bash", {"command": log.text(12)}, rng.choice([20, 100, 300, 1_500]))
@@ -120,7 +126,12 @@ def make_logs(folder: Path, megabytes: float, seed: int = 7) -> int:
         if rng.random() < 0.3:
             agent = f"a{rng.getrandbits(60):x}"
             child = Log(
-                folder / "projects" / "-home-somebody-project" / session / "subagents" / f"agent-{agent}.jsonl",
+                folder
+                / "projects"
+                / "-home-somebody-project"
+                / session
+                / "subagents"
+                / f"agent-{agent}.jsonl",
                 rng,
                 began + 50,
                 agent=agent,
@@ -141,7 +152,8 @@ _IDS = (
 
 
 def copy_logs(recorded: Path, folder: Path, megabytes: float) -> int:
-    """Copies of every recorded log, until there are that many megabytes; in each copy, four digits of every id are its own."""
+    """Copies of every recorded log, until there are that many megabytes; in each copy, four digits of every
+    id are its own."""
 
     def marked(data: bytes) -> bytes:
         for ids, between in zip(_IDS, (b"-", b"", b""), strict=True):
@@ -168,8 +180,12 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=200)
     parser.add_argument("--core", type=int, help="pin to this core")
     parser.add_argument("--folder", type=Path, help="where logs and database are made, and left")
-    parser.add_argument("--recorded", type=Path, help="multiply the sessions of this folder instead of making some")
-    parser.add_argument("--times", type=int, default=1, help="import so often, and tell of the quickest by processor time")
+    parser.add_argument(
+        "--recorded", type=Path, help="multiply the sessions of this folder instead of making some"
+    )
+    parser.add_argument(
+        "--times", type=int, default=1, help="import so often, and tell of the quickest by processor time"
+    )
     parser.add_argument("--profile", action="store_true")
     arguments = parser.parse_args()
     if arguments.core is not None:
@@ -203,8 +219,14 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         size = report.bytes_read / 1e6
         print(report.line())
-        print(f"{size:,.0f} MB in {took:.2f} s: {size / took:.0f} MB/s (by processor time {size / cpu:.0f} MB/s)")
-        print(f"{report.lines / took:,.0f} records/s; memory {before / 1024:.0f} MiB before, at most {peak / 1024:.0f} MiB")
+        print(
+            f"{size:,.0f} MB in {took:.2f} s: {size / took:.0f} MB/s (by processor time {size / cpu:.0f}"
+            " MB/s)"
+        )
+        print(
+            f"{report.lines / took:,.0f} records/s; memory {before / 1024:.0f} MiB before, at most"
+            f" {peak / 1024:.0f} MiB"
+        )
         began = time.perf_counter()
         Importer(writer).run([logs])
         print(f"again, nothing new: {(time.perf_counter() - began) * 1000:.0f} ms")

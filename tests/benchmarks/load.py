@@ -1,10 +1,11 @@
 """Many agents in one host, and one very long session: does anything grow that should not?
 
-    python -m tests.benchmarks.load [--agents 1000] [--turns 100]         every agent a task, all at once, a viewer attached
-    python -m tests.benchmarks.load --messages 1000000                    opened by `wk show`, by a viewer, and resumed
+    python -m tests.benchmarks.load [--agents 1000] [--turns 100] every agent a task, all at once, a viewer
+    attached python -m tests.benchmarks.load --messages 1000000 opened by `wk show`, by a viewer, and resumed
 
-Prints ratios and bounds: the processor time of a step as the agents' histories grow; memory for each agent; the largest
-write-ahead log while a viewer reads. `--hold` keeps one read open all along, as a hung viewer would.
+Prints ratios and bounds: the processor time of a step as the agents' histories grow; memory for each agent;
+the largest write-ahead log while a viewer reads. `--hold` keeps one read open all along, as a hung viewer
+would.
 """
 
 from __future__ import annotations
@@ -83,8 +84,11 @@ class Gauge(threading.Thread):
             self.largest_wal = max(self.largest_wal, database.wal_bytes(self.path))
 
 
-def many_agents(folder: Path, count: int, most_turns: int, hold: bool, with_dashboard: bool = False) -> dict[str, Any]:
-    """`count` agents of `most_turns` turns each, in one host; every turn is a reply, a stored tool call and its result."""
+def many_agents(
+    folder: Path, count: int, most_turns: int, hold: bool, with_dashboard: bool = False
+) -> dict[str, Any]:
+    """`count` agents of `most_turns` turns each, in one host; every turn is a reply, a stored tool call and
+    its result."""
 
     model = Crowd(count, most_turns)
     sys.setswitchinterval(SWITCH_SECONDS)  # as a host does
@@ -94,7 +98,9 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool, with_dash
     path = folder / "load.db"
     runtime = Runtime(path, model=model)
     session = runtime.start(
-        "load", workspace=workspace_in(folder), settings=SessionSettings(approval_timeout_seconds=0.0, max_parallel=count)
+        "load",
+        workspace=workspace_in(folder),
+        settings=SessionSettings(approval_timeout_seconds=0.0, max_parallel=count),
     )
     viewer = subprocess.Popen([sys.executable, "-c", VIEWER, str(path), session, "hold" if hold else "read"])
     dashboard = Dashboard(path, session) if with_dashboard else None
@@ -114,7 +120,9 @@ def many_agents(folder: Path, count: int, most_turns: int, hold: bool, with_dash
     steps = len(model.cpu)
     # Once every agent has begun, and before the first has ended: all steps are alike then.
     at = [int(steps * (0.2 + 0.07 * number)) for number in range(11)]
-    milliseconds = [1000 * (model.cpu[then] - model.cpu[now]) / (then - now) for now, then in itertools.pairwise(at)]
+    milliseconds = [
+        1000 * (model.cpu[then] - model.cpu[now]) / (then - now) for now, then in itertools.pairwise(at)
+    ]
     half = gauge.memory[len(gauge.memory) // 2]
     return {
         "agents": count, "turns": most_turns, "exit_code": result.exit_code, "steps": steps, "seconds": round(seconds, 1),
@@ -179,7 +187,11 @@ class Crowd:
         await asyncio.sleep(0)
         yield Delta("text", "…")
         stop = "tool_use" if answer[-1]["type"] == "tool_use" else "end_turn"
-        yield Reply(content=answer, stop_reason=stop, usage=Usage(input_tokens=100 * len(request.messages), output_tokens=60))
+        yield Reply(
+            content=answer,
+            stop_reason=stop,
+            usage=Usage(input_tokens=100 * len(request.messages), output_tokens=60),
+        )
 
     def _answer(self, request: ModelRequest) -> list[dict[str, Any]]:
         turn = len(request.messages) // 2
@@ -195,7 +207,9 @@ class Crowd:
     def _plan(self, request: ModelRequest) -> list[dict[str, Any]]:
         made, self._made = self._made, True
         if not made:
-            rest = [call("add_task", one, f"toolu_{number}") for number, one in enumerate(self._tasks[AT_ONCE:])]
+            rest = [
+                call("add_task", one, f"toolu_{number}") for number, one in enumerate(self._tasks[AT_ONCE:])
+            ]
             return [call("create_plan", {"goal": "the goal", "tasks": self._tasks[:AT_ONCE]}), *rest]
         self._over += sum(item["kind"] == "task_done" for item in inbox_of(request.messages[-1]))
         if self._over == len(self._tasks):
@@ -208,16 +222,23 @@ class Crowd:
 def long_session(folder: Path, count: int) -> dict[str, Any]:
     """One planner with `count` messages, the last of which are verbatim; opened from outside, and resumed."""
     path = folder / "long.db"
-    answers: list[Any] = [ModelError("no credit", kind=ErrorKind.PAUSE), [call("finish_session", {"summary": "over"})]]
+    answers: list[Any] = [
+        ModelError("no credit", kind=ErrorKind.PAUSE),
+        [call("finish_session", {"summary": "over"})],
+    ]
     model = ScriptedModel(lambda request: answers[0])
     runtime = Runtime(path, model=model)
-    session = runtime.start("long", workspace=workspace_in(folder), settings=SessionSettings(approval_timeout_seconds=0.0))
+    session = runtime.start(
+        "long", workspace=workspace_in(folder), settings=SessionSettings(approval_timeout_seconds=0.0)
+    )
     asyncio.run(runtime.run(session))
     fill(path, session, count)
     size = path.stat().st_size >> 20
     shown = timed([sys.executable, "-m", "watchkeeper", "show", session, "--json", "--db", str(path)])
     began = time.monotonic()
-    read = subprocess.run([sys.executable, "-c", VIEWER, str(path), session, "once"], capture_output=True, text=True, check=True)
+    read = subprocess.run(
+        [sys.executable, "-c", VIEWER, str(path), session, "once"], capture_output=True, text=True, check=True
+    )
     viewer = time.monotonic() - began
     answers.pop(0)
     began, before = time.monotonic(), rss_kib()
@@ -253,13 +274,17 @@ def fill(path: Path, session: str, count: int) -> None:
             memory.add_messages(writing, agent, batch)  # type: ignore[arg-type]
             batch = []
     connection.execute(
-        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
-        " provisional, status, created_at) VALUES (?, 1, 'summary', 0, 'Much was said.', 4, 1, ?, '[]', '[]', 0, 'applied', ?)",
+        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations,"
+        " replaces,"
+        " provisional, status, created_at) VALUES (?, 1, 'summary', 0, 'Much was said.', 4, 1, ?, '[]',"
+        " '[]', 0, 'applied', ?)",
         (agent, count - 21, at),
     )
     connection.execute(
-        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, created_at)"
-        " SELECT ?, max(version) + 1, max(version), '[1]', ?, '[]', 'summary', 529, ? FROM views WHERE agent_id = ?",
+        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens,"
+        " created_at)"
+        " SELECT ?, max(version) + 1, max(version), '[1]', ?, '[]', 'summary', 529, ? FROM views WHERE"
+        " agent_id = ?",
         (agent, count - 20, at, agent),
     )
     connection.execute(
@@ -287,7 +312,9 @@ class _Writing:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--messages", type=int, help="instead of agents: a session of that many messages")

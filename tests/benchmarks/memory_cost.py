@@ -1,11 +1,13 @@
-"""What adding a message costs at 10^3, 10^4, 10^5 and 10^6 messages, ours and (where installed) other managers', in one run.
+"""What adding a message costs at 10^3, 10^4, 10^5 and 10^6 messages, ours and (where installed) other
+managers', in one run.
 
-    python tests/benchmarks/memory_cost.py [--most 1000000] [--window 16000] [--peers-most 1000] [--peers-only]
+    python tests/benchmarks/memory_cost.py [--most 1000000] [--window 16000] [--peers-most 1000]
+    [--peers-only]
 
-Each figure is the mean of the 2,000 messages that follow at that length of history, in microseconds of the process's CPU
-time (a busy machine does not count), all work included: counting tokens, the digests and passes that become due, garbage
-collection. The ratio is that of the longest to the shortest
-history. Peers are given the same texts, and asked for the context after each message as an agent does; what is not
+Each figure is the mean of the 2,000 messages that follow at that length of history, in microseconds of the
+process's CPU time (a busy machine does not count), all work included: counting tokens, the digests and passes
+that become due, garbage collection. The ratio is that of the longest to the shortest history. Peers are given
+the same texts, and asked for the context after each message as an agent does; what is not
 installed is named and left out: `pip install openai-agents strands-agents langmem`.
 """
 
@@ -31,8 +33,10 @@ Add = Callable[[str, str], Awaitable[Any]]
 def text_of(number: int) -> str:
     """Some 60 tokens, different each time."""
     return (
-        f"Step {number}: I read src/module_{number % 977}.py and the tests beside it; {number * 7919 % 1000} of them pass. "
-        "The parser keeps its state between calls, which is why the second run fails where the first one did not. Next I "
+        f"Step {number}: I read src/module_{number % 977}.py and the tests beside it; {number * 7919 % 1000}"
+        " of them pass. "
+        "The parser keeps its state between calls, which is why the second run fails where the first one did"
+        " not. Next I "
         "look at how the cache is cleared."
     )
 
@@ -69,7 +73,9 @@ def our_state(window: int) -> Add:
 
 
 def our_manager(window: int, *, summarises: bool, reads: bool) -> Add:
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         return "The parser keeps its state between calls; the cache is next."
 
     manager = HierarchicalContextManager(window, summarizer=summarize if summarises else None)
@@ -120,13 +126,20 @@ def langchain_trim(window: int) -> Add:
 
     async def add(role: str, text: str) -> None:
         history.append((HumanMessage if role == "user" else AIMessage)(text))
-        trim_messages(history, max_tokens=window, token_counter=count_tokens_approximately, strategy="last", start_on="human")
+        trim_messages(
+            history,
+            max_tokens=window,
+            token_counter=count_tokens_approximately,
+            strategy="last",
+            start_on="human",
+        )
 
     return add
 
 
 def langmem(window: int) -> Add:
-    """LangMem's `summarize_messages` over LangGraph's message list at each turn, its model answering at once."""
+    """LangMem's `summarize_messages` over LangGraph's message list at each turn, its model answering at
+    once."""
     from langchain_core.language_models import FakeListChatModel
     from langchain_core.messages import AIMessage, HumanMessage
     from langmem.short_term import summarize_messages
@@ -137,7 +150,9 @@ def langmem(window: int) -> Add:
 
     async def add(role: str, text: str) -> None:
         history.append((HumanMessage if role == "user" else AIMessage)(text, id=str(len(history))))
-        result = summarize_messages(history, running_summary=running[0], model=model, max_tokens=window, max_summary_tokens=256)
+        result = summarize_messages(
+            history, running_summary=running[0], model=model, max_tokens=window, max_summary_tokens=256
+        )
         running[0] = result.running_summary or running[0]
 
     return add
@@ -174,7 +189,9 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--most", type=int, default=1_000_000)
     parser.add_argument("--peers-most", type=int, default=1_000)
     parser.add_argument("--window", type=int, default=16_000)

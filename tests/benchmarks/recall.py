@@ -1,13 +1,15 @@
-"""Evidence recall at 10 of our ranking against plain FTS5 BM25, on any set of documents and questions, in one run.
+"""Evidence recall at 10 of our ranking against plain FTS5 BM25, on any set of documents and questions, in one
+run.
 
     python tests/benchmarks/recall.py FILE... [--limit 10] [--vectors on|off|both] [--json]
 
-FILE: `{"documents": [{"id", "text"}, …], "queries": [{"text", "evidence": [id, …]}, …]}`, documents in the order in
-which they arose (of turns of a conversation, neighbours count). Ids are strings or numbers; an id that stands twice means
-both texts. Evidence that names no document is left out, and so is a query that has no other; both are counted. A query
-without words finds nothing, for everybody. Several files are several collections; their queries are pooled. The baseline
-is FTS5 with its default tokenizer, all words of the query joined by OR, ordered by `bm25`; between the two stands the
-same with stop words removed. `--vectors on` (or `both`) needs the extra `vectors`.
+FILE: `{"documents": [{"id", "text"}, …], "queries": [{"text", "evidence": [id, …]}, …]}`, documents in the
+order in which they arose (of turns of a conversation, neighbours count). Ids are strings or numbers; an id
+that stands twice means both texts. Evidence that names no document is left out, and so is a query that has no
+other; both are counted. A query without words finds nothing, for everybody. Several files are several
+collections; their queries are pooled. The baseline is FTS5 with its default tokenizer, all words of the query
+joined by OR, ordered by `bm25`; between the two stands the same with stop words removed. `--vectors on` (or
+`both`) needs the extra `vectors`.
 """
 
 from __future__ import annotations
@@ -31,9 +33,15 @@ Search = Callable[[str, int], Sequence[int]]
 """A query and how many to find → positions of documents, best first."""
 
 MANY_WORDS = 64
-"""In a query of more words each is sought once: FTS5 would count every occurrence of every repeated one anew."""
+"""In a query of more words each is sought once: FTS5 would count every occurrence of every repeated one
+anew."""
 
-BASE, WITHOUT_STOP_WORDS, OURS, WITH_VECTORS = "fts5_bm25", "fts5_bm25_without_stop_words", "ours", "ours_with_vectors"
+BASE, WITHOUT_STOP_WORDS, OURS, WITH_VECTORS = (
+    "fts5_bm25",
+    "fts5_bm25_without_stop_words",
+    "ours",
+    "ours_with_vectors",
+)
 
 
 @dataclass(slots=True)
@@ -167,7 +175,9 @@ def _gain(value: float, base: float) -> float | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+")
     parser.add_argument("--limit", type=int, default=10)
     parser.add_argument("--vectors", choices=("off", "on", "both"), default="off")
@@ -182,16 +192,25 @@ def main() -> None:
     try:
         result = score(options.files, options.limit, options.vectors)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        sys.exit(f"cannot score: {type(error).__name__} {error}; a file holds documents (id, text) and queries (text, evidence)")
+        sys.exit(
+            f"cannot score: {type(error).__name__} {error}; a file holds documents (id, text) and queries"
+            " (text, evidence)"
+        )
     if options.json:
         print(json.dumps(result))
         return
-    print(f"{result['documents']} documents, {result['queries']} queries, evidence recall at {result['limit']}:")
+    print(
+        f"{result['documents']} documents, {result['queries']} queries, evidence recall at {result['limit']}:"
+    )
     for name in (BASE, WITHOUT_STOP_WORDS, OURS, WITH_VECTORS):
         if name in result:
             print(f"  {name:<30} {result[name]:.4f}")
     gain = result["relative_gain"]
-    print(f"  relative gain over fts5_bm25   {gain:+.1%}" if gain is not None else "  the baseline found nothing")
+    print(
+        f"  relative gain over fts5_bm25   {gain:+.1%}"
+        if gain is not None
+        else "  the baseline found nothing"
+    )
     if result.get("relative_gain_of_vectors") is not None:
         print(f"  vectors over ours              {result['relative_gain_of_vectors']:+.1%}")
     print(f"  {result['ms_per_query']} ms a query (ours)")

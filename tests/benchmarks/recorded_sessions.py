@@ -1,12 +1,15 @@
-"""Real recorded sessions, fed message by message: what is sent to a model in each turn, against the untouched history.
+"""Real recorded sessions, fed message by message: what is sent to a model in each turn, against the untouched
+history.
 
     python tests/benchmarks/recorded_sessions.py [FOLDER] [--windows 16000,64000,200000] [--summarizer good]
 
-FOLDER holds transcripts of Claude Code (`*.jsonl`); without it `WATCHKEEPER_TRANSCRIPTS` is read. A turn is a message
-of the assistant: what it was sent is the context right before it. `ratio` is the sum of what was sent over all turns
-divided by the sum that the untouched history would have taken; it says nothing where the history fits the window.
-`shown` is the share of identifiers (paths, hashes, ids, URLs, error lines) that stand in the last context literally; all
-others are reachable by the pointers in it, which `tests/core/memory/test_recorded_sessions.py` proves.
+FOLDER holds transcripts of Claude Code (`*.jsonl`); without it `WATCHKEEPER_TRANSCRIPTS` is read. A turn is a
+message
+of the assistant: what it was sent is the context right before it. `ratio` is the sum of what was sent over
+all turns divided by the sum that the untouched history would have taken; it says nothing where the history
+fits the window. `shown` is the share of identifiers (paths, hashes, ids, URLs, error lines) that stand in the
+last context literally; all others are reachable by the pointers in it, which
+`tests/core/memory/test_recorded_sessions.py` proves.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ BESIDE = [_HERE.parents[3] / "shared" / "transcripts", _HERE.parents[3] / "trans
 """Where recorded sessions lie beside a checkout."""
 
 BLOCKS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result", "image", "document")
-"""Blocks that a request to the Messages API may hold; transcripts know others (`fallback`), which were never sent."""
+"""Blocks that a request to the Messages API may hold; transcripts know others (`fallback`), which were never
+sent."""
 
 
 @dataclass(slots=True)
@@ -51,7 +55,8 @@ def folder() -> Path | None:
 
 
 def threads(place: Path, *, whole_replies: bool = True) -> list[Thread]:
-    """The main thread of each transcript, and each side chain as a thread of its own; at least two messages each."""
+    """The main thread of each transcript, and each side chain as a thread of its own; at least two messages
+    each."""
     found: list[Thread] = []
     for path in sorted(place.rglob("*.jsonl")):
         found.extend(thread for thread in _threads_of(path, whole_replies) if len(thread.messages) > 1)
@@ -77,12 +82,21 @@ def _threads_of(path: Path, whole_replies: bool) -> Iterator[Thread]:
         thread = main
         if record.get("isSidechain"):
             parent = side_of.get(str(record.get("parentUuid")))
-            thread = parent or sides.setdefault(str(record.get("uuid")), Thread(f"{main.name}+{len(sides) + 1}"))
+            thread = parent or sides.setdefault(
+                str(record.get("uuid")), Thread(f"{main.name}+{len(sides) + 1}")
+            )
             side_of[str(record.get("uuid"))] = thread
         said = str(message.get("id") or "")
         # A reply is written block by block, under one id.
-        if whole_replies and said and reply.get(id(thread)) == said and isinstance(thread.messages[-1]["content"], list):
-            thread.messages[-1]["content"] += content if isinstance(content, list) else [{"type": "text", "text": content}]
+        if (
+            whole_replies
+            and said
+            and reply.get(id(thread)) == said
+            and isinstance(thread.messages[-1]["content"], list)
+        ):
+            thread.messages[-1]["content"] += (
+                content if isinstance(content, list) else [{"type": "text", "text": content}]
+            )
         else:
             thread.messages.append({"role": record["type"], "content": content})
         reply[id(thread)] = said if record["type"] == "assistant" else ""
@@ -98,7 +112,7 @@ def _content(content: Any) -> Content | None:
     return [block for block in content if isinstance(block, dict) and block.get("type") in BLOCKS] or None
 
 
-# --- identifiers: told apart from `watchkeeper.memory.identifiers` on purpose ----------------------------------------
+# --- identifiers: told apart from `watchkeeper.memory.identifiers` on purpose -------------------------------
 
 _WORD = re.compile(r"[^\s\"'`<>()\[\]{}|,;=…]+")
 _HASH = re.compile(r"(?=[0-9a-f-]*[0-9])(?=[0-9a-f-]*[a-f])[0-9a-f]{7,40}(?:-[0-9a-f]{4,12}){0,4}\Z")
@@ -136,11 +150,12 @@ def shown_text(context: list[dict[str, Any]]) -> str:
     return squeezed("\n".join(text for message in context for text in texts_of(message["content"])))
 
 
-# --- summarisers ------------------------------------------------------------------------------------------------------
+# --- summarisers --------------------------------------------------------------------------------------------
 
 
 class Scripted:
-    """A summariser that behaves as its name says: `good`, `slow` (until `release`), `failing` or `babbling`."""
+    """A summariser that behaves as its name says: `good`, `slow` (until `release`), `failing` or
+    `babbling`."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -151,7 +166,9 @@ class Scripted:
         """Let the slow one answer."""
         self._open.set()
 
-    async def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def __call__(
+        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         self.calls += 1
         if self.kind == "failing":
             raise RuntimeError("529: overloaded")
@@ -165,11 +182,12 @@ class Scripted:
         return f"{(previous or '')[:1200]}\n{len(messages)} messages: it began with {first}\nIt ended with {last}".strip()
 
 
-# --- the table --------------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 async def sent(thread: Thread, window: int, kind: str) -> tuple[int, int, int, float]:
-    """Tokens sent over all turns, what the untouched history would have taken, swaps, and the share of identifiers shown."""
+    """Tokens sent over all turns, what the untouched history would have taken, swaps, and the share of
+    identifiers shown."""
     write = None if kind == "none" else Scripted(kind)
     manager = HierarchicalContextManager(window, summarizer=write, reserve_tokens=window // 10)
     swaps: list[Any] = []
@@ -201,7 +219,10 @@ async def table(place: Path, windows: list[int], kind: str) -> None:
             total = max(total, untouched)
             cells.append(f"{ours / max(1, untouched):>8.3f} {swaps:>4} {shown:>8.0%}  ")
         if len(thread.messages) >= 10:
-            print(f"{thread.name:<28}{len(thread.messages):>9}{await history_tokens(thread):>9}  " + " ".join(cells))
+            print(
+                f"{thread.name:<28}{len(thread.messages):>9}{await history_tokens(thread):>9}  "
+                + " ".join(cells)
+            )
     print("all threads, tokens sent : untouched history")
     for window, (ours, untouched) in sums.items():
         print(f"  {window:>8,}: {ours:>12,} : {untouched:>12,} = {ours / max(1, untouched):.3f}")
@@ -215,14 +236,20 @@ async def history_tokens(thread: Thread) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", nargs="?", type=Path, default=folder())
     parser.add_argument("--windows", default="16000,64000,200000")
     parser.add_argument("--summarizer", choices=["none", "good", "failing", "babbling"], default="good")
     options = parser.parse_args()
     if options.folder is None or not options.folder.is_dir():
-        parser.error("there are no recorded sessions: name a folder of transcripts, or set WATCHKEEPER_TRANSCRIPTS")
-    asyncio.run(table(options.folder, [int(window) for window in options.windows.split(",")], options.summarizer))
+        parser.error(
+            "there are no recorded sessions: name a folder of transcripts, or set WATCHKEEPER_TRANSCRIPTS"
+        )
+    asyncio.run(
+        table(options.folder, [int(window) for window in options.windows.split(",")], options.summarizer)
+    )
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
     python tests/benchmarks/redaction.py [--each 40] [--seed 1] [--verbose] [FILE…]
 
-Plants secrets of every kind below with random values, each in the texts in which it comes: a `.env` file, YAML, JSON, JSON in
-JSON, source code, a command, a URL, prose. The kinds and their forms are those that providers document, and that gitleaks and
-detect-secrets list; none was taken from the rules that are measured. Prints recall by occurrence, and by kind (a kind counts
-when at least 95 % of its occurrences are taken out), once for an import (a log of Claude Code, read back from the database)
-and once for a run (the blocks of messages). Of each FILE, a recorded session, it prints the lines that are changed per
-10,000, with `--verbose` each of them: read them, and count what is no secret. Last, how fast lines without a secret are searched.
+Plants secrets of every kind below with random values, each in the texts in which it comes: a `.env` file,
+YAML, JSON, JSON in JSON, source code, a command, a URL, prose. The kinds and their forms are those that
+providers document, and that gitleaks and detect-secrets list; none was taken from the rules that are
+measured. Prints recall by occurrence, and by kind (a kind counts when at least 95 % of its occurrences are
+taken out), once for an import (a log of Claude Code, read back from the database) and once for a run (the
+blocks of messages). Of each FILE, a recorded session, it prints the lines that are changed per 10,000, with
+`--verbose` each of them: read them, and count what is no secret. Last, how fast lines without a secret are
+searched.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class Random(random.Random):
         return base64.b64encode(self.randbytes(size)).decode()
 
     def password(self) -> str:
-        """As password managers make them: 10 to 24 letters, digits and some punctuation, at least two digits."""
+        """As password managers make them: 10 to 24 letters, digits and some punctuation, at least two
+        digits."""
         length = self.randrange(10, 25)
         letters = [*self.of(DIGITS, 2), *self.of(PUNCTUATION, self.randrange(3)), *self.of(UPPER, 2)]
         letters += self.of(ALPHANUMERIC, length - len(letters))
@@ -68,14 +71,26 @@ class Random(random.Random):
 # Kinds with a form of their own: what a value looks like, and the variable that usually holds it.
 FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
     "Anthropic API key": ("ANTHROPIC_API_KEY", lambda r: f"sk-ant-api03-{r.of(URL_SAFE, 93)}AA"),
-    "OpenAI project key": ("OPENAI_API_KEY", lambda r: f"sk-proj-{r.of(URL_SAFE, 74)}T3BlbkFJ{r.of(URL_SAFE, 74)}"),
-    "OpenAI key": ("OPENAI_API_KEY", lambda r: f"sk-{r.of(ALPHANUMERIC, 20)}T3BlbkFJ{r.of(ALPHANUMERIC, 20)}"),
+    "OpenAI project key": (
+        "OPENAI_API_KEY",
+        lambda r: f"sk-proj-{r.of(URL_SAFE, 74)}T3BlbkFJ{r.of(URL_SAFE, 74)}",
+    ),
+    "OpenAI key": (
+        "OPENAI_API_KEY",
+        lambda r: f"sk-{r.of(ALPHANUMERIC, 20)}T3BlbkFJ{r.of(ALPHANUMERIC, 20)}",
+    ),
     "OpenRouter key": ("OPENROUTER_API_KEY", lambda r: f"sk-or-v1-{r.of(HEX, 64)}"),
     "GitHub personal token": ("GITHUB_PAT", lambda r: f"ghp_{r.of(ALPHANUMERIC, 36)}"),
-    "GitHub fine-grained token": ("GH_TOKEN", lambda r: f"github_pat_{r.of(ALPHANUMERIC, 22)}_{r.of(ALPHANUMERIC, 59)}"),
+    "GitHub fine-grained token": (
+        "GH_TOKEN",
+        lambda r: f"github_pat_{r.of(ALPHANUMERIC, 22)}_{r.of(ALPHANUMERIC, 59)}",
+    ),
     "GitHub app token": ("GITHUB_TOKEN", lambda r: f"ghs_{r.of(ALPHANUMERIC, 36)}"),
     "GitLab personal token": ("GITLAB_TOKEN", lambda r: f"glpat-{r.of(URL_SAFE, 20)}"),
-    "GitLab routable token": ("GITLAB_TOKEN", lambda r: f"glpat-{r.of(URL_SAFE, 27)}.{r.of(HEX, 2)}.{r.of(DIGITS + LOWER, 9)}"),
+    "GitLab routable token": (
+        "GITLAB_TOKEN",
+        lambda r: f"glpat-{r.of(URL_SAFE, 27)}.{r.of(HEX, 2)}.{r.of(DIGITS + LOWER, 9)}",
+    ),
     "GitLab pipeline trigger": ("TRIGGER_TOKEN", lambda r: f"glptt-{r.of(HEX, 40)}"),
     "GitLab deploy token": ("DEPLOY_TOKEN", lambda r: f"gldt-{r.of(URL_SAFE, 20)}"),
     "GitLab runner token": ("RUNNER_TOKEN", lambda r: f"glrt-{r.of(URL_SAFE, 20)}"),
@@ -87,8 +102,14 @@ FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
     "GitLab incoming mail token": ("MAIL_TOKEN", lambda r: f"glimt-{r.of(LOWER + DIGITS, 25)}"),
     "GitLab runner registration": ("REGISTRATION_TOKEN", lambda r: f"GR1348941{r.of(URL_SAFE, 20)}"),
     "AWS access key id": ("AWS_ACCESS_KEY_ID", lambda r: f"AKIA{r.of(UPPER + '234567', 16)}"),
-    "Slack bot token": ("SLACK_BOT_TOKEN", lambda r: f"xoxb-{r.of(DIGITS, 12)}-{r.of(DIGITS, 12)}-{r.of(ALPHANUMERIC, 24)}"),
-    "Slack app token": ("SLACK_APP_TOKEN", lambda r: f"xapp-1-A{r.of(UPPER + DIGITS, 10)}-{r.of(DIGITS, 13)}-{r.of(HEX, 64)}"),
+    "Slack bot token": (
+        "SLACK_BOT_TOKEN",
+        lambda r: f"xoxb-{r.of(DIGITS, 12)}-{r.of(DIGITS, 12)}-{r.of(ALPHANUMERIC, 24)}",
+    ),
+    "Slack app token": (
+        "SLACK_APP_TOKEN",
+        lambda r: f"xapp-1-A{r.of(UPPER + DIGITS, 10)}-{r.of(DIGITS, 13)}-{r.of(HEX, 64)}",
+    ),
     "Slack webhook": (
         "SLACK_WEBHOOK",
         lambda r: (
@@ -118,13 +139,19 @@ FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
     "Vault token": ("VAULT_TOKEN", lambda r: f"hvs.{r.of(URL_SAFE, 95)}"),
     "age key": ("AGE_KEY", lambda r: f"AGE-SECRET-KEY-1{r.of('QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L', 58)}"),
     "Docker token": ("DOCKER_TOKEN", lambda r: f"dckr_pat_{r.of(URL_SAFE, 27)}"),
-    "Atlassian token": ("JIRA_API_TOKEN", lambda r: f"ATATT3xFfGF0{r.of(URL_SAFE, 171)}={r.of(HEX.upper(), 8)}"),
+    "Atlassian token": (
+        "JIRA_API_TOKEN",
+        lambda r: f"ATATT3xFfGF0{r.of(URL_SAFE, 171)}={r.of(HEX.upper(), 8)}",
+    ),
     "Bitbucket app password": ("BITBUCKET_APP_PASSWORD", lambda r: f"ATBB{r.of(ALPHANUMERIC, 32)}"),
     "Grafana token": ("GRAFANA_TOKEN", lambda r: f"glsa_{r.of(ALPHANUMERIC, 32)}_{r.of(HEX, 8)}"),
     "Linear key": ("LINEAR_API_KEY", lambda r: f"lin_api_{r.of(ALPHANUMERIC, 40)}"),
     "Notion token": ("NOTION_TOKEN", lambda r: f"ntn_{r.of(DIGITS, 11)}{r.of(ALPHANUMERIC, 35)}"),
     "Figma token": ("FIGMA_TOKEN", lambda r: f"figd_{r.of(URL_SAFE, 40)}"),
-    "Telegram bot token": ("TELEGRAM_BOT_TOKEN", lambda r: f"{r.randrange(10**8, 10**10)}:AA{r.of(URL_SAFE, 33)}"),
+    "Telegram bot token": (
+        "TELEGRAM_BOT_TOKEN",
+        lambda r: f"{r.randrange(10**8, 10**10)}:AA{r.of(URL_SAFE, 33)}",
+    ),
     "Discord bot token": (
         "DISCORD_TOKEN",
         lambda r: (
@@ -139,17 +166,28 @@ FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
     "Twilio key": ("TWILIO_API_KEY", lambda r: f"SK{r.of(HEX, 32)}"),
     "Databricks token": ("DATABRICKS_TOKEN", lambda r: f"dapi{r.of(HEX, 32)}"),
     "Sentry user token": ("SENTRY_AUTH_TOKEN", lambda r: f"sntryu_{r.of(HEX, 64)}"),
-    "Sentry organisation token": ("SENTRY_AUTH_TOKEN", lambda r: f"sntrys_eyJpYXQiO{r.of(ALPHANUMERIC, 120)}_{r.of(BASE64, 43)}"),
-    "Sentry DSN": ("SENTRY_DSN", lambda r: f"https://{r.of(HEX, 32)}@o{r.of(DIGITS, 6)}.ingest.sentry.io/{r.of(DIGITS, 7)}"),
+    "Sentry organisation token": (
+        "SENTRY_AUTH_TOKEN",
+        lambda r: f"sntrys_eyJpYXQiO{r.of(ALPHANUMERIC, 120)}_{r.of(BASE64, 43)}",
+    ),
+    "Sentry DSN": (
+        "SENTRY_DSN",
+        lambda r: f"https://{r.of(HEX, 32)}@o{r.of(DIGITS, 6)}.ingest.sentry.io/{r.of(DIGITS, 7)}",
+    ),
     "Supabase access token": ("SUPABASE_ACCESS_TOKEN", lambda r: f"sbp_{r.of(HEX, 40)}"),
     "Supabase secret key": ("SUPABASE_SECRET_KEY", lambda r: f"sb_secret_{r.of(URL_SAFE, 31)}"),
     "New Relic user key": ("NEW_RELIC_API_KEY", lambda r: f"NRAK-{r.of(UPPER + DIGITS, 27)}"),
     "New Relic license key": ("NEW_RELIC_LICENSE_KEY", lambda r: f"{r.of(HEX, 36)}NRAL"),
     "New Relic insert key": ("NEW_RELIC_INSERT_KEY", lambda r: f"NRII-{r.of(URL_SAFE, 32)}"),
-    "Azure AD client secret": ("AZURE_CLIENT_SECRET", lambda r: f"{r.of(ALPHANUMERIC, 3)}8Q~{r.of(URL_SAFE, 34)}"),
+    "Azure AD client secret": (
+        "AZURE_CLIENT_SECRET",
+        lambda r: f"{r.of(ALPHANUMERIC, 3)}8Q~{r.of(URL_SAFE, 34)}",
+    ),
     "Azure storage connection": (
         "AZURE_STORAGE_CONNECTION_STRING",
-        lambda r: f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={r.base64(64)};EndpointSuffix=core.windows.net",
+        lambda r: (
+            f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={r.base64(64)};EndpointSuffix=core.windows.net"
+        ),
     ),
     "Azure SAS": (
         "SAS_URL",
@@ -160,12 +198,18 @@ FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
     ),
     "1Password service token": ("OP_SERVICE_ACCOUNT_TOKEN", lambda r: f"ops_eyJ{r.of(ALPHANUMERIC, 400)}"),
     "Doppler token": ("DOPPLER_TOKEN", lambda r: f"dp.pt.{r.of(ALPHANUMERIC, 43)}"),
-    "Dynatrace token": ("DT_API_TOKEN", lambda r: f"dt0c01.{r.of(UPPER + DIGITS, 24)}.{r.of(UPPER + DIGITS, 64)}"),
+    "Dynatrace token": (
+        "DT_API_TOKEN",
+        lambda r: f"dt0c01.{r.of(UPPER + DIGITS, 24)}.{r.of(UPPER + DIGITS, 64)}",
+    ),
     "Postman key": ("POSTMAN_API_KEY", lambda r: f"PMAK-{r.of(HEX, 24)}-{r.of(HEX, 34)}"),
     "Pulumi token": ("PULUMI_ACCESS_TOKEN", lambda r: f"pul-{r.of(HEX, 40)}"),
     "PlanetScale token": ("PLANETSCALE_TOKEN", lambda r: f"pscale_tkn_{r.of(URL_SAFE, 43)}"),
     "Square token": ("SQUARE_TOKEN", lambda r: f"sq0atp-{r.of(URL_SAFE, 22)}"),
-    "Terraform Cloud token": ("TFE_TOKEN", lambda r: f"{r.of(ALPHANUMERIC, 14)}.atlasv1.{r.of(URL_SAFE, 67)}"),
+    "Terraform Cloud token": (
+        "TFE_TOKEN",
+        lambda r: f"{r.of(ALPHANUMERIC, 14)}.atlasv1.{r.of(URL_SAFE, 67)}",
+    ),
     "Plaid token": ("PLAID_ACCESS_TOKEN", lambda r: f"access-sandbox-{r.uuid()}"),
     "HubSpot token": ("HUBSPOT_TOKEN", lambda r: f"pat-na1-{r.uuid()}"),
     "Sonar token": ("SONAR_TOKEN", lambda r: f"squ_{r.of(HEX, 40)}"),
@@ -174,10 +218,16 @@ FORMED: dict[str, tuple[str, Callable[[Random], str]]] = {
 
 # Kinds that only their name tells: the names in which they come, and a value as the provider makes it.
 NAMED: dict[str, tuple[tuple[str, ...], Callable[[Random], str]]] = {
-    "database password": (("DATABASE_PASSWORD", "DB_PASSWORD", "POSTGRES_PASSWORD", "PGPASSWORD"), Random.password),
+    "database password": (
+        ("DATABASE_PASSWORD", "DB_PASSWORD", "POSTGRES_PASSWORD", "PGPASSWORD"),
+        Random.password,
+    ),
     "MySQL password": (("MYSQL_PWD", "MYSQL_ROOT_PASSWORD", "MYSQL_PASSWORD"), Random.password),
     "short password": (("REDIS_PASS", "SMTP_PASS", "FTP_PASSWD", "LDAP_BIND_PASSWORD"), Random.password),
-    "application secret": (("APP_SECRET", "SESSION_SECRET", "NEXTAUTH_SECRET", "COOKIE_SECRET"), lambda r: r.base64(32)),
+    "application secret": (
+        ("APP_SECRET", "SESSION_SECRET", "NEXTAUTH_SECRET", "COOKIE_SECRET"),
+        lambda r: r.base64(32),
+    ),
     "signing secret": (("JWT_SECRET", "SIGNING_SECRET", "WEBHOOK_SECRET"), lambda r: r.of(HEX, 64)),
     "secret key base": (("SECRET_KEY_BASE", "RAILS_MASTER_KEY", "SECRET_KEY"), lambda r: r.of(HEX, 32)),
     "AWS secret key": (("AWS_SECRET_ACCESS_KEY",), lambda r: r.of(BASE64, 40)),
@@ -187,18 +237,30 @@ NAMED: dict[str, tuple[tuple[str, ...], Callable[[Random], str]]] = {
     "Heroku key": (("HEROKU_API_KEY",), Random.uuid),
     "Snyk token": (("SNYK_TOKEN",), Random.uuid),
     "Cloudflare token": (("CLOUDFLARE_API_TOKEN", "CF_API_TOKEN"), lambda r: r.of(URL_SAFE, 40)),
-    "Azure DevOps token": (("AZURE_DEVOPS_PAT", "AZURE_DEVOPS_EXT_PAT"), lambda r: r.of(LOWER + "234567", 52)),
+    "Azure DevOps token": (
+        ("AZURE_DEVOPS_PAT", "AZURE_DEVOPS_EXT_PAT"),
+        lambda r: r.of(LOWER + "234567", 52),
+    ),
     "CircleCI token": (("CIRCLE_TOKEN",), lambda r: r.of(HEX, 40)),
     "Codecov token": (("CODECOV_TOKEN",), Random.uuid),
     "Fastly key": (("FASTLY_API_KEY",), lambda r: r.of(URL_SAFE, 32)),
     "Algolia key": (("ALGOLIA_ADMIN_KEY", "ALGOLIA_API_KEY"), lambda r: r.of(HEX, 32)),
     "Mistral key": (("MISTRAL_API_KEY",), lambda r: r.of(ALPHANUMERIC, 32)),
     "Cohere key": (("COHERE_API_KEY", "CO_API_KEY"), lambda r: r.of(ALPHANUMERIC, 40)),
-    "encryption key": (("ENCRYPTION_KEY", "FERNET_KEY"), lambda r: base64.urlsafe_b64encode(r.randbytes(32)).decode()),
-    "OAuth client secret": (("CLIENT_SECRET", "OAUTH_CLIENT_SECRET", "AUTH0_CLIENT_SECRET"), lambda r: r.of(URL_SAFE, 64)),
+    "encryption key": (
+        ("ENCRYPTION_KEY", "FERNET_KEY"),
+        lambda r: base64.urlsafe_b64encode(r.randbytes(32)).decode(),
+    ),
+    "OAuth client secret": (
+        ("CLIENT_SECRET", "OAUTH_CLIENT_SECRET", "AUTH0_CLIENT_SECRET"),
+        lambda r: r.of(URL_SAFE, 64),
+    ),
     "Vercel token": (("VERCEL_TOKEN",), lambda r: r.of(ALPHANUMERIC, 24)),
     "Sentry old token": (("SENTRY_AUTH_TOKEN",), lambda r: r.of(HEX, 64)),
-    "Twitter secret": (("TWITTER_ACCESS_TOKEN_SECRET", "TWITTER_API_SECRET"), lambda r: r.of(ALPHANUMERIC, 45)),
+    "Twitter secret": (
+        ("TWITTER_ACCESS_TOKEN_SECRET", "TWITTER_API_SECRET"),
+        lambda r: r.of(ALPHANUMERIC, 45),
+    ),
     "secret that begins with a slash": (("API_SECRET", "ACCESS_TOKEN"), lambda r: "/" + r.of(BASE64, 39)),
 }
 
@@ -249,7 +311,9 @@ def _structures() -> dict[str, Callable[[Random], tuple[str, str]]]:
 
     def with_password(*texts: str) -> Callable[[Random], tuple[str, str]]:
         def make(r: Random) -> tuple[str, str]:
-            value = r.of(ALPHANUMERIC, 3) + str(r.randrange(10)) + r.of(ALPHANUMERIC + "_-.", r.randrange(6, 16))
+            value = (
+                r.of(ALPHANUMERIC, 3) + str(r.randrange(10)) + r.of(ALPHANUMERIC + "_-.", r.randrange(6, 16))
+            )
             return value, r.choice(texts).replace("VALUE", value)
 
         return make
@@ -265,7 +329,9 @@ def _structures() -> dict[str, Callable[[Random], tuple[str, str]]]:
         body = "\n".join(r.of(BASE64, 64) for _ in range(12))
         kind = r.choice(["RSA PRIVATE KEY", "PRIVATE KEY", "OPENSSH PRIVATE KEY", "EC PRIVATE KEY"])
         text = f"-----BEGIN {kind}-----\n{body}\n-----END {kind}-----\n"
-        return body.splitlines()[3], r.choice([text, json.dumps({"private_key": text}), f"cat key.pem\n{text}done"])
+        return body.splitlines()[3], r.choice(
+            [text, json.dumps({"private_key": text}), f"cat key.pem\n{text}done"]
+        )
 
     return {
         "Authorization: Basic": with_value(
@@ -283,7 +349,10 @@ def _structures() -> dict[str, Callable[[Random], tuple[str, str]]]:
             'headers = {"Authorization": "Bearer VALUE"}',
         ),
         "Authorization: token": with_value(
-            lambda r: r.of(HEX, 40), "Authorization: token VALUE", '"Authorization": "Token VALUE"', "Authorization: ApiKey VALUE"
+            lambda r: r.of(HEX, 40),
+            "Authorization: token VALUE",
+            '"Authorization": "Token VALUE"',
+            "Authorization: ApiKey VALUE",
         ),
         "X-Api-Key header": with_value(
             lambda r: r.of(ALPHANUMERIC, 32),
@@ -301,9 +370,13 @@ def _structures() -> dict[str, Callable[[Random], tuple[str, str]]]:
             "curl --cookie 'auth_token=VALUE' https://x",
             "set-cookie: JSESSIONID=VALUE; Path=/",
         ),
-        "cookie jar": with_value(lambda r: r.of(HEX, 32), "example.com\tFALSE\t/\tTRUE\t1893456000\tsession\tVALUE"),
+        "cookie jar": with_value(
+            lambda r: r.of(HEX, 32), "example.com\tFALSE\t/\tTRUE\t1893456000\tsession\tVALUE"
+        ),
         "curl -u": with_password(
-            "curl -u admin:VALUE https://x", 'curl -s --user "me@x.org:VALUE" https://x', "curl https://x -u 'svc:VALUE' -o out"
+            "curl -u admin:VALUE https://x",
+            'curl -s --user "me@x.org:VALUE" https://x',
+            "curl https://x -u 'svc:VALUE' -o out",
         ),
         "--password": with_password(
             "tool --password=VALUE run",
@@ -335,23 +408,30 @@ def _structures() -> dict[str, Callable[[Random], tuple[str, str]]]:
             "wss://x/?token=VALUE",
         ),
         "connection string": with_password(
-            "Server=db;Database=app;User Id=sa;Password=VALUE;Encrypt=True", "host=db user=me password=VALUE dbname=x"
+            "Server=db;Database=app;User Id=sa;Password=VALUE;Encrypt=True",
+            "host=db user=me password=VALUE dbname=x",
         ),
         "XML": with_password(
-            "<server><username>me</username><password>VALUE</password></server>", "<apiKey>VALUEa9b8c7d6</apiKey>"
+            "<server><username>me</username><password>VALUE</password></server>",
+            "<apiKey>VALUEa9b8c7d6</apiKey>",
         ),
         "PHP define": with_password("define('DB_PASSWORD', 'VALUE');", "'password' => 'VALUE',"),
-        "SQL": with_password("CREATE USER app IDENTIFIED BY 'VALUE';", "ALTER ROLE app WITH PASSWORD 'VALUE';"),
+        "SQL": with_password(
+            "CREATE USER app IDENTIFIED BY 'VALUE';", "ALTER ROLE app WITH PASSWORD 'VALUE';"
+        ),
         "Dockerfile": with_password("ENV DB_PASSWORD VALUE", "ARG API_TOKEN=VALUE"),
         "kubectl": with_password("kubectl create secret generic db --from-literal=password=VALUE"),
         "Kubernetes secret": with_value(
             lambda r: base64.b64encode(r.password().encode()).decode(),
-            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\ntype: Opaque\ndata:\n  credentials: VALUE\n",
+            "apiVersion: v1\nkind: Secret\nmetadata:\n  name: db\ntype: Opaque\ndata:\n  credentials:"
+            " VALUE\n",
             "apiVersion: v1\ndata:\n  db: VALUE\nkind: Secret\nmetadata:\n  name: db\n",
             '{"apiVersion":"v1","data":{"db":"VALUE"},"kind":"Secret"}',
         ),
         "npmrc": with_value(
-            lambda r: r.of(BASE64, 44), "//registry.example.com/:_authToken=VALUE", "//r.example.com/:_password=VALUE"
+            lambda r: r.of(BASE64, 44),
+            "//registry.example.com/:_authToken=VALUE",
+            "//r.example.com/:_password=VALUE",
         ),
         "docker config": with_value(basic, '{"auths": {"https://index.docker.io/v1/": {"auth": "VALUE"}}}'),
         "AWS credentials file": with_value(
@@ -438,7 +518,11 @@ def by_run(planted: Iterable[Planted], redactor: Redactor) -> Iterator[tuple[Pla
         blocks = [
             {"type": "text", "text": one.text},
             {"type": "tool_use", "id": "t", "name": "x", "input": {"arguments": arguments}},
-            {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": f"1\t{one.text}"}]},
+            {
+                "type": "tool_result",
+                "tool_use_id": "t",
+                "content": [{"type": "text", "text": f"1\t{one.text}"}],
+            },
         ]
         yield one, not _holds(json.dumps(redactor(blocks), ensure_ascii=False), one.secret)
 
@@ -474,11 +558,23 @@ def log_lines(planted: Iterable[Planted]) -> Iterator[str]:
     last: str | None = None
     for number, one in enumerate(planted):
         call = {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": one.text}}
-        reply = {"id": f"m{number}", "model": "claude-x", "role": "assistant", "content": [call], "usage": {"input_tokens": 1}}
+        reply = {
+            "id": f"m{number}",
+            "model": "claude-x",
+            "role": "assistant",
+            "content": [call],
+            "usage": {"input_tokens": 1},
+        }
         result = {"type": "tool_result", "tool_use_id": f"toolu_{number}", "content": one.text}
         for kind, message in (("assistant", reply), ("user", {"role": "user", "content": [result]})):
             own = f"{kind}-{number}"
-            record = {"type": kind, "uuid": own, "parentUuid": last, "message": message, "timestamp": "2026-01-01T00:00:00.000Z"}
+            record = {
+                "type": kind,
+                "uuid": own,
+                "parentUuid": last,
+                "message": message,
+                "timestamp": "2026-01-01T00:00:00.000Z",
+            }
             yield json.dumps(about | record, separators=(",", ":"))
             last = own
 
@@ -505,7 +601,11 @@ class Recall:
                 missed[one.kind].append(one)
         lost = sum(map(len, missed.values()))
         kinds = sum(len(missed[kind]) <= 0.05 * count for kind, count in total.items())
-        return cls(1 - lost / sum(total.values()), kinds / len(total), {kind: found for kind, found in missed.items() if found})
+        return cls(
+            1 - lost / sum(total.values()),
+            kinds / len(total),
+            {kind: found for kind, found in missed.items() if found},
+        )
 
 
 def changed(lines: Iterable[bytes], redactor: Redactor) -> Iterator[tuple[int, bytes, bytes]]:
@@ -522,15 +622,22 @@ def _marks(line: bytes) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="recorded sessions, for false alarms and speed")
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="recorded sessions, for false alarms and speed"
+    )
     parser.add_argument("--each", type=int, default=40, help="secrets of each kind")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--verbose", action="store_true", help="print what was missed, and what was changed in FILEs")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print what was missed, and what was changed in FILEs"
+    )
     arguments = parser.parse_args()
     planted, environ = corpus(arguments.seed, arguments.each)
     kinds = len({one.kind for one in planted})
     print(f"{len(planted):,} secrets of {kinds} kinds")
-    for name, judged in (("import", by_import(planted, Redactor(environ))), ("run", by_run(planted, Redactor(environ)))):
+    for name, judged in (
+        ("import", by_import(planted, Redactor(environ))),
+        ("run", by_run(planted, Redactor(environ))),
+    ):
         recall = Recall.of(judged)
         print(f"{name}: recall {recall.by_occurrence:.2%} by occurrence, {recall.by_kind:.1%} by kind")
         for kind, missed in recall.missed.items():
@@ -549,7 +656,10 @@ def _print_files(files: list[Path], verbose: bool) -> None:
         for number, _, clean in found:
             for part in clean.split(b"[redacted:")[:-1]:
                 print(f"  line {number}: …{part[-60:].decode('utf-8', 'replace')}[redacted:…")
-    print(f"{len(lines):,} recorded lines: {len(found)} changed, {len(found) / len(lines) * 10_000:.1f} in 10,000")
+    print(
+        f"{len(lines):,} recorded lines: {len(found)} changed, {len(found) / len(lines) * 10_000:.1f} in"
+        " 10,000"
+    )
     size = sum(map(len, lines)) / 1e6
     seconds = []
     for _ in range(3):

@@ -2,9 +2,10 @@
 
     python tests/benchmarks/replay.py [--events 100000] [--agents 40] [--jumps 400] [--keep FILE]
 
-A jump is all that the screen needs: the state of every task, agent and pass, the events before it, and one agent's
-messages, calls and facts, folded for the screen. The replay's own thread does it; jumps are to random places, so that
-next to nothing is remembered from the one before. Printed beside: what a cut for a fork takes for the same moment.
+A jump is all that the screen needs: the state of every task, agent and pass, the events before it, and one
+agent's messages, calls and facts, folded for the screen. The replay's own thread does it; jumps are to random
+places, so that next to nothing is remembered from the one before. Printed beside: what a cut for a fork takes
+for the same moment.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def insert(connection: Connection, table: str, **values: Any) -> int:
 
 
 class Session:
-    """A run of many agents that take turns: each turn is five events, two messages, two calls of tools and one of a model."""
+    """A run of many agents that take turns: each turn is five events, two messages, two calls of tools and
+    one of a model."""
 
     def __init__(self, connection: Connection, agents: int) -> None:
         self.connection, self.seq, self.at = connection, 0, START
@@ -44,7 +46,16 @@ class Session:
             connection, "sessions", id=SESSION, user_id="ada", goal="a long run", workspace="/srv", model="m", status="done",
             created_at=START, last_active=START, planner_agent_id="agent0", current_plan_id="plan",
         )  # fmt: skip
-        insert(connection, "plans", id="plan", session_id=SESSION, goal="g", created_at=START, updated_at=START, revision=1)
+        insert(
+            connection,
+            "plans",
+            id="plan",
+            session_id=SESSION,
+            goal="g",
+            created_at=START,
+            updated_at=START,
+            revision=1,
+        )
         graph = [{"id": f"task{n}", "title": f"part {n}", "depends_on": []} for n in range(1, agents)]
         insert(
             connection, "plan_revisions", plan_id="plan", revision=1, at=START, reason="first", goal="g", task_queue="[]",
@@ -66,7 +77,15 @@ class Session:
             )  # fmt: skip
             self.event("agent.created", agent_id, task, name=f"explorer-{number}", role="explorer", model="m")
             if number == 0:
-                self.event("plan.revised", agent_id, None, plan="plan", revision=1, reason="first plan", tasks=agents - 1)
+                self.event(
+                    "plan.revised",
+                    agent_id,
+                    None,
+                    plan="plan",
+                    revision=1,
+                    reason="first plan",
+                    tasks=agents - 1,
+                )
             else:
                 insert(
                     connection, "tasks", id=task, session_id=SESSION, parent_plan_id="plan", name=task, position=number,
@@ -75,7 +94,9 @@ class Session:
                 )  # fmt: skip
                 self.event("task.running", None, task, agent=agent_id, title=f"part {number}")
 
-    def event(self, kind: str, agent_id: str | None = None, task_id: str | None = None, /, **data: Any) -> None:
+    def event(
+        self, kind: str, agent_id: str | None = None, task_id: str | None = None, /, **data: Any
+    ) -> None:
         self.seq, self.at = self.seq + 1, self.at + 0.05
         insert(
             self.connection, "events", session_id=SESSION, seq=self.seq, at=self.at, kind=kind, agent_id=agent_id, task_id=task_id,
@@ -115,7 +136,12 @@ class Session:
             self.event("tool.started", agent_id, call=call, tool="read")
             self.event("tool.done", agent_id, call=call, tool="read", preview="some lines of text")
         results = self.message(
-            number, "user", [{"type": "tool_result", "tool_use_id": use, "content": "a line of a file\n" * 60} for use in uses]
+            number,
+            "user",
+            [
+                {"type": "tool_result", "tool_use_id": use, "content": "a line of a file\n" * 60}
+                for use in uses
+            ],
         )
         insert(
             connection, "steps", agent_id=agent_id, turn=turn, reply_seq=reply, results_seq=results, started_at=self.at - 2,
@@ -131,10 +157,14 @@ class Session:
                 reason="threshold", created_at=self.at, compaction_id=made, tokens=6_000,
             )  # fmt: skip
             self.event("compaction.started", agent_id, compaction=made)
-            self.event("compaction.applied", agent_id, compaction=made, tokens_before=20_000, tokens_after=6_000)
+            self.event(
+                "compaction.applied", agent_id, compaction=made, tokens_before=20_000, tokens_after=6_000
+            )
 
     def close(self) -> None:
-        self.connection.execute("UPDATE sessions SET event_seq = ?, ended_at = ? WHERE id = ?", (self.seq, self.at, SESSION))
+        self.connection.execute(
+            "UPDATE sessions SET event_seq = ?, ended_at = ? WHERE id = ?", (self.seq, self.at, SESSION)
+        )
         for number, (last, turn) in enumerate(zip(self.last, self.turns, strict=True)):
             self.connection.execute(
                 "UPDATE agents SET last_seq = ?, turn = ?, message_tokens = ?, view_version = ? WHERE id = ?",
@@ -191,7 +221,8 @@ def main() -> None:
         for name, values in (("state of all", state), ("whole frame", took)):
             median, worst = statistics.median(values), max(values)
             print(
-                f"{name:<14} p50 {median * 1000:6.1f} ms   p95 {percentile(values, 0.95) * 1000:6.1f} ms   max {worst * 1000:6.1f} ms"
+                f"{name:<14} p50 {median * 1000:6.1f} ms   p95 {percentile(values, 0.95) * 1000:6.1f} ms  "
+                f" max {worst * 1000:6.1f} ms"
             )
         started = time.perf_counter()
         Cut(connection, SESSION, moment_at(connection, SESSION, count // 2))

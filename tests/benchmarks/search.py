@@ -2,9 +2,10 @@
 
     python tests/benchmarks/search.py [--messages 1000000] [--queries 50] [--keep FILE]
 
-The corpus is made here: words by Zipf's law, messages of log-normal length that repeat their own words, as logs do, and
-every two hundredth a word of Japanese. Queries are one to three words of one message chosen at random, so that common
-words are as common in them as in the corpus. Everything is measured in one process, on one core, nothing warmed up.
+The corpus is made here: words by Zipf's law, messages of log-normal length that repeat their own words, as
+logs do, and every two hundredth a word of Japanese. Queries are one to three words of one message chosen at
+random, so that common words are as common in them as in the corpus. Everything is measured in one process, on
+one core, nothing warmed up.
 """
 
 from __future__ import annotations
@@ -80,15 +81,19 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
     megabytes = characters / 1e6
     print(f"{count:,} messages, {megabytes:,.0f} MB of text ({characters / count:,.0f} a message)")
     print(
-        f"stored at {megabytes / stored:,.0f} MB/s, indexed at {megabytes / indexed:,.0f} MB/s, both {megabytes / (stored + indexed):,.0f} MB/s"
+        f"stored at {megabytes / stored:,.0f} MB/s, indexed at {megabytes / indexed:,.0f} MB/s, both"
+        f" {megabytes / (stored + indexed):,.0f} MB/s"
     )
     size = sum(
-        connection.execute(f"SELECT sum(length(block)) FROM {message_index.part_name(number)}_data").fetchone()[0]
+        connection.execute(
+            f"SELECT sum(length(block)) FROM {message_index.part_name(number)}_data"
+        ).fetchone()[0]
         for number in message_index.parts(connection)
     )
     contents = connection.execute("SELECT sum(octet_length(content)) FROM messages").fetchone()[0]
     print(
-        f"index {size / 1e6:,.0f} MB, {size / contents:.3f} of the messages' bytes, in {len(message_index.parts(connection))} parts"
+        f"index {size / 1e6:,.0f} MB, {size / contents:.3f} of the messages' bytes, in"
+        f" {len(message_index.parts(connection))} parts"
     )
 
 
@@ -142,15 +147,15 @@ def live(connection: Connection, count: int, rng: random.Random) -> None:
 
 def report(seconds: list[float]) -> str:
     ordered = sorted(1000 * one for one in seconds)
-    return (
-        f"median {statistics.median(ordered):.1f} ms, p95 {ordered[int(0.95 * len(ordered))]:.1f} ms, most {ordered[-1]:.1f} ms"
-    )
+    return f"median {statistics.median(ordered):.1f} ms, p95 {ordered[int(0.95 * len(ordered))]:.1f} ms, most {ordered[-1]:.1f} ms"
 
 
 def ask(connection: Connection, count: int, queries: int, rng: random.Random) -> None:
     asked: dict[str, list[str]] = {"1 word": [], "2 words": [], "3 words": []}
     while len(asked["3 words"]) < queries:
-        row = connection.execute("SELECT content FROM messages WHERE id = ?", (rng.randint(1, count),)).fetchone()
+        row = connection.execute(
+            "SELECT content FROM messages WHERE id = ?", (rng.randint(1, count),)
+        ).fetchone()
         words = words_of(decode(row[0])).split()
         if len(words) >= 3:
             for number, texts in enumerate(asked.values(), 1):
@@ -158,7 +163,10 @@ def ask(connection: Connection, count: int, queries: int, rng: random.Random) ->
     mixed = [texts[at] for at, texts in zip(range(queries), itertools.cycle(asked.values()), strict=False)]
     kinds: list[tuple[str, Callable[[str], Found]]] = [
         ("words, newest first", lambda text: search(connection, text, prefix=False, deadline_seconds=10)),
-        ("words, ranked", lambda text: search(connection, text, ranked=True, prefix=False, deadline_seconds=10)),
+        (
+            "words, ranked",
+            lambda text: search(connection, text, ranked=True, prefix=False, deadline_seconds=10),
+        ),
         ("last word a prefix", lambda text: search(connection, text, deadline_seconds=10)),
         ("newest of each session, 0.2 s at most", lambda text: search_by_session(connection, text)),
     ]
@@ -174,7 +182,8 @@ def ask(connection: Connection, count: int, queries: int, rng: random.Random) ->
                 if found.complete and not found.hits:
                     raise SystemExit(f"nothing found for {text!r}, which a message holds")
             print(
-                f"{name:38} {group:12} {report(times)}; median of processor time {1000 * statistics.median(processor):.1f} ms"
+                f"{name:38} {group:12} {report(times)}; median of processor time"
+                f" {1000 * statistics.median(processor):.1f} ms"
                 + (f"; {cut} of {len(texts)} not complete" if cut else "")
             )
     letters: list[float] = []
@@ -186,7 +195,8 @@ def ask(connection: Connection, count: int, queries: int, rng: random.Random) ->
             letters.append(time.perf_counter() - began)
             spent += time.process_time() - cpu
     print(
-        f"{'as one types, from three letters':51} {report(letters)}; mean of processor time {1000 * spent / len(letters):.1f} ms"
+        f"{'as one types, from three letters':51} {report(letters)}; mean of processor time"
+        f" {1000 * spent / len(letters):.1f} ms"
     )
     phrases = [f'"{text}"' for text in asked["2 words"]]
     times = []
@@ -199,7 +209,12 @@ def ask(connection: Connection, count: int, queries: int, rng: random.Random) ->
     for text in ["データ", "ba", *asked["1 word"]]:
         for after in (0.001, 0.005, 0.02):
             stop = time.perf_counter() + after
-            found = search_by_session(connection, text, deadline_seconds=10, cancelled=lambda: time.perf_counter() > stop)  # noqa: B023
+            found = search_by_session(
+                connection,
+                text,
+                deadline_seconds=10,
+                cancelled=lambda: time.perf_counter() > stop,  # noqa: B023
+            )  # noqa: B023, RUF100
             if found.stopped == "cancelled":
                 late.append(time.perf_counter() - stop)
     print(f"{'from another key to the end of the search':51} {report(late)}")
@@ -209,7 +224,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--queries", type=int, default=50)
-    parser.add_argument("--keep", type=Path, help="Build the corpus in this file, or search the one that is there.")
+    parser.add_argument(
+        "--keep", type=Path, help="Build the corpus in this file, or search the one that is there."
+    )
     options = parser.parse_args()
     rng = random.Random(6)
     print(f"SQLite {sqlite3.sqlite_version}")

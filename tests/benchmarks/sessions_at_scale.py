@@ -1,10 +1,12 @@
-"""Ten thousand sessions in one file: the list, searches, names, the dashboard's list, a fork, a prune beside a host, a backup.
+"""Ten thousand sessions in one file: the list, searches, names, the dashboard's list, a fork, a prune beside
+a host, a backup.
 
     python tests/benchmarks/sessions_at_scale.py [--sessions 10000] [--large 50000] [--keep FILE]
 
-The file is made here: every session has four agents of five messages, tasks, events and a fact; one has `--large`
-messages. While it is pruned, backed up and forked, another process commits a hundred times a second, as a busy host does,
-and tells how long it waited for the write lock: that is what a prune costs the others.
+The file is made here: every session has four agents of five messages, tasks, events and a fact; one has
+`--large` messages. While it is pruned, backed up and forked, another process commits a hundred times a
+second, as a busy host does, and tells how long it waited for the write lock: that is what a prune costs the
+others.
 """
 
 from __future__ import annotations
@@ -47,7 +49,15 @@ def add_session(connection: Connection, rng: random.Random, number: int, agents:
         status=("done", "done", "failed", "paused", "running")[number % 5], input_tokens=rng.randrange(10**6), event_seq=20,
         cost_usd=rng.random() * 5, hosted_seconds=300.0, planner_agent_id=f"{session_id}a0",
     )  # fmt: skip
-    insert(connection, "plans", id=f"{session_id}p", session_id=session_id, goal="g", created_at=at, updated_at=at)
+    insert(
+        connection,
+        "plans",
+        id=f"{session_id}p",
+        session_id=session_id,
+        goal="g",
+        created_at=at,
+        updated_at=at,
+    )
     for agent in range(agents):
         agent_id = f"{session_id}a{agent}"
         insert(
@@ -59,14 +69,16 @@ def add_session(connection: Connection, rng: random.Random, number: int, agents:
             position=agent, title="title", instructions="do it", role="explorer", status="done", created_at=at,
         )  # fmt: skip
         connection.executemany(
-            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, 80, ?, ?)",
+            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES"
+            " (?, ?, ?, ?, 80, ?, ?)",
             (
                 (agent_id, seq, "user", json.dumps(" ".join(rng.choices(WORDS, k=60))), 80 * seq, at + seq)
                 for seq in range(1, messages + 1)
             ),
         )
     connection.executemany(
-        "INSERT INTO events (session_id, seq, at, kind, data) VALUES (?, ?, ?, 'tool.done', '{\"tool\":\"read\"}')",
+        "INSERT INTO events (session_id, seq, at, kind, data) VALUES (?, ?, ?, 'tool.done',"
+        ' \'{"tool":"read"}\')',
         ((session_id, seq, at + seq) for seq in range(1, 21)),
     )
     insert(
@@ -87,7 +99,9 @@ def build(path: Path, count: int, large: int) -> None:
     connection.execute("COMMIT")
     index_until(connection, seconds=600)
     connection.close()
-    print(f"{count:,} sessions, {path.stat().st_size / 1e6:,.0f} MB, made in {time.monotonic() - began:.0f} s\n")
+    print(
+        f"{count:,} sessions, {path.stat().st_size / 1e6:,.0f} MB, made in {time.monotonic() - began:.0f} s\n"
+    )
 
 
 def timed(name: str, work: Callable[[], Any], *, times: int = 5) -> None:
@@ -123,7 +137,11 @@ def lists(path: Path) -> None:
 
 
 def wk(path: Path, *arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "watchkeeper", *arguments, "--db", str(path)], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "watchkeeper", *arguments, "--db", str(path)],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
 
 
 async def screen(path: Path) -> None:
@@ -137,7 +155,10 @@ async def screen(path: Path) -> None:
         while not isinstance(app.screen, SessionsScreen) or not app.screen.view.rows:
             await pilot.pause(0.002)
         print("the dashboard's list, without a terminal")
-        print(f"  {'from the start of the application to its rows':<44} {(time.perf_counter() - began) * 1e3:9.1f} ms")
+        print(
+            f"  {'from the start of the application to its rows':<44}"
+            f" {(time.perf_counter() - began) * 1e3:9.1f} ms"
+        )
         spent = []
         for _ in range(60):
             at = time.process_time()
@@ -151,7 +172,9 @@ def beside_a_host(path: Path, name: str, work: Callable[[], Any]) -> None:
     """Run `work` while another process commits; print how long each took."""
     with tempfile.TemporaryDirectory() as folder:
         stop = Path(folder) / "stop"
-        host = subprocess.Popen([sys.executable, __file__, "--host", str(path), str(stop)], stdout=subprocess.PIPE, text=True)
+        host = subprocess.Popen(
+            [sys.executable, __file__, "--host", str(path), str(stop)], stdout=subprocess.PIPE, text=True
+        )
         time.sleep(1.0)
         began = time.monotonic()
         said = work()
@@ -196,11 +219,16 @@ def changes(path: Path, count: int) -> None:
     beside_a_host(path, "prune of a fifth", pruned)
     began = time.monotonic()
     before, after = library.vacuum(path)
-    print(f"  {'vacuum, with no host':<28} {time.monotonic() - began:7.2f} s  {before / 1e6:,.0f} MB to {after / 1e6:,.0f} MB")
+    print(
+        f"  {'vacuum, with no host':<28} {time.monotonic() - began:7.2f} s  {before / 1e6:,.0f} MB to"
+        f" {after / 1e6:,.0f} MB"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--large", type=int, default=50_000)
     parser.add_argument("--keep", type=Path)

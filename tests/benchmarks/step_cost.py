@@ -1,4 +1,5 @@
-"""What one durable step costs: ours against the same rows by raw sqlite3, both at synchronous=FULL, in one run.
+"""What one durable step costs: ours against the same rows by raw sqlite3, both at synchronous=FULL, in one
+run.
 
     python tests/benchmarks/step_cost.py [--steps 100 10000] [--agents 50] [--seconds 5]
 
@@ -47,7 +48,16 @@ def open_session(folder: Path, names: list[str]) -> SessionStore:
 
     def make(tx: Transaction) -> None:
         for name in names:
-            agents.create(tx, agent_id=name, name=name, role="coder", model="m", system="", goal="", context_limit=200_000)
+            agents.create(
+                tx,
+                agent_id=name,
+                name=name,
+                role="coder",
+                model="m",
+                system="",
+                goal="",
+                context_limit=200_000,
+            )
 
     asyncio.run(store.commit(make))
     return store
@@ -85,28 +95,40 @@ def raw(connection: Any, first: int, steps: int) -> float:
         run = connection.execute
         run("BEGIN IMMEDIATE")
         run(
-            "UPDATE sessions SET last_active = ?, event_seq = event_seq + 1, input_tokens = input_tokens + 1000,"
-            " output_tokens = output_tokens + 100, model_calls = model_calls + 1 WHERE id = 's' AND lease_epoch = 0",
+            "UPDATE sessions SET last_active = ?, event_seq = event_seq + 1, input_tokens = input_tokens +"
+            " 1000,"
+            " output_tokens = output_tokens + 100, model_calls = model_calls + 1 WHERE id = 's' AND"
+            " lease_epoch = 0",
             (1.0,),
         )
-        run("INSERT INTO messages VALUES (NULL, 'a', ?, 'assistant', ?, 400, ?, 1.0, NULL)", (turn, content, 400 * turn))
         run(
-            "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens, output_tokens, cost_usd,"
-            " price_status, started_at, latency_seconds) VALUES ('s', 'a', ?, 'turn', 'm', 'done', 1000, 100, 0.001, 'exact', 1.0, 1.0)",
+            "INSERT INTO messages VALUES (NULL, 'a', ?, 'assistant', ?, 400, ?, 1.0, NULL)",
+            (turn, content, 400 * turn),
+        )
+        run(
+            "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, input_tokens,"
+            " output_tokens, cost_usd,"
+            " price_status, started_at, latency_seconds) VALUES ('s', 'a', ?, 'turn', 'm', 'done', 1000,"
+            " 100, 0.001, 'exact', 1.0, 1.0)",
             (turn,),
         )
         run(
-            "UPDATE agents SET turn = ?, input_tokens = input_tokens + 1000, output_tokens = output_tokens + 100,"
+            "UPDATE agents SET turn = ?, input_tokens = input_tokens + 1000, output_tokens = output_tokens +"
+            " 100,"
             " model_calls = model_calls + 1 WHERE id = 'a'",
             (turn,),
         )
         run("INSERT INTO steps (agent_id, turn, reply_seq, started_at) VALUES ('a', ?, ?, 1.0)", (turn, turn))
         run(
-            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
+            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name,"
+            " idempotent, status)"
             " VALUES ('s', 'a', ?, 0, ?, 'toolu_1', 'read', 1, 'pending')",
             (turn, turn),
         )
-        run("INSERT INTO events VALUES ('s', ?, 1.0, 'model.replied', 'a', NULL, ?)", (turn, json.dumps({"turn": turn})))
+        run(
+            "INSERT INTO events VALUES ('s', ?, 1.0, 'model.replied', 'a', NULL, ?)",
+            (turn, json.dumps({"turn": turn})),
+        )
         run("COMMIT")
     return time.perf_counter() - began  # fmt: skip
 

@@ -45,7 +45,8 @@ class Bare(App):
         yield Rows()
 Bare().run()
 """
-"""The yardstick: a Textual application that shows as many rows, and nothing else. It takes the number of rows."""
+"""The yardstick: a Textual application that shows as many rows, and nothing else. It takes the number of
+rows."""
 
 
 class Screen:
@@ -62,7 +63,9 @@ class Screen:
     def __enter__(self) -> Screen:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
         os.close(self.terminal)
@@ -102,7 +105,9 @@ class Screen:
 
     def mebibytes(self) -> float:
         """Resident memory (Linux)."""
-        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return (
+            int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        )
 
 
 def quantile(values: list[float], share: float) -> float:

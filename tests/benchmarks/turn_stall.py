@@ -1,15 +1,18 @@
-"""How long an agent's turn waits on its memory while a summariser takes ten seconds, beside a twin that waits for it.
+"""How long an agent's turn waits on its memory while a summariser takes ten seconds, beside a twin that waits
+for it.
 
-    python tests/benchmarks/turn_stall.py [--windows 16000,64000,200000] [--per-second 8] [--summarizer-seconds 10]
-    python tests/benchmarks/turn_stall.py --windows 200000 --per-second 500 --summarizer-seconds 0.16 --profile
+    python tests/benchmarks/turn_stall.py [--windows 16000,64000,200000] [--per-second 8]
+    [--summarizer-seconds 10] python tests/benchmarks/turn_stall.py --windows 200000 --per-second 500
+    --summarizer-seconds 0.16 --profile
 
-A turn's stall is the time of `add_message` and `get_context`, by `time.perf_counter`; beside it the loop thread's own CPU
-time in it, which a busy machine does not lengthen. Messages are those of a coding agent (calls, results of very
-different sizes, whole files among them, replies). Each window is filled to half before anything is measured, and fed
-until at least `--fills` more of its size has gone by. The loop's lag is how much later than asked a timer fires beside it:
-what memory costs everybody else on the same event loop. The twin awaits the same summariser, whenever the threshold is
-reached, as "asynchronous" compaction that is awaited at the next turn does. The worst turns are listed with what happened
-in them. `--profile` shows where the time of all turns went.
+A turn's stall is the time of `add_message` and `get_context`, by `time.perf_counter`; beside it the loop
+thread's own CPU time in it, which a busy machine does not lengthen. Messages are those of a coding agent
+(calls, results of very different sizes, whole files among them, replies). Each window is filled to half
+before anything is measured, and fed until at least `--fills` more of its size has gone by. The loop's lag is
+how much later than asked a timer fires beside it: what memory costs everybody else on the same event loop.
+The twin awaits the same summariser, whenever the threshold is reached, as "asynchronous" compaction that is
+awaited at the next turn does. The worst turns are listed with what happened in them. `--profile` shows where
+the time of all turns went.
 """
 
 from __future__ import annotations
@@ -31,7 +34,8 @@ WORDS = _WORDS.split()
 
 
 def agent_messages(count: int, seed: int = 7) -> list[dict[str, Any]]:
-    """A coding agent's session: assignment, then calls and results of 40 to 40,000 characters, with remarks."""
+    """A coding agent's session: assignment, then calls and results of 40 to 40,000 characters, with
+    remarks."""
     random_ = random.Random(seed)
 
     def words(number: int) -> str:
@@ -40,7 +44,9 @@ def agent_messages(count: int, seed: int = 7) -> list[dict[str, Any]]:
             else random_.choice(WORDS) for _ in range(number)
         )  # fmt: skip
 
-    made: list[dict[str, Any]] = [{"role": "user", "content": "Find why the build fails, and mend it. " + words(80)}]
+    made: list[dict[str, Any]] = [
+        {"role": "user", "content": "Find why the build fails, and mend it. " + words(80)}
+    ]
     while len(made) < count:
         call = f"toolu_{len(made)}"
         path = f"src/{random_.choice(WORDS)}.py"
@@ -49,20 +55,30 @@ def agent_messages(count: int, seed: int = 7) -> list[dict[str, Any]]:
             {"type": "tool_use", "id": call, "name": "read", "input": {"file_path": path}},
         ]})  # fmt: skip
         size = min(6_000, int(random_.lognormvariate(5.4, 1.2)))
-        made.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": call, "content": words(max(8, size))}]})
+        made.append(
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": call, "content": words(max(8, size))}],
+            }
+        )
     return made[:count]
 
 
 def summarizer(seconds: float) -> Any:
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         await asyncio.sleep(seconds)
         return f"{len(messages)} messages were about a build that fails. The parser was read, and its tests."
 
     return summarize
 
 
-async def drive(messages: Sequence[dict[str, Any]], window: int, options: argparse.Namespace, *, waits: bool) -> dict[str, Any]:
-    """Feed the messages at a rate; what each turn and the loop waited, in milliseconds, and what was compacted."""
+async def drive(
+    messages: Sequence[dict[str, Any]], window: int, options: argparse.Namespace, *, waits: bool
+) -> dict[str, Any]:
+    """Feed the messages at a rate; what each turn and the loop waited, in milliseconds, and what was
+    compacted."""
     manager = HierarchicalContextManager(
         window,
         summarizer=summarizer(options.summarizer_seconds),
@@ -102,7 +118,10 @@ async def drive(messages: Sequence[dict[str, Any]], window: int, options: argpar
         stall, cpu = time.perf_counter() - began, time.thread_time() - began_cpu
         if profile is not None:
             profile.disable()
-        what = ", ".join(f"{swap.event[5:]} {swap.reason[:40]}".strip() for swap in happened[heard:]) or "nothing"
+        what = (
+            ", ".join(f"{swap.event[5:]} {swap.reason[:40]}".strip() for swap in happened[heard:])
+            or "nothing"
+        )
         stalls.append((1000 * stall, 1000 * cpu, f"{what}; message of {manager.messages[-1].tokens} tokens"))
         await asyncio.sleep(1 / options.per_second)
     running = False
@@ -122,9 +141,11 @@ def at(values: Sequence[float], share: float) -> float:
 def tell(name: str, got: dict[str, Any]) -> None:
     stalls, cpu, lags = [one[0] for one in got["stalls"]], [one[1] for one in got["stalls"]], got["lags"]
     print(
-        f"{name:<9} {len(stalls)} turns: stall p50 {at(stalls, 0.5):.2f}, p99 {at(stalls, 0.99):.2f}, max {max(stalls):.2f} ms"
+        f"{name:<9} {len(stalls)} turns: stall p50 {at(stalls, 0.5):.2f}, p99 {at(stalls, 0.99):.2f}, max"
+        f" {max(stalls):.2f} ms"
         f" (of it CPU p50 {at(cpu, 0.5):.2f}, p99 {at(cpu, 0.99):.2f}, max {max(cpu):.2f});"
-        f" loop lag p99 {at(lags, 0.99):.2f}, max {max(lags):.2f} ms; {got['swaps']} swaps, {got['summaries']} of them summaries"
+        f" loop lag p99 {at(lags, 0.99):.2f}, max {max(lags):.2f} ms; {got['swaps']} swaps,"
+        f" {got['summaries']} of them summaries"
     )
 
 
@@ -145,13 +166,17 @@ async def run(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--windows", default="16000,64000,200000")
     parser.add_argument("--fills", type=float, default=2.0, help="how many windows full are measured")
     parser.add_argument("--twin-fills", type=float, default=0.6, help="the same for the twin; 0: no twin")
     parser.add_argument("--per-second", type=float, default=8.0)
     parser.add_argument("--summarizer-seconds", type=float, default=10.0)
-    parser.add_argument("--profile", action="store_true", help="of our turns, by the CPU time of the loop's thread")
+    parser.add_argument(
+        "--profile", action="store_true", help="of our turns, by the CPU time of the loop's thread"
+    )
     asyncio.run(run(parser.parse_args()))
 
 

@@ -1,4 +1,5 @@
-"""The guide says what the program does: every command, option, setting, table and key in it is compared with the code.
+"""The guide says what the program does: every command, option, setting, table and key in it is compared with
+the code.
 
 Parts of the pages are written from the code (`tests.support.guide`); other rooms' tests compare theirs.
 """
@@ -43,7 +44,9 @@ def chapter(name: str, command: click.Command) -> str:
     """One command as the page has it."""
     context = click.Context(command, info_name=name)
     usage = " ".join([name, *command.collect_usage_pieces(context)])
-    help_text = "\n\n".join(textwrap.fill(" ".join(part.split()), 120) for part in (command.help or "").split("\n\n"))
+    help_text = "\n\n".join(
+        textwrap.fill(" ".join(part.split()), 120) for part in (command.help or "").split("\n\n")
+    )
     rows = []
     for option in command.params:
         if not isinstance(option, click.Option):
@@ -58,7 +61,10 @@ def chapter(name: str, command: click.Command) -> str:
         named = f"{', '.join(option.opts)}{value}".replace("|", "\\|")
         rows.append(f"| `{named}` | {' '.join(words).strip()} |")
     table = "\n".join(["| Option | What it does |", "|---|---|", *rows]) if rows else ""
-    return "\n\n".join(part for part in (f"## `{name}`", f"```text\n{usage}\n```", help_text, table) if part) + "\n\n"
+    return (
+        "\n\n".join(part for part in (f"## `{name}`", f"```text\n{usage}\n```", help_text, table) if part)
+        + "\n\n"
+    )
 
 
 def test_every_command_and_option_is_in_the_guide() -> None:
@@ -78,7 +84,9 @@ def test_exit_codes_in_the_guide_are_those_of_the_errors() -> None:
     page = (DOCS / "commands.md").read_text(encoding="utf-8")
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
     raised = {
-        kind.exit_code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.WatchkeeperError)
+        kind.exit_code
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.WatchkeeperError)
     }
     assert raised <= listed
     assert listed == {0, 1, 2, 3, 4, 5, 130}
@@ -87,8 +95,15 @@ def test_exit_codes_in_the_guide_are_those_of_the_errors() -> None:
 def test_every_table_of_the_database_is_in_the_guide(tmp_path: Path) -> None:
     connection = database.open_writable(tmp_path / "watchkeeper.db")
     try:
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid")]
-        ours = [name for name in names if not name.startswith(("facts_fts", "messages_fts", "sqlite_", "_sqlite"))]
+        names = [
+            row[0]
+            for row in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid"
+            )
+        ]
+        ours = [
+            name for name in names if not name.startswith(("facts_fts", "messages_fts", "sqlite_", "_sqlite"))
+        ]
         columns = {name: [str(row[1]) for row in rows_of(connection, name)] for name in ours}
     finally:
         connection.close()
@@ -114,11 +129,17 @@ def test_every_setting_is_in_the_guide_with_its_default() -> None:
             assert name in shown, f"configuration.md does not mention {name}"
             default = field.default
             if isinstance(default, str | int | float):
-                said = {True: "true", False: "false"}.get(default, default) if isinstance(default, bool) else default
+                said = (
+                    {True: "true", False: "false"}.get(default, default)
+                    if isinstance(default, bool)
+                    else default
+                )
                 assert shown[name] == (f'`"{said}"`' if isinstance(default, str) else f"`{said}`"), name
     servers = page.partition("## MCP servers")[2].partition("## ")[0]
     for name in McpServer.__dataclass_fields__:
-        assert name == "name" or f"`{name}`" in servers, f"configuration.md does not mention mcp_servers.*.{name}"
+        assert name == "name" or f"`{name}`" in servers, (
+            f"configuration.md does not mention mcp_servers.*.{name}"
+        )
 
 
 def test_the_example_of_a_configuration_is_one(tmp_path: Path) -> None:
@@ -145,9 +166,17 @@ def test_the_keys_and_commands_of_the_dashboard_are_those_of_the_guide() -> None
     from watchkeeper_tui.actions import ACTIONS
     from watchkeeper_tui.slash import SLASHES
 
-    actions = [f"| `{one.key}` | {one.label} | {one.help[0].upper()}{one.help[1:]} |\n" for one in ACTIONS if one.key]
-    agrees("dashboard.md", "actions", "\n| Key | Action | What it does |\n|---|---|---|\n" + "".join(actions) + "\n")
-    slashes = [f"| `/{one.name}{' ' + one.argument if one.argument else ''}` | {one.help} |\n" for one in SLASHES]
+    actions = [
+        f"| `{one.key}` | {one.label} | {one.help[0].upper()}{one.help[1:]} |\n" for one in ACTIONS if one.key
+    ]
+    agrees(
+        "dashboard.md",
+        "actions",
+        "\n| Key | Action | What it does |\n|---|---|---|\n" + "".join(actions) + "\n",
+    )
+    slashes = [
+        f"| `/{one.name}{' ' + one.argument if one.argument else ''}` | {one.help} |\n" for one in SLASHES
+    ]
     agrees("dashboard.md", "slashes", "\n| Command | What it does |\n|---|---|\n" + "".join(slashes) + "\n")
 
 
@@ -155,29 +184,66 @@ def test_the_ids_of_keys_are_those_of_the_guide_and_its_example_can_be_used() ->
     from watchkeeper_tui.keymap import active_together, usable_keys
 
     groups = active_together()
-    ids = dict.fromkeys(str(binding.id) for group in groups for binding in group if getattr(binding, "id", None))
+    ids = dict.fromkeys(
+        str(binding.id) for group in groups for binding in group if getattr(binding, "id", None)
+    )
     named: dict[str, list[str]] = {}
     for one in ids:
         prefix, _, name = one.rpartition(".")
         named.setdefault(prefix, []).append(f"`{name}`")
-    lines = [f"- {f'`{prefix}.`' if prefix else 'no dot'}: {', '.join(names)}" for prefix, names in named.items()]
+    lines = [
+        f"- {f'`{prefix}.`' if prefix else 'no dot'}: {', '.join(names)}" for prefix, names in named.items()
+    ]
     agrees(
         "dashboard.md",
         "ids of keys",
         "\n" + "".join(textwrap.fill(line, 118, subsequent_indent="  ") + "\n" for line in lines) + "\n",
     )
-    example = tomllib.loads((DOCS / "dashboard.md").read_text(encoding="utf-8").split("```toml")[1].split("```")[0])["keys"]
+    example = tomllib.loads(
+        (DOCS / "dashboard.md").read_text(encoding="utf-8").split("```toml")[1].split("```")[0]
+    )["keys"]
     assert usable_keys(example, groups) == (example, [])
 
 
 def test_keys_for_looking_around_are_bound() -> None:
     from watchkeeper_tui.screens.live import LiveScreen
 
-    names = {"[": "left_square_bracket", "]": "right_square_bracket", "-": "minus", "=": "equals_sign", "/": "slash"}
-    names |= {":": "colon", "?": "question_mark", "esc": "escape", "<": "less_than_sign", ">": "greater_than_sign"}
-    bound = {key for kind in LiveScreen.__mro__ for one in kind.__dict__.get("BINDINGS", ()) for key in one.key.split(",")}
-    bound |= {"ctrl+p", "enter", "j", "k", "g", "G", "PgUp", "PgDn"}  # the toolkit's own, and those of every list
-    part = (DOCS / "dashboard.md").read_text(encoding="utf-8").partition("## Looking around")[2].partition("## ")[0]
+    names = {
+        "[": "left_square_bracket",
+        "]": "right_square_bracket",
+        "-": "minus",
+        "=": "equals_sign",
+        "/": "slash",
+    }
+    names |= {
+        ":": "colon",
+        "?": "question_mark",
+        "esc": "escape",
+        "<": "less_than_sign",
+        ">": "greater_than_sign",
+    }
+    bound = {
+        key
+        for kind in LiveScreen.__mro__
+        for one in kind.__dict__.get("BINDINGS", ())
+        for key in one.key.split(",")
+    }
+    bound |= {
+        "ctrl+p",
+        "enter",
+        "j",
+        "k",
+        "g",
+        "G",
+        "PgUp",
+        "PgDn",
+    }  # the toolkit's own, and those of every list
+    part = (
+        (DOCS / "dashboard.md")
+        .read_text(encoding="utf-8")
+        .partition("## Looking around")[2]
+        .partition("## ")[0]
+    )
     for row in re.findall(r"^\| (`.+?) \|", part, re.MULTILINE):
         for key in re.findall(r"`([^`]+)`", row):
             assert names.get(key, key) in bound, f"{key} is bound to nothing"
@@ -192,7 +258,10 @@ def test_every_theme_that_is_shipped_is_named_in_the_guide() -> None:
 def test_the_definitions_of_the_survey_are_those_of_the_guide() -> None:
     from watchkeeper.models.surveyor.report import DEFINITIONS
 
-    lines = [textwrap.fill(f"- **{name}**: {text}", 118, subsequent_indent="  ") + "\n" for name, text in DEFINITIONS.items()]
+    lines = [
+        textwrap.fill(f"- **{name}**: {text}", 118, subsequent_indent="  ") + "\n"
+        for name, text in DEFINITIONS.items()
+    ]
     agrees("surveyor.md", "definitions", "\n" + "".join(lines) + "\n")
 
 
@@ -207,7 +276,13 @@ def test_the_examples_of_the_readme_are_about_ten_lines() -> None:
 
 
 def test_the_memory_example_of_the_readme_compacts(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", examples()["manager"]], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", examples()["manager"]],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
     assert " -> " in done.stdout
     assert "200 messages kept" in done.stdout
@@ -278,7 +353,9 @@ def test_lines_of_prose_are_short_enough_to_read(page: Path) -> None:
 
 
 def test_each_heavy_check_that_the_docs_name_is_one_that_runs() -> None:
-    listed = subprocess.run([ROOT / ".ci" / "heavy"], capture_output=True, text=True, check=True).stdout.splitlines()
+    listed = subprocess.run(
+        [ROOT / ".ci" / "heavy"], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     commands = {line.split()[0]: line.split()[2:] for line in listed}
     for command in commands.values():
         file = ROOT / (command[1].replace(".", "/") + ".py" if command[0] == "-m" else command[0])

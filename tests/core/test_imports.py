@@ -1,4 +1,5 @@
-"""What importing costs: names load when they are used, and looking at a session loads no library of a model."""
+"""What importing costs: names load when they are used, and looking at a session loads no library of a
+model."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ HEAVY = (
 def loaded(code: str, names: tuple[str, ...]) -> list[str]:
     """Which of `names` a fresh interpreter has loaded after running `code`."""
     program = f"import sys\n{code}\nprint('loaded:', *[name for name in {names!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     return done.stdout.splitlines()[-1].split()[1:]
 
 
@@ -36,7 +39,10 @@ def test_asking_for_the_version_loads_nothing() -> None:
 
 def test_the_help_loads_no_library_of_a_model() -> None:
     code = "from watchkeeper.cli.app import run\nassert run(['--help']) == 0"
-    assert loaded(code, ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "textual")) == []
+    assert (
+        loaded(code, ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "textual"))
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,19 +51,48 @@ def test_the_help_loads_no_library_of_a_model() -> None:
 def test_looking_at_sessions_loads_no_library_of_a_model(command: list[str], tmp_path: Path) -> None:
     path = tmp_path / "w.db"
     connection = database.open_writable(path)
-    about = {"session_id": "abcd2345", "user_id": "u", "goal": "a word", "workspace": ".", "model": "offline/surveyor"}
+    about = {
+        "session_id": "abcd2345",
+        "user_id": "u",
+        "goal": "a word",
+        "workspace": ".",
+        "model": "offline/surveyor",
+    }
     sessions.create(Group(connection), **about, settings={}, budgets={}, now=1.0)
     connection.close()
     code = f"from watchkeeper.cli.app import run\nassert run({[*command, '--db', str(path)]!r}) == 0"
-    assert loaded(code, ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "asyncio", "textual")) == []
+    assert (
+        loaded(
+            code,
+            (
+                "anthropic",
+                "mcp",
+                "genai_prices",
+                "tiktoken",
+                "sqlite_utils",
+                "pydantic",
+                "asyncio",
+                "textual",
+            ),
+        )
+        == []
+    )
 
 
 def test_the_dashboard_loads_no_library_of_a_model() -> None:
-    assert loaded("import watchkeeper_tui.app", ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils")) == []
+    assert (
+        loaded("import watchkeeper_tui.app", ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils"))
+        == []
+    )
 
 
 def test_queueing_a_command_loads_no_library_of_a_model() -> None:
-    assert loaded("import watchkeeper.runtime.control", ("anthropic", "mcp", "genai_prices", "tiktoken", "textual")) == []
+    assert (
+        loaded(
+            "import watchkeeper.runtime.control", ("anthropic", "mcp", "genai_prices", "tiktoken", "textual")
+        )
+        == []
+    )
 
 
 def test_the_core_never_loads_the_toolkit_of_the_dashboard() -> None:

@@ -17,12 +17,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(code: str, *roots: Path, cwd: Path) -> str:
     """What a program prints that finds our packages in `roots` and nowhere else."""
-    # -S leaves out the site folder with its editable install; the libraries in it come last on the path instead.
+    # -S leaves out the site folder with its editable install; the libraries in it come last on the path
+    # instead.
     libraries = [Path(path) for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WATCHKEEPER"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "WATCHKEEPER"))
+    }
     environment["PYTHONPATH"] = os.pathsep.join(str(path) for path in (*roots, *libraries))
     done = subprocess.run(
-        [sys.executable, "-S", "-c", code], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-S", "-c", code],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -98,7 +107,8 @@ def test_themes_and_roles_are_found_in_an_installed_wheel(unpacked: Path, tmp_pa
         "import watchkeeper, watchkeeper_tui.themes as t; from pathlib import Path\n"
         "from watchkeeper.agents.roles import load_roles\n"
         "themes, problems = t.load_themes([t.shipped_folder()])\n"
-        "print(watchkeeper.__file__, t.shipped_folder(), len(themes), problems, 'planner' in load_roles(Path('.')), sep='|')",
+        "print(watchkeeper.__file__, t.shipped_folder(), len(themes), problems, 'planner' in"
+        " load_roles(Path('.')), sep='|')",
         unpacked,
         cwd=tmp_path,
     )
@@ -110,12 +120,19 @@ def test_themes_and_roles_are_found_in_an_installed_wheel(unpacked: Path, tmp_pa
 
 
 def test_themes_of_a_checkout_are_those_that_are_edited(tmp_path: Path) -> None:
-    printed = run("import watchkeeper_tui.themes as t; print(t.shipped_folder())", ROOT / "core", ROOT / "tui", cwd=tmp_path)
+    printed = run(
+        "import watchkeeper_tui.themes as t; print(t.shipped_folder())",
+        ROOT / "core",
+        ROOT / "tui",
+        cwd=tmp_path,
+    )
     assert printed == str(ROOT / "themes")
 
 
 def test_the_command_of_an_installed_wheel_runs(unpacked: Path, tmp_path: Path) -> None:
     printed = run(
-        "import sys; from watchkeeper.cli.app import run; sys.exit(run(['sessions', '--help']))", unpacked, cwd=tmp_path
+        "import sys; from watchkeeper.cli.app import run; sys.exit(run(['sessions', '--help']))",
+        unpacked,
+        cwd=tmp_path,
     )
     assert "List every session" in printed

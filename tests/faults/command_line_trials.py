@@ -1,12 +1,14 @@
-"""Kill trials against the command line alone, with a model whose effects go into a ledger outside of everything.
+"""Kill trials against the command line alone, with a model whose effects go into a ledger outside of
+everything.
 
     python -m tests.faults.command_line_trials --trials 20 [--seed 1] [--keep DIR]
 
-Each trial runs four workers side by side and one that joins them, with effects in the shell, edits, facts and artifacts, a
-task that fails and is re-run, a small window, and a server that fails at times. Meanwhile hosts, their tools' workers, both,
-and the commands of a person (compact, undo, steer, pause, re-run) are killed at random moments, most often while a tool or a
-compaction is under way; each time the session is resumed in the foreground or in the background. Prints a line for each
-trial, and last their count with the kills, the effects, the calls whose outcome was unknown, and the trials that failed.
+Each trial runs four workers side by side and one that joins them, with effects in the shell, edits, facts and
+artifacts, a task that fails and is re-run, a small window, and a server that fails at times. Meanwhile hosts,
+their tools' workers, both, and the commands of a person (compact, undo, steer, pause, re-run) are killed at
+random moments, most often while a tool or a compaction is under way; each time the session is resumed in the
+foreground or in the background. Prints a line for each trial, and last their count with the kills, the
+effects, the calls whose outcome was unknown, and the trials that failed.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Trial:
         self.kills: Counter[str] = Counter()
         self.problems: list[str] = []
 
-    # --- what is done ------------------------------------------------------------------------------------------
+    # --- what is done ---------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """The whole trial; what is wrong is in `problems`."""
@@ -89,7 +91,11 @@ class Trial:
         self._judge()
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))}
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))
+        }
         environment = kept | {
             "ANTHROPIC_API_KEY": "a key of nobody",
             "HOME": str(self._folder),
@@ -121,10 +127,20 @@ class Trial:
         if not agents or self._rng.random() < 0.5:
             return
         agent = self._rng.choice(agents)
-        ended = [row[0] for row in self._read("SELECT name FROM tasks WHERE status = 'done' AND attempt = 1 AND name != ?", JOIN)]
+        ended = [
+            row[0]
+            for row in self._read(
+                "SELECT name FROM tasks WHERE status = 'done' AND attempt = 1 AND name != ?", JOIN
+            )
+        ]
         asked = self._rng.choice(
             [
-                *(("compact", "last", agent), ("undo", "last", agent), ("steer", "last", agent, "carry on"), ("pause", "last")),
+                *(
+                    ("compact", "last", agent),
+                    ("undo", "last", agent),
+                    ("steer", "last", agent, "carry on"),
+                    ("pause", "last"),
+                ),
                 *(("rerun", "last", name) for name in ended[:1]),
             ]
         )
@@ -157,7 +173,11 @@ class Trial:
         if what == "workers" and not below:
             return 0
         if what != "workers":
-            self._kill(host, what, self._rng.choice((signal.SIGTERM, signal.SIGINT)) if what == "gently" else signal.SIGKILL)
+            self._kill(
+                host,
+                what,
+                self._rng.choice((signal.SIGTERM, signal.SIGINT)) if what == "gently" else signal.SIGKILL,
+            )
         for process in below if what in ("workers", "all") else ():
             self._kill(process, "worker")
         return 1
@@ -179,7 +199,7 @@ class Trial:
                 self.problems.append(f"process {process.pid} does not end")
                 process.kill()
 
-    # --- what is found -----------------------------------------------------------------------------------------
+    # --- what is found --------------------------------------------------------------------------------------
 
     def _read(self, sql: str, *parameters: Any) -> list[Any]:
         if not self.path.exists() or not self.path.stat().st_size:
@@ -203,7 +223,10 @@ class Trial:
         rows = self._read("SELECT host_pid FROM sessions")
         process = rows[0][0] if rows else None
         with contextlib.suppress(OSError):
-            if process is not None and str(self._folder).encode() in Path(f"/proc/{process}/environ").read_bytes():
+            if (
+                process is not None
+                and str(self._folder).encode() in Path(f"/proc/{process}/environ").read_bytes()
+            ):
                 return int(process)
         return None
 
@@ -221,7 +244,10 @@ class Trial:
         self.problems += oracle.problems_of(self._read)
         attempts = dict(self._read("SELECT name, attempt FROM tasks"))
         had = Counter(line.split()[0] for line in self._ledger.read_text().splitlines())
-        self.effects, self.unknown = had.total(), len(self._read("SELECT 1 FROM events WHERE kind = 'tool.unknown'"))
+        self.effects, self.unknown = (
+            had.total(),
+            len(self._read("SELECT 1 FROM events WHERE kind = 'tool.unknown'")),
+        )
         edits = Counter((self._workspace / "log.txt").read_text().splitlines())
         for name in (*WORKERS, JOIN):
             for attempt in range(1, attempts.get(name, 0) + 1):
@@ -229,8 +255,14 @@ class Trial:
                     count = (edits if one.kind == "edit" else had)[one.label]
                     if count > 1:
                         self.problems.append(f"{one.kind} {one.label} was had {count} times")
-                    elif not count and attempt == attempts[name] and one.kind in ("shell", "behind", "apart", "edit"):
-                        self.problems.append(f"{one.kind} {one.label} was lost: {list(self.model.told[one.label].values())}")
+                    elif (
+                        not count
+                        and attempt == attempts[name]
+                        and one.kind in ("shell", "behind", "apart", "edit")
+                    ):
+                        self.problems.append(
+                            f"{one.kind} {one.label} was lost: {list(self.model.told[one.label].values())}"
+                        )
         if b"Traceback" in (self._folder / "said").read_bytes():
             self.problems.append("a traceback was shown")
 
@@ -244,7 +276,9 @@ def _below(process: int) -> Iterator[int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="where the folders of trials that failed are left")
@@ -256,14 +290,21 @@ def main() -> int:
         trial = Trial(seed, folder)
         trial.run()
         kills += trial.kills
-        effects, unknown, failed = effects + trial.effects, unknown + trial.unknown, failed + bool(trial.problems)
+        effects, unknown, failed = (
+            effects + trial.effects,
+            unknown + trial.unknown,
+            failed + bool(trial.problems),
+        )
         print(
             f"seed {seed}: {trial.kills.total()} kills, {trial.effects} effects, {trial.unknown} unknown;",
             *trial.problems or ["ok"],
         )
         if options.keep is None or not trial.problems:
             shutil.rmtree(folder, ignore_errors=True)
-    print(f"{options.trials} trials, {kills.total()} kills {dict(kills)}, {effects} effects, {unknown} unknown, {failed} failed")
+    print(
+        f"{options.trials} trials, {kills.total()} kills {dict(kills)}, {effects} effects, {unknown}"
+        f" unknown, {failed} failed"
+    )
     return 1 if failed else 0
 
 

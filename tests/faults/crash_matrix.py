@@ -1,12 +1,13 @@
-"""The crash matrix: SIGKILL at every named fault point × n-th hit, and at random times; then resume, and judge the end.
+"""The crash matrix: SIGKILL at every named fault point × n-th hit, and at random times; then resume, and
+judge the end.
 
     python -m tests.faults.crash_matrix                       the full matrix: every scene, point and hit
     python -m tests.faults.crash_matrix --every 10            each tenth hit only
-    python -m tests.faults.crash_matrix --random 50 --seed 1  up to four kills a trial, at random points and moments
-    python -m tests.faults.crash_matrix --scene fork          one scene
+    python -m tests.faults.crash_matrix --random 50 --seed 1 up to four kills a trial, at random points and
+    moments python -m tests.faults.crash_matrix --scene fork one scene
 
-Every trial is processes of its own, forked from one that has imported everything. Prints one line of JSON for each trial
-that failed, one line for each point, and last the count of trials.
+Every trial is processes of its own, forked from one that has imported everything. Prints one line of JSON for
+each trial that failed, one line for each point, and last the count of trials.
 """
 
 from __future__ import annotations
@@ -69,11 +70,12 @@ def scenes() -> list[Scene]:
     return [Run("summary"), Run("observational"), *store_scenes()]
 
 
-# --- processes -----------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------
 
 
 def forked(work: Callable[[], int], log: Path, *, kill_after: float | None = None) -> int:
-    """Run `work` in a child; returns its exit code, or `KILLED`. It is killed after so many seconds, if given."""
+    """Run `work` in a child; returns its exit code, or `KILLED`. It is killed after so many seconds, if
+    given."""
     child = os.fork()
     if child == 0:
         code = 99
@@ -114,7 +116,9 @@ class Bench:
         self._clean = self.folder / "clean"
         self._clean.mkdir()
         if forked(lambda: self.scene.prepare(self._clean) or 0, self.folder / "prepare.log"):
-            raise SystemExit(f"{self.scene.name} cannot be prepared: {(self.folder / 'prepare.log').read_text()[-2000:]}")
+            raise SystemExit(
+                f"{self.scene.name} cannot be prepared: {(self.folder / 'prepare.log').read_text()[-2000:]}"
+            )
         undisturbed = self._fresh("undisturbed")
         counts = undisturbed / "hits.json"
 
@@ -129,7 +133,9 @@ class Bench:
         code = forked(counted, undisturbed / "log")
         self.seconds = time.monotonic() - began
         if code:
-            raise SystemExit(f"{self.scene.name} fails undisturbed: {code} {(undisturbed / 'log').read_text()[-2000:]}")
+            raise SystemExit(
+                f"{self.scene.name} fails undisturbed: {code} {(undisturbed / 'log').read_text()[-2000:]}"
+            )
         self.hits: dict[str, int] = json.loads(counts.read_text())
         self.reference = self.scene.look(undisturbed)
         if wrong := self.scene.judge(self.reference, undisturbed):
@@ -168,7 +174,7 @@ class Bench:
         return self.scene.work(place)
 
 
-# --- the matrix ----------------------------------------------------------------------------------------------------
+# --- the matrix ---------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -220,10 +226,16 @@ def random_trials(bench: Bench, count: Count, trials: int, seed: int) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--every", type=int, default=1, help="try each n-th hit only")
     parser.add_argument(
-        "--random", type=int, default=0, metavar="N", help="N trials a scene with random kills, in place of the matrix"
+        "--random",
+        type=int,
+        default=0,
+        metavar="N",
+        help="N trials a scene with random kills, in place of the matrix",
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scene", action="append", help="only this scene (may be given several times)")
@@ -243,7 +255,10 @@ def main() -> int:
             place = (options.keep or Path(name)) / scene.name
             place.parent.mkdir(parents=True, exist_ok=True)
             bench = Bench(scene, place)
-            print(f"{scene.name}: undisturbed in {bench.seconds:.1f} s, {sum(bench.hits.values())} hits", flush=True)
+            print(
+                f"{scene.name}: undisturbed in {bench.seconds:.1f} s, {sum(bench.hits.values())} hits",
+                flush=True,
+            )
             if options.random and scene.random:
                 random_trials(bench, count, options.random, options.seed)
             elif not options.random:

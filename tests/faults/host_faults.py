@@ -1,17 +1,18 @@
 """The machine runs out of something at the n-th call: the run ends done, or paused and a resume ends it.
 
-    python -m tests.faults.host_faults                          # every kind: each n to 100, then a seeded tenth
-    python -m tests.faults.host_faults --kind open --seed 3     # one kind
-    python -m tests.faults.host_faults --sample 50 --forked     # what the tests run
+    python -m tests.faults.host_faults # every kind: each n to 100, then a seeded tenth python -m
+    tests.faults.host_faults --kind open --seed 3 # one kind python -m tests.faults.host_faults --sample 50
+    --forked # what the tests run
 
-A planner, two coders side by side and one that joins them write, edit, read, search and run commands, each with an effect in
-a ledger outside of everything. In one trial the n-th call of its kind fails, of the host and of its tools' workers together,
-counted from the run's first step; in another all calls from the n-th on fail, until the session is resumed. A trial ends
-done, or paused with exit code 5 and one line; then the session is resumed on a machine that has all it needs, which ends done.
-Nothing is lost, no effect is had twice, and no shortage is ever given to the model as a tool's result.
+A planner, two coders side by side and one that joins them write, edit, read, search and run commands, each
+with an effect in a ledger outside of everything. In one trial the n-th call of its kind fails, of the host
+and of its tools' workers together, counted from the run's first step; in another all calls from the n-th on
+fail, until the session is resumed. A trial ends done, or paused with exit code 5 and one line; then the
+session is resumed on a machine that has all it needs, which ends done. Nothing is lost, no effect is had
+twice, and no shortage is ever given to the model as a tool's result.
 
-With `--forked` the workers are forked from this process instead of started: the same code, without the seconds in which a
-new one imports the SDK.
+With `--forked` the workers are forked from this process instead of started: the same code, without the
+seconds in which a new one imports the SDK.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ EFFECTS = ("left-1", "right-1", "join-1")
 KEPT = "a line that was there before\n" * 20
 
 
-# --- the run ----------------------------------------------------------------------------------------------------------
+# --- the run ------------------------------------------------------------------------------------------------
 
 
 class Work:
-    """What each coder does, step by step; an unknown outcome is looked into, and what is missing is done again."""
+    """What each coder does, step by step; an unknown outcome is looked into, and what is missing is done
+    again."""
 
     def __init__(self, ledger: Path) -> None:
         self._ledger = ledger
@@ -106,7 +108,11 @@ class Work:
         return call("bash", {"command": look}, f"{name}/{label}/look/{mark}")
 
 
-PLAN = [task("left", role="coder"), task("right", role="coder"), task("join", needs=("left", "right"), role="coder")]
+PLAN = [
+    task("left", role="coder"),
+    task("right", role="coder"),
+    task("join", needs=("left", "right"), role="coder"),
+]
 
 
 class Model(ScriptedModel):
@@ -122,7 +128,7 @@ class Model(ScriptedModel):
             yield event
 
 
-# --- one trial --------------------------------------------------------------------------------------------------------
+# --- one trial ----------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -150,7 +156,9 @@ class Trial:
         config.mkdir()
         (workspace / "kept.txt").write_text(KEPT)
         path = self.folder / "w.db"
-        wanted = NewSession("goal", workspace, "test/scripted", SessionSettings(allow=("bash", "write", "edit")))
+        wanted = NewSession(
+            "goal", workspace, "test/scripted", SessionSettings(allow=("bash", "write", "edit"))
+        )
         session = create_session(path, wanted)
         shortage = Shortage(self.folder / "counts", self.kind)
         shortage.plan(self.first, self.last)
@@ -163,7 +171,9 @@ class Trial:
                 self.problems.append(f"it said {said_by_it!r}")
             again = self._drive(session, None, "second")
             if again != 0:
-                self.problems.append(f"its resume ended with {again}: {(self.folder / 'second.err').read_text()[-600:]}")
+                self.problems.append(
+                    f"its resume ended with {again}: {(self.folder / 'second.err').read_text()[-600:]}"
+                )
         elif self.code != 0:
             self.problems.append(f"it ended with {self.code}: {said_by_it[-600:]}")
         elif lines and not (len(lines) == 1 and lines[0].startswith("wk: the result cannot be shown")):
@@ -173,7 +183,9 @@ class Trial:
 
     def _drive(self, session: str, shortage: Shortage | None, name: str) -> int:
         """`wk resume` in a process of its own; its exit code, or minus the signal that ended it."""
-        out, err = (os.open(self.folder / f"{name}.{end}", os.O_WRONLY | os.O_CREAT, 0o600) for end in ("out", "err"))
+        out, err = (
+            os.open(self.folder / f"{name}.{end}", os.O_WRONLY | os.O_CREAT, 0o600) for end in ("out", "err")
+        )
         pid = os.fork()
         if pid == 0:
             os.setsid()
@@ -225,7 +237,9 @@ class Trial:
         )
         (self.folder / "site").mkdir()
         (self.folder / "site" / "sitecustomize.py").write_text(program)
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(self.folder / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")])
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(self.folder / "site"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+        )
 
     def _judge(self, path: Path) -> None:
         with closing(database.open_readonly(path)) as connection:
@@ -235,10 +249,13 @@ class Trial:
 
             self.problems += oracle.problems_of(read)
             failed = read(
-                "SELECT kind, data FROM events WHERE kind IN ('tool.error', 'task.failed', 'agent.failed', 'model.error')"
+                "SELECT kind, data FROM events WHERE kind IN ('tool.error', 'task.failed', 'agent.failed',"
+                " 'model.error')"
             )
             self.problems += [f"the model was told: {kind} {data[:300]}" for kind, data in failed]
-            if set(read("SELECT name, status, attempt FROM tasks")) != {(one["name"], "done", 1) for one in PLAN}:
+            if set(read("SELECT name, status, attempt FROM tasks")) != {
+                (one["name"], "done", 1) for one in PLAN
+            }:
                 self.problems.append("a task is not done at its first attempt")
         ledger = self.folder / "ledger"
         had = Counter(ledger.read_text().split()) if ledger.exists() else Counter()
@@ -294,7 +311,9 @@ def _be_worker(arguments: list[str], environment: Any) -> None:
             with suppress(OSError):
                 os.close(int(name))
     os.environ.clear()
-    os.environ.update({os.fsdecode(one).partition("=")[0]: os.fsdecode(one).partition("=")[2] for one in environment})
+    os.environ.update(
+        {os.fsdecode(one).partition("=")[0]: os.fsdecode(one).partition("=")[2] for one in environment}
+    )
     os.chdir("/")
     sys.argv = ["worker", *arguments[arguments.index("watchkeeper.agents.tools.worker") + 1 :]]
     signal.set_wakeup_fd(-1)
@@ -310,11 +329,12 @@ def _is_counts(descriptor: int) -> bool:
         return False
 
 
-# --- the sweep --------------------------------------------------------------------------------------------------------
+# --- the sweep ----------------------------------------------------------------------------------------------
 
 
 def which(count: int, seed: int) -> Iterator[tuple[int, int]]:
-    """The calls that fail, first and last, of a run that makes so many: each to `EACH`, then a tenth; once, and from there on."""
+    """The calls that fail, first and last, of a run that makes so many: each to `EACH`, then a tenth; once,
+    and from there on."""
     rng = random.Random(f"which {seed}")
     numbers = [n for n in range(1, count + 1) if n <= EACH or rng.random() < 0.1]
     for number in numbers:
@@ -323,7 +343,9 @@ def which(count: int, seed: int) -> Iterator[tuple[int, int]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kind", type=Kind, action="append", choices=list(Kind))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--call", type=int, action="append", help="only the n-th call (repeatable)")
@@ -347,13 +369,17 @@ def main() -> int:
             return Trial(kind, first, last, folder, options.forked)
 
         trials: list[Trial] = []
-        for undisturbed in pool.map(Trial.run, [trial(kind, NEVER - 1, NEVER - 1) for kind in options.kind or Kind]):
+        for undisturbed in pool.map(
+            Trial.run, [trial(kind, NEVER - 1, NEVER - 1) for kind in options.kind or Kind]
+        ):
             if undisturbed.problems or undisturbed.code:
                 raise SystemExit(f"the undisturbed run is not sound: {undisturbed.problems}")
             shutil.rmtree(undisturbed.folder)
             print(f"{undisturbed.kind}: {undisturbed.count} calls", flush=True)
             wanted = which(undisturbed.count, options.seed)
-            trials += [trial(undisturbed.kind, *one) for one in wanted if not options.call or one[0] in options.call]
+            trials += [
+                trial(undisturbed.kind, *one) for one in wanted if not options.call or one[0] in options.call
+            ]
         if options.sample:
             trials = random.Random(options.seed).sample(trials, min(options.sample, len(trials)))
         for done in pool.map(Trial.run, trials):
@@ -365,7 +391,10 @@ def main() -> int:
                     shutil.copytree(done.folder, options.keep / done.folder.name, dirs_exist_ok=True)
             shutil.rmtree(done.folder, ignore_errors=True)
     seconds = time.monotonic() - began
-    print(f"{codes.total()} trials in {seconds:.0f} s: {codes[0]} done, {codes[5]} paused and resumed, {failed} failed")
+    print(
+        f"{codes.total()} trials in {seconds:.0f} s: {codes[0]} done, {codes[5]} paused and resumed,"
+        f" {failed} failed"
+    )
     return 1 if failed else 0
 
 

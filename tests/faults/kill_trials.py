@@ -32,7 +32,10 @@ def wk(*arguments: str, fault: str | None = None) -> subprocess.Popen[bytes]:
     """The command line in a process of its own, with a fault point armed."""
     environment = os.environ | {"WATCHKEEPER_FAULT": fault or ""}
     return subprocess.Popen(
-        [sys.executable, "-m", "watchkeeper", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment
+        [sys.executable, "-m", "watchkeeper", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment,
     )
 
 
@@ -46,7 +49,17 @@ class Outcome:
 
 
 def demo_arguments(workspace: Path, database: Path) -> list[str]:
-    return ["demo", "--headless", "--json", "--speed", "max", "--workspace", str(workspace), "--db", str(database)]
+    return [
+        "demo",
+        "--headless",
+        "--json",
+        "--speed",
+        "max",
+        "--workspace",
+        str(workspace),
+        "--db",
+        str(database),
+    ]
 
 
 def resume_arguments(database: Path) -> list[str]:
@@ -62,25 +75,39 @@ def look(database: Path) -> Outcome:
     for session_id, status in connection.execute("SELECT id, status FROM sessions").fetchall():
         if status != "done":
             problems.append(f"session {session_id} is {status}")
-        seqs = [row[0] for row in connection.execute("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", (session_id,))]
+        seqs = [
+            row[0]
+            for row in connection.execute(
+                "SELECT seq FROM events WHERE session_id = ? ORDER BY seq", (session_id,)
+            )
+        ]
         if seqs != list(range(1, len(seqs) + 1)):
             problems.append("a gap in the events")
-    for agent_id, tokens, last in connection.execute("SELECT id, message_tokens, last_seq FROM agents").fetchall():
-        rows = connection.execute("SELECT seq, tokens FROM messages WHERE agent_id = ? ORDER BY seq", (agent_id,)).fetchall()
+    for agent_id, tokens, last in connection.execute(
+        "SELECT id, message_tokens, last_seq FROM agents"
+    ).fetchall():
+        rows = connection.execute(
+            "SELECT seq, tokens FROM messages WHERE agent_id = ? ORDER BY seq", (agent_id,)
+        ).fetchall()
         if [row[0] for row in rows] != list(range(1, last + 1)) or sum(row[1] for row in rows) != tokens:
             problems.append(f"messages or totals of {agent_id} do not add up")
     if connection.execute("SELECT count(*) FROM tasks WHERE attempt != 1 OR status != 'done'").fetchone()[0]:
         problems.append("a task is not done at attempt 1")
-    if connection.execute("SELECT 1 FROM agents WHERE task_id NOT NULL GROUP BY task_id HAVING count(*) > 1").fetchone():
+    if connection.execute(
+        "SELECT 1 FROM agents WHERE task_id NOT NULL GROUP BY task_id HAVING count(*) > 1"
+    ).fetchone():
         problems.append("a task was given to two agents")
-    done = connection.execute("SELECT count(*), count(DISTINCT task_id) FROM events WHERE kind = 'task.done'").fetchone()
+    done = connection.execute(
+        "SELECT count(*), count(DISTINCT task_id) FROM events WHERE kind = 'task.done'"
+    ).fetchone()
     if done[0] != done[1]:
         problems.append("a finished task ran twice")
     tasks = connection.execute("SELECT name, status, attempt, result FROM tasks ORDER BY name").fetchall()
     session = connection.execute("SELECT id FROM sessions ORDER BY rowid DESC LIMIT 1").fetchone()
     found = {}
     for name, encoding, data in connection.execute(
-        "SELECT o.name, a.encoding, a.data FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE o.session_id = ?"
+        "SELECT o.name, a.encoding, a.data FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE"
+        " o.session_id = ?"
         " ORDER BY o.id",
         session or ("",),
     ):
@@ -106,7 +133,9 @@ def finish(database: Path, process: subprocess.Popen[bytes], workspace: Path) ->
     """Resume after a kill until the run ends by itself; returns the last exit code and what it said."""
     _, errors = process.communicate()
     while process.returncode == KILLED:
-        process = wk(*(resume_arguments(database) if has_session(database) else demo_arguments(workspace, database)))
+        process = wk(
+            *(resume_arguments(database) if has_session(database) else demo_arguments(workspace, database))
+        )
         _, errors = process.communicate()
     return process.returncode, errors.decode()[-300:]
 
@@ -116,9 +145,9 @@ def has_session(database: Path) -> bool:
         return False
     connection = sqlite3.connect(database)
     try:
-        return connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sessions'").fetchone()[0] > 0 and bool(
-            connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
-        )
+        return connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sessions'").fetchone()[
+            0
+        ] > 0 and bool(connection.execute("SELECT count(*) FROM sessions").fetchone()[0])
     finally:
         connection.close()
 
@@ -136,7 +165,9 @@ def judge(reference: Outcome, database: Path, code: int, said: str) -> list[str]
     return problems
 
 
-def killed_at(point: str, hit: int, workspace: Path, folder: Path, reference: Outcome) -> tuple[bool, list[str]]:
+def killed_at(
+    point: str, hit: int, workspace: Path, folder: Path, reference: Outcome
+) -> tuple[bool, list[str]]:
     """One trial: killed at the `hit`-th time that `point` is reached. Was it reached, and what went wrong?"""
     database = folder / f"{point}-{hit}.db"
     process = wk(*demo_arguments(workspace, database), fault=f"{point}:{hit}")
@@ -159,13 +190,21 @@ def killed_at_random(
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            process = wk(*(resume_arguments(database) if has_session(database) else demo_arguments(workspace, database)))
+            process = wk(
+                *(
+                    resume_arguments(database)
+                    if has_session(database)
+                    else demo_arguments(workspace, database)
+                )
+            )
     code, said = finish(database, process, workspace)
     return judge(reference, database, code, said)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workspace", type=Path, required=True)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -192,7 +231,9 @@ def main() -> int:
         else:
             rng = random.Random(options.seed)
             for trial in range(options.trials):
-                problems = killed_at_random(rng, seconds, options.workspace, folder, reference, f"random-{trial}")
+                problems = killed_at_random(
+                    rng, seconds, options.workspace, folder, reference, f"random-{trial}"
+                )
                 trials += 1
                 failed += bool(problems)
                 print(json.dumps({"trial": trial, "problems": problems}), flush=True)

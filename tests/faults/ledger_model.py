@@ -1,7 +1,9 @@
-"""A planner and workers whose effects go into a ledger outside the workspace: for kill trials against the command line.
+"""A planner and workers whose effects go into a ledger outside the workspace: for kill trials against the
+command line.
 
-What a worker does next is told by the results that its conversation holds, so that a reply which no kill let be committed
-is given again, and one that was is not. Where it is told that an outcome is unknown, it looks into the ledger first.
+What a worker does next is told by the results that its conversation holds, so that a reply which no kill let
+be committed is given again, and one that was is not. Where it is told that an outcome is unknown, it looks
+into the ledger first.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class LedgerModel:
         """What a worker does in this attempt."""
         rng = random.Random(f"{self._seed}/{attempt}")
         kinds = rng.choices(
-            ("shell", "behind", "apart", "edit", "fact", "artifact", "read"), (4, 1, 1, 2, 1, 1, 1), k=self._operations
+            ("shell", "behind", "apart", "edit", "fact", "artifact", "read"),
+            (4, 1, 1, 2, 1, 1, 1),
+            k=self._operations,
         )
         return [
             Operation(f"{attempt[0]}_{attempt[1]}_{place}", "shell" if place == 0 else kind, rng.random())
@@ -80,7 +84,7 @@ class LedgerModel:
                 return Reply([text("<observations>\n[!] The work goes on (#1).\n</observations>")])
             return self._work(body["messages"])
 
-    # --- the planner -------------------------------------------------------------------------------------------
+    # --- the planner ----------------------------------------------------------------------------------------
 
     def _plan(self, messages: list[Any]) -> list[Block]:
         self._planned = self._planned or "create_plan" in str(messages)
@@ -98,7 +102,7 @@ class LedgerModel:
     def _use(self, name: str, arguments: dict[str, Any]) -> Block:
         return tool(name, arguments, f"plan-{self._rng.randrange(10**9)}")
 
-    # --- the workers -------------------------------------------------------------------------------------------
+    # --- the workers ----------------------------------------------------------------------------------------
 
     def _work(self, messages: list[Any]) -> Answer:
         attempt = _attempt_of(messages)
@@ -125,7 +129,11 @@ class LedgerModel:
             return None
         name, arguments = self._call(operation)
         if results and name in ("bash", "edit"):
-            looks = [look for look in self.told[f"look{operation.label}"].values() if look.strip() in ("there", "missing")]
+            looks = [
+                look
+                for look in self.told[f"look{operation.label}"].values()
+                if look.strip() in ("there", "missing")
+            ]
             if len(looks) < len(results):
                 return self._numbered(attempt, f"look{operation.label}", "bash", self._look(operation))
             if "missing" not in looks[-1]:
@@ -161,12 +169,14 @@ class LedgerModel:
 
 
 def _is_open(result: str) -> bool:
-    """Whether the result leaves open what was done, or says that nothing was: the host died, or the shell, or a worker."""
+    """Whether the result leaves open what was done, or says that nothing was: the host died, or the shell, or
+    a worker."""
     return any(word in result for word in ("outcome unknown", "killed", "ended", "did not start"))
 
 
 def _attempt_of(messages: list[Any]) -> Attempt:
-    """Whose conversation it is: by its newest assignment, or by its own calls where that was compacted away."""
+    """Whose conversation it is: by its newest assignment, or by its own calls where that was compacted
+    away."""
     found: Attempt | None = None
     for message in messages:
         for name, number in _HANDOFF.findall(text_of(message)):

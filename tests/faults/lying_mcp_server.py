@@ -1,4 +1,5 @@
-"""An MCP server that breaks the protocol in the way that its argument names. By hand, since a library would not."""
+"""An MCP server that breaks the protocol in the way that its argument names. By hand, since a library would
+not."""
 
 import json
 import os
@@ -6,7 +7,9 @@ import sys
 import time
 
 HOW = sys.argv[1]
-TOOLS = [{"name": name, "description": name, "inputSchema": {"type": "object"}} for name in ("first", "second")]
+TOOLS = [
+    {"name": name, "description": name, "inputSchema": {"type": "object"}} for name in ("first", "second")
+]
 
 
 def send(value: object) -> None:
@@ -50,7 +53,14 @@ def call(number: int) -> None:
         send({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         answer(number, text("the list is another now"))
     elif HOW == "asks back":
-        send({"jsonrpc": "2.0", "id": 77, "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}})
+        send(
+            {
+                "jsonrpc": "2.0",
+                "id": 77,
+                "method": "sampling/createMessage",
+                "params": {"messages": [], "maxTokens": 1},
+            }
+        )
         send({"jsonrpc": "2.0", "id": 78, "method": "roots/list"})
         answer(number, text("asked"))
 

@@ -10,5 +10,7 @@ def write_modules(folder: Path, *parts: str, each: int, times: int = 1) -> Path:
     for part in parts:
         (folder / part).mkdir(parents=True)
         for number in range(each):
-            (folder / part / f"module_{number}.py").write_text(f"# TODO: {part} {number}\nvalue = {number}\n" * times)
+            (folder / part / f"module_{number}.py").write_text(
+                f"# TODO: {part} {number}\nvalue = {number}\n" * times
+            )
     return folder

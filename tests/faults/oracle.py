@@ -1,4 +1,5 @@
-"""What must be true of a run that was killed: it ended as the run that nobody killed, and its file adds up."""
+"""What must be true of a run that was killed: it ended as the run that nobody killed, and its file adds
+up."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ Read = Callable[..., list[Any]]
 
 @dataclass
 class Outcome:
-    """The end state of one run, without what may differ between two runs (ids, times, the moments of compactions)."""
+    """The end state of one run, without what may differ between two runs (ids, times, the moments of
+    compactions)."""
 
     tasks: list[Any]
     outputs: list[Any]
@@ -52,17 +54,26 @@ def look(path: Path) -> Outcome:
 def _look(read: Read, log: Path) -> Outcome:
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     label_of = {int(call): label for label, call in lines}
-    unknown = {json.loads(row[0])["call"] for row in read("SELECT data FROM events WHERE kind = 'tool.unknown'")}
+    unknown = {
+        json.loads(row[0])["call"] for row in read("SELECT data FROM events WHERE kind = 'tool.unknown'")
+    }
     agents = read("SELECT a.id, t.name, a.attempt FROM agents a JOIN tasks t ON t.id = a.task_id")
-    marked = {row[0] for row in read("SELECT DISTINCT agent_id FROM messages WHERE content LIKE '%outcome unknown%'")}
+    marked = {
+        row[0]
+        for row in read("SELECT DISTINCT agent_id FROM messages WHERE content LIKE '%outcome unknown%'")
+    }
     return Outcome(
         tasks=read("SELECT name, status, attempt, result FROM tasks ORDER BY name"),
         outputs=read("SELECT name, digest FROM outputs WHERE kind != 'tool_output' ORDER BY name, digest"),
         facts=read("SELECT text, scope, kind FROM facts ORDER BY text"),
         commands=read(
-            "SELECT dedupe_key, iif(dedupe_key = 'compactearly' AND status != 'queued', 'settled', status) FROM commands ORDER BY 1"
+            "SELECT dedupe_key, iif(dedupe_key = 'compactearly' AND status != 'queued', 'settled', status)"
+            " FROM commands ORDER BY 1"
         ),
-        inbox=Counter(f"{kind} {json.loads(payload).get('task')}" for kind, payload in read("SELECT kind, payload FROM inbox")),
+        inbox=Counter(
+            f"{kind} {json.loads(payload).get('task')}"
+            for kind, payload in read("SELECT kind, payload FROM inbox")
+        ),
         transcripts={f"{name}/{attempt}": _transcript(read, agent) for agent, name, attempt in agents},
         interrupted={f"{name}/{attempt}" for agent, name, attempt in agents if agent in marked},
         effects=Counter(label for label, _ in lines),
@@ -73,18 +84,24 @@ def _look(read: Read, log: Path) -> Outcome:
 
 def _transcript(read: Read, agent: str) -> list[Any]:
     """The messages, without what may differ between two runs."""
-    ids = frozenset(row[0] for table in ("sessions", "agents", "tasks", "plans") for row in read(f"SELECT id FROM {table}"))
+    ids = frozenset(
+        row[0]
+        for table in ("sessions", "agents", "tasks", "plans")
+        for row in read(f"SELECT id FROM {table}")
+    )
     rows = read("SELECT role, content FROM messages WHERE agent_id = ? ORDER BY seq", agent)
     return [(role, _without_ids(content, ids)) for role, content in rows]
 
 
 def _without_ids(text: str, ids: frozenset[str]) -> str:
-    """Without ids, which are random, and without what an assignment says of the session's facts: which of them are known
-    already, when a task is given out, is a matter of how fast the others are."""
+    """Without ids, which are random, and without what an assignment says of the session's facts: which of
+    them are known already, when a task is given out, is a matter of how fast the others are."""
     text = re.sub(r"artifact://sha256/[0-9a-f]{64}", "artifact://…", text)
     text = re.sub(r'memory_delta_ref\\": (null|\\"artifact://…\\")', "memory_delta_ref…", text)
     text = re.sub(r"What this session knows so far:(?:\\n- .*?)+(?=\\n\\n)", "…", text)
-    return re.sub(r"(?<![a-z0-9])[a-z2-9]{8}(?![a-z0-9])", lambda found: "…" if found[0] in ids else found[0], text)
+    return re.sub(
+        r"(?<![a-z0-9])[a-z2-9]{8}(?![a-z0-9])", lambda found: "…" if found[0] in ids else found[0], text
+    )
 
 
 def problems_of(read: Read) -> Iterator[str]:
@@ -94,7 +111,8 @@ def problems_of(read: Read) -> Iterator[str]:
     if read("PRAGMA foreign_key_check"):
         yield "a row refers to one that is not there"
     sessions = read(
-        "SELECT id, status, event_seq, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, model_calls, retries"
+        "SELECT id, status, event_seq, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
+        " model_calls, retries"
         " FROM sessions"
     )
     if len(sessions) != 1:
@@ -108,7 +126,8 @@ def problems_of(read: Read) -> Iterator[str]:
         for table in ("model_calls", "agents"):
             calls = "count(*)" if table == "model_calls" else "sum(model_calls)"
             counted = read(
-                f"SELECT sum(input_tokens), sum(output_tokens), sum(cache_read_tokens), sum(cache_write_tokens), {calls},"
+                "SELECT sum(input_tokens), sum(output_tokens), sum(cache_read_tokens),"
+                f" sum(cache_write_tokens), {calls},"
                 f" sum(retries) FROM {table} WHERE session_id = ?",
                 session,
             )[0]
@@ -137,7 +156,9 @@ def problems_of(read: Read) -> Iterator[str]:
         yield "a result was never delivered"
     if read("SELECT 1 FROM agents WHERE task_id NOT NULL GROUP BY task_id, attempt HAVING count(*) > 1"):
         yield "an attempt was given to two agents"
-    done = read("SELECT count(*), count(DISTINCT json_extract(data, '$.agent')) FROM events WHERE kind = 'task.done'")[0]
+    done = read(
+        "SELECT count(*), count(DISTINCT json_extract(data, '$.agent')) FROM events WHERE kind = 'task.done'"
+    )[0]
     if done[0] != done[1]:
         yield "a finished attempt ran twice"
 
@@ -156,7 +177,9 @@ def judge(reference: Outcome, path: Path) -> list[str]:
         if key not in ended.interrupted and ended.transcripts.get(key) != messages:
             other = ended.transcripts.get(key) or []
             pairs = [(mine, theirs) for mine, theirs in zip(other, messages, strict=False) if mine != theirs]
-            problems.append(f"messages of {key} differ: {len(other)} and {len(messages)}; {str(pairs[:1])[:600]}")
+            problems.append(
+                f"messages of {key} differ: {len(other)} and {len(messages)}; {str(pairs[:1])[:600]}"
+            )
     for label in scenario.EFFECTS:
         count = ended.effects[label]
         if count == 0:

@@ -41,7 +41,11 @@ ALL = " and ".join(whole(name) for name in KEYS)
 def telling(key: str) -> list[bytes]:
     """What must not be found of a key: of one with lines, each line by itself."""
     lines = [line for line in key.splitlines() if "-----" not in line]
-    forms = {form for line in lines for form in (line, json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1])}
+    forms = {
+        form
+        for line in lines
+        for form in (line, json.dumps(line)[1:-1], json.dumps(line, ensure_ascii=False)[1:-1])
+    }
     return [form.encode() for form in forms]
 
 
@@ -57,7 +61,9 @@ def planted(folder: Path, keys: dict[str, str] = KEYS) -> list[str]:
                 rows = connection.execute("SELECT data FROM artifacts WHERE encoding = 'zlib'").fetchall()
             parts += [zlib.decompress(row[0]) for row in rows]
         found += [
-            f"{path.name}: {name}" for name, key in keys.items() if any(form in part for part in parts for form in telling(key))
+            f"{path.name}: {name}"
+            for name, key in keys.items()
+            if any(form in part for part in parts for form in telling(key))
         ]
     return found
 
@@ -74,8 +80,16 @@ def where(path: Path) -> list[str]:
             names = [column[0] for column in cursor.description]
             for row in cursor:
                 for name, value in zip(names, row, strict=True):
-                    data = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else b""
+                    data = (
+                        value.encode()
+                        if isinstance(value, str)
+                        else value
+                        if isinstance(value, bytes)
+                        else b""
+                    )
                     found += [
-                        f"{table}.{name}: {key}" for key, text in KEYS.items() if any(form in data for form in telling(text))
+                        f"{table}.{name}: {key}"
+                        for key, text in KEYS.items()
+                        if any(form in data for form in telling(text))
                     ]
     return sorted(set(found))

@@ -1,13 +1,15 @@
-"""The run that the crash matrix kills: fan-out, fan-in, a failing task, re-runs, compactions in flight, and an undo.
+"""The run that the crash matrix kills: fan-out, fan-in, a failing task, re-runs, compactions in flight, and
+an undo.
 
-Its model is a function of the messages, as a model is; its tools leave a line in a log for every effect that they
-have, so that the log tells what happened twice, or never.
+Its model is a function of the messages, as a model is; its tools leave a line in a log for every effect that
+they have, so that the log tells what happened twice, or never.
 
     alpha  long steps, then short ones, three effects: its context is compacted while it works
     beta   fails at its first attempt; the planner runs it again, with its memory
     gamma  three calls in one turn, one of a tool that is declared idempotent
     delta  done at once; re-run by a person's command while the others work
-    report needs all of them; asks for the re-run, for a compaction of alpha, and for an undo of alpha's last one
+    report needs all of them; asks for the re-run, for a compaction of alpha, and for an undo of alpha's last
+    one
 """
 
 from __future__ import annotations
@@ -25,7 +27,17 @@ from tests.support.scripted import call, flat, inbox_of, last_results, said, tas
 
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
 from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Purpose, Reply, ToolSpec, Usage
+from watchkeeper.records.model import (
+    Delta,
+    ErrorKind,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Purpose,
+    Reply,
+    ToolSpec,
+    Usage,
+)
 from watchkeeper.runtime import control
 from watchkeeper.runtime.assembling import assemble
 from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
@@ -37,12 +49,23 @@ STEPS = 18
 WORDS = 110
 WINDOW = 12_000
 TASKS = ("alpha", "beta", "gamma", "delta")
-EFFECTS = ("alpha-3", "alpha-13", "alpha-15", "beta-1", "beta-2", "gamma-1", "gamma-2", "delta-1", "delta-2", "report-1")
+EFFECTS = (
+    "alpha-3",
+    "alpha-13",
+    "alpha-15",
+    "beta-1",
+    "beta-2",
+    "gamma-1",
+    "gamma-2",
+    "delta-1",
+    "delta-2",
+    "report-1",
+)
 REPEATABLE = ("gamma-2",)
 """Labels of effects of the tool that is declared idempotent."""
 
 
-# --- the model -----------------------------------------------------------------------------------------------------
+# --- the model ----------------------------------------------------------------------------------------------
 
 
 class Script:
@@ -53,7 +76,10 @@ class Script:
             return [said("Notes were saved (#3). Paths: notes/a.txt")]
         if request.purpose in (Purpose.OBSERVER, Purpose.REFLECTOR):
             return [
-                said("<observations>\n10:00 [!] notes were saved (#2)\n</observations><current-task>saving notes</current-task>")
+                said(
+                    "<observations>\n10:00 [!] notes were saved (#2)\n</observations><current-task>saving"
+                    " notes</current-task>"
+                )
             ]
         if request.purpose is Purpose.TURN:
             return self._step(request)
@@ -69,29 +95,46 @@ class Script:
         failed = [item["task"] for item in unread if item["kind"] == "task_failed"]
         if failed:
             return [call("rerun_task", {"task": name}, f"rerun/{name}") for name in failed]
-        over = {item["task"] for message in request.messages for item in inbox_of(message) if item["kind"] == "task_done"}
+        over = {
+            item["task"]
+            for message in request.messages
+            for item in inbox_of(message)
+            if item["kind"] == "task_done"
+        }
         if over >= {*TASKS, "report"} and not last_results(request):
             return [call("finish_session", {"summary": "all tasks are done"})]
         return [said("I wait for the tasks.")]
 
     def _step(self, request: ModelRequest) -> Any:
-        """Go on from the newest step that the messages name; a call whose outcome is unknown is checked first."""
+        """Go on from the newest step that the messages name; a call whose outcome is unknown is checked
+        first."""
         text = flat(request.messages)
-        name = task_of(request) if "\nhandoff: {" in f"\n{text}" else "alpha"  # hers is the one that is compacted away
+        name = (
+            task_of(request) if "\nhandoff: {" in f"\n{text}" else "alpha"
+        )  # hers is the one that is compacted away
         last = max((int(number) for number in re.findall(rf"\[at {name} (\d+)\]", text)), default=-1)
         results = last_results(request)
         unknown = [one["tool_use_id"] for one in results if "outcome unknown" in str(one["content"])]
         absent = [label for one in results for label in re.findall(r"absent: (\S+)", str(one["content"]))]
         if unknown:
-            calls = [call("check", {"label": use.split("/")[1]}, f"check/{use.split('/')[1]}/{len(text)}") for use in unknown]
+            calls = [
+                call("check", {"label": use.split("/")[1]}, f"check/{use.split('/')[1]}/{len(text)}")
+                for use in unknown
+            ]
             return [said(f"[at {name} {last}] I verify first."), *calls]
         if absent:
-            return [said(f"[at {name} {last}] It did not happen."), *(_effect(label, f"{len(text)}") for label in absent)]
+            return [
+                said(f"[at {name} {last}] It did not happen."),
+                *(_effect(label, f"{len(text)}") for label in absent),
+            ]
         blocks = self._blocks(name, last + 1, text)
         if isinstance(blocks, ModelError):
             return blocks
         return [
-            said(f"[at {name} {last + 1}] " + ("" if any(b["type"] == "tool_use" for b in blocks) else f"{name} is done")),
+            said(
+                f"[at {name} {last + 1}] "
+                + ("" if any(b["type"] == "tool_use" for b in blocks) else f"{name} is done")
+            ),
             *blocks,
         ]
 
@@ -103,7 +146,9 @@ class Script:
             if step in (3, 13, 15):
                 return [_effect(f"alpha-{step}")]
             if step == 6:
-                return [call("command", {"kind": "compact", "task": "alpha", "key": "early"}, "command/early")]
+                return [
+                    call("command", {"kind": "compact", "task": "alpha", "key": "early"}, "command/early")
+                ]
             if step > 12:  # short steps while the pass is in flight: afterwards there must be room to undo it
                 return [call("remember", {"text": f"alpha took step {step}"}, f"remember/{step}")]
             content = f"note {step} " + " ".join(f"word{step}x{n}" for n in range(WORDS))
@@ -150,10 +195,12 @@ class Model:
         yield Delta("text", "…")
         uses = any(block["type"] == "tool_use" for block in answer)
         characters = sum(len(str(message["content"])) for message in request.messages)
-        yield Reply(answer, "tool_use" if uses else "end_turn", Usage(input_tokens=characters // 4, output_tokens=20))
+        yield Reply(
+            answer, "tool_use" if uses else "end_turn", Usage(input_tokens=characters // 4, output_tokens=20)
+        )
 
 
-# --- the tools -----------------------------------------------------------------------------------------------------
+# --- the tools ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +218,8 @@ class Outside:
 
 
 def tools(path: Path, log: Path) -> dict[str, Outside]:
-    """`effect` and `effect_again` (idempotent) append to the log, `check` reads it, `command` asks for a control command."""
+    """`effect` and `effect_again` (idempotent) append to the log, `check` reads it, `command` asks for a
+    control command."""
 
     async def effect(arguments: dict[str, Any], context: ToolContext) -> str:
         descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -180,7 +228,9 @@ def tools(path: Path, log: Path) -> dict[str, Outside]:
         return f"done: {arguments['label']}"
 
     async def check(arguments: dict[str, Any], context: ToolContext) -> str:
-        there = log.exists() and any(line.split()[0] == arguments["label"] for line in log.read_text().splitlines())
+        there = log.exists() and any(
+            line.split()[0] == arguments["label"] for line in log.read_text().splitlines()
+        )
         return f"{'present' if there else 'absent'}: {arguments['label']}"
 
     async def command(arguments: dict[str, Any], context: ToolContext) -> str:
@@ -188,35 +238,55 @@ def tools(path: Path, log: Path) -> dict[str, Outside]:
         connection = database.open_readonly(path)
         try:
             found = connection.execute(
-                "SELECT id, assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (context.session_id, arguments["task"])
+                "SELECT id, assigned_agent FROM tasks WHERE session_id = ? AND name = ?",
+                (context.session_id, arguments["task"]),
             ).fetchone()
             about = {"task_id": found[0]} if kind == "rerun" else {"agent_id": found[1]}
             number = control.submit(
-                path, context.session_id, kind, requested_by="tests", dedupe_key=kind + arguments.get("key", ""), **about
+                path,
+                context.session_id,
+                kind,
+                requested_by="tests",
+                dedupe_key=kind + arguments.get("key", ""),
+                **about,
             )
             while True:
-                status, result = connection.execute("SELECT status, result FROM commands WHERE id = ?", (number,)).fetchone()
-                again = connection.execute("SELECT status, attempt FROM tasks WHERE id = ?", (found[0],)).fetchone()
+                status, result = connection.execute(
+                    "SELECT status, result FROM commands WHERE id = ?", (number,)
+                ).fetchone()
+                again = connection.execute(
+                    "SELECT status, attempt FROM tasks WHERE id = ?", (found[0],)
+                ).fetchone()
                 if kind == "compact" and status != "queued":
                     return "asked for"  # refused where a pass of its own is in flight, or came before
                 if status == "refused" or (status == "applied" and (kind != "rerun" or again == ("done", 2))):
-                    return f"{kind} of {arguments['task']} is {status}" + (f": {result}" if status == "refused" else "")
+                    return f"{kind} of {arguments['task']} is {status}" + (
+                        f": {result}" if status == "refused" else ""
+                    )
                 await asyncio.sleep(0.003)
         finally:
             connection.close()
 
     text = {"type": "string"}
     labelled = {"type": "object", "properties": {"label": text}, "required": ["label"]}
-    asked = {"type": "object", "properties": {"kind": text, "task": text, "key": text}, "required": ["kind", "task"]}
+    asked = {
+        "type": "object",
+        "properties": {"kind": text, "task": text, "key": text},
+        "required": ["kind", "task"],
+    }
     return {
         "effect": Outside(ToolSpec("effect", "Have an effect.", labelled), False, effect),
-        "effect_again": Outside(ToolSpec("effect_again", "Have an effect that may be had twice.", labelled), True, effect),
+        "effect_again": Outside(
+            ToolSpec("effect_again", "Have an effect that may be had twice.", labelled), True, effect
+        ),
         "check": Outside(ToolSpec("check", "See whether an effect was had.", labelled), True, check),
-        "command": Outside(ToolSpec("command", "Ask for a control command, and wait for it.", asked), True, command),
+        "command": Outside(
+            ToolSpec("command", "Ask for a control command, and wait for it.", asked), True, command
+        ),
     }
 
 
-# --- one process ---------------------------------------------------------------------------------------------------
+# --- one process --------------------------------------------------------------------------------------------
 
 
 def session_of(path: Path) -> str | None:
@@ -236,7 +306,9 @@ def session_of(path: Path) -> str | None:
 def _has_sessions(path: Path) -> bool:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
-        return bool(connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sessions'").fetchone()[0])
+        return bool(
+            connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'sessions'").fetchone()[0]
+        )
     finally:
         connection.close()
 
@@ -256,7 +328,9 @@ async def run(path: Path, workspace: Path) -> int:
         names, permission = environment.tools_of, environment.permission
         environment.tools = {**environment.tools, **own}
         environment.tools_of = lambda role: [*names(role), *own]
-        environment.permission = lambda role, name: Permission.ALLOW if name in own else permission(role, name)
+        environment.permission = lambda role, name: (
+            Permission.ALLOW if name in own else permission(role, name)
+        )
         try:
             return (await assembled.host.run(resume=True)).exit_code
         finally:

@@ -7,7 +7,8 @@ from typing import Any
 
 
 class Scene:
-    """One kind of work that may be killed. `work` is begun again, in a new process, until it ends by itself."""
+    """One kind of work that may be killed. `work` is begun again, in a new process, until it ends by
+    itself."""
 
     name: str
     random = True
@@ -35,5 +36,7 @@ def _difference(found: Any, wanted: Any) -> str:
         keys = [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]
         return "; ".join(f"{key}: {_difference(found.get(key), wanted.get(key))}" for key in keys)[:1000]
     if isinstance(found, tuple | list) and isinstance(wanted, tuple | list) and len(found) == len(wanted):
-        return "; ".join(_difference(one, other) for one, other in zip(found, wanted, strict=True) if one != other)[:1000]
+        return "; ".join(
+            _difference(one, other) for one, other in zip(found, wanted, strict=True) if one != other
+        )[:1000]
     return f"{str(found)[:300]} instead of {str(wanted)[:300]}"

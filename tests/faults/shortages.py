@@ -1,8 +1,10 @@
-"""Makes the machine short of something: the n-th `open`, `fork`, `write` or thread start of a run and its workers fails.
+"""Makes the machine short of something: the n-th `open`, `fork`, `write` or thread start of a run and its
+workers fails.
 
-The calls are counted across processes, in a small file that all of them map, from the moment that the run's first step arms
-it. Opens (of modules and sockets too) and processes are seen by Python's audit hooks; threads, databases and writes by
-stand-ins of what starts, opens or writes them. A database's write is its COMMIT.
+The calls are counted across processes, in a small file that all of them map, from the moment that the run's
+first step arms it. Opens (of modules and sockets too) and processes are seen by Python's audit hooks;
+threads, databases and writes by stand-ins of what starts, opens or writes them. A database's write is its
+COMMIT.
 """
 
 from __future__ import annotations
@@ -108,11 +110,13 @@ class Shortage:
         finally:
             self._busy = False
 
-    # --- stand-ins ---------------------------------------------------------------------------------------------
+    # --- stand-ins ------------------------------------------------------------------------------------------
 
     def _install_threads(self) -> None:
         threads: Any = threading
-        name = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+        name = (
+            "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
+        )
         start = getattr(threads, name)
 
         def starting(*arguments: Any, **options: Any) -> Any:
@@ -137,8 +141,8 @@ class Shortage:
         class File(io.FileIO):
             def write(self, data: Any) -> int:
                 if shortage.meets():
-                    # A disk fills up in the middle of a write. A file of the kernel takes a write whole or not at all, and
-                    # half of a process id is the id of another process.
+                    # A disk fills up in the middle of a write. A file of the kernel takes a write whole or
+                    # not at all, and half of a process id is the id of another process.
                     if not str(self.name).startswith(("/proc/", "/sys/")):
                         super().write(bytes(data)[: len(data) // 2])
                     raise full()

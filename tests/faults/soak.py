@@ -1,11 +1,13 @@
-"""A day of use in an hour or less: sessions in one database, disturbed in every way, and nothing is lost or leaks.
+"""A day of use in an hour or less: sessions in one database, disturbed in every way, and nothing is lost or
+leaks.
 
     python tests/faults/soak.py --minutes 60 [--seed 1]
 
-Each round is one session of `wk demo` that is killed, paused, compacted, undone and read from beside, at random, and
-resumed until it ends; its artifacts must be those of an undisturbed run. Between rounds sessions are forked, renamed,
-deleted, backed up and pruned. One process runs sessions and a viewer of its own all along: its descriptors and its
-memory must stay as they are. Prints a line a round, and at the end the counts and what was wrong.
+Each round is one session of `wk demo` that is killed, paused, compacted, undone and read from beside, at
+random, and resumed until it ends; its artifacts must be those of an undisturbed run. Between rounds sessions
+are forked, renamed, deleted, backed up and pruned. One process runs sessions and a viewer of its own all
+along: its descriptors and its memory must stay as they are. Prints a line a round, and at the end the counts
+and what was wrong.
 """
 
 from __future__ import annotations
@@ -89,18 +91,22 @@ class Soak:
 
 def artifacts_of(soak: Soak, session: str) -> dict[str, bytes]:
     rows = soak.read(
-        "SELECT o.name, a.encoding, a.data FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE o.session_id = ? ORDER BY o.id",
+        "SELECT o.name, a.encoding, a.data FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE"
+        " o.session_id = ? ORDER BY o.id",
         session,
     )
     return {
-        name: zlib.decompress(data) if encoding == "zlib" else bytes(data) for name, encoding, data in rows if name in ARTIFACTS
+        name: zlib.decompress(data) if encoding == "zlib" else bytes(data)
+        for name, encoding, data in rows
+        if name in ARTIFACTS
     }
 
 
 def newest(soak: Soak) -> str | None:
     try:
         rows = soak.read(
-            "SELECT id FROM sessions WHERE origin = 'run' AND model = 'offline/surveyor' ORDER BY rowid DESC LIMIT 1"
+            "SELECT id FROM sessions WHERE origin = 'run' AND model = 'offline/surveyor' ORDER BY rowid DESC"
+            " LIMIT 1"
         )
     except sqlite3.OperationalError:
         return None
@@ -146,7 +152,11 @@ def disturbed_session(soak: Soak) -> str:
 def disturb(soak: Soak, process: subprocess.Popen[bytes], session: str | None) -> None:
     """One thing that a person, or fate, does to a run."""
     rng = soak.rng
-    kind = rng.choice(["kill", "interrupt", "pause", "compact", "undo", "attach", "steer", "show"]) if session else "kill"
+    kind = (
+        rng.choice(["kill", "interrupt", "pause", "compact", "undo", "attach", "steer", "show"])
+        if session
+        else "kill"
+    )
     soak.did[kind if kind in ("kill", "interrupt", "attach") else f"{kind} (disturbing)"] += 1
     if kind == "kill":
         process.kill()
@@ -172,10 +182,13 @@ def attach(soak: Soak, session: str, seconds: float) -> None:
         "import sys, time\nfrom pathlib import Path\nfrom watchkeeper.store.database import open_readonly\n"
         "from watchkeeper.store.dashboard_fold import SessionFold\n"
         "connection, fold = open_readonly(Path(sys.argv[1])), SessionFold(sys.argv[2])\n"
-        "while True:\n    connection.execute('BEGIN')\n    fold.read(connection, time.time())\n    connection.execute('COMMIT')\n"
+        "while True:\n    connection.execute('BEGIN')\n    fold.read(connection, time.time())\n   "
+        " connection.execute('COMMIT')\n"
         "    time.sleep(0.1)\n"
     )
-    viewer = subprocess.Popen([sys.executable, "-c", program, str(soak.path), session], stderr=subprocess.PIPE)
+    viewer = subprocess.Popen(
+        [sys.executable, "-c", program, str(soak.path), session], stderr=subprocess.PIPE
+    )
     try:
         _, errors = viewer.communicate(timeout=seconds + 1)
         soak.problems.append(f"a viewer of {session} ended: {errors.decode()[-200:]}")
@@ -191,7 +204,9 @@ def between_rounds(soak: Soak) -> None:
     kind = rng.choice(["fork", "rename", "backup", "export", "prune", "delete", "sessions"])
     if kind == "fork":
         said = soak.command("fork", session, "--json")
-        forked = soak.read("SELECT id FROM sessions WHERE forked_from = ? ORDER BY rowid DESC LIMIT 1", session)
+        forked = soak.read(
+            "SELECT id FROM sessions WHERE forked_from = ? ORDER BY rowid DESC LIMIT 1", session
+        )
         if not forked:
             soak.problems.append(f"a fork of {session} is not there: {said[:200]}")
         elif rng.random() < 0.5:
@@ -207,7 +222,9 @@ def between_rounds(soak: Soak) -> None:
             soak.problems.append("a backup is damaged")
         connection.close()
     elif kind == "export":
-        soak.command("export", session, "--format", "json", "--output", str(soak.folder / f"{session}.json"), "--force")
+        soak.command(
+            "export", session, "--format", "json", "--output", str(soak.folder / f"{session}.json"), "--force"
+        )
     elif kind == "prune":
         soak.command("prune", "--older-than", "1h", "--keep", "5", "--yes")
     elif kind == "delete" and len(soak.done) > 3:
@@ -227,7 +244,9 @@ async def own_session(soak: Soak, runtime: Runtime) -> None:
         return [said("done")]
 
     runtime._model = ScriptedModel(PlannedRun([task(one) for one in ("a", "b")], work), context_window=12_000)
-    session = runtime.start("soak", workspace=soak.workspace, settings=SessionSettings(approval_timeout_seconds=0.0))
+    session = runtime.start(
+        "soak", workspace=soak.workspace, settings=SessionSettings(approval_timeout_seconds=0.0)
+    )
     running = asyncio.ensure_future(runtime.run(session))
     connection, fold = database.open_readonly(soak.path), SessionFold(session)
     while not running.done():
@@ -244,16 +263,23 @@ async def own_session(soak: Soak, runtime: Runtime) -> None:
 def check_file(soak: Soak) -> None:
     """What must hold of the file after each round."""
     for session, last in soak.read("SELECT id, event_seq FROM sessions"):
-        found = soak.read("SELECT count(*), coalesce(max(seq), 0) FROM events WHERE session_id = ?", session)[0]
+        found = soak.read("SELECT count(*), coalesce(max(seq), 0) FROM events WHERE session_id = ?", session)[
+            0
+        ]
         if found != (last, last):
             soak.problems.append(f"events of {session}: {found}, not {last}")
     bad = soak.read(
-        "SELECT a.id FROM agents a JOIN (SELECT agent_id, count(*) AS n, max(seq) AS last, sum(tokens) AS tokens FROM messages"
-        " GROUP BY agent_id) m ON m.agent_id = a.id WHERE m.n != a.last_seq OR m.last != a.last_seq OR m.tokens != a.message_tokens"
+        "SELECT a.id FROM agents a JOIN (SELECT agent_id, count(*) AS n, max(seq) AS last, sum(tokens) AS"
+        " tokens FROM messages"
+        " GROUP BY agent_id) m ON m.agent_id = a.id WHERE m.n != a.last_seq OR m.last != a.last_seq OR"
+        " m.tokens != a.message_tokens"
     )
     soak.problems += [f"messages of {row[0]} do not add up" for row in bad]
     for session in soak.done:
-        if soak.read("SELECT 1 FROM sessions WHERE id = ?", session) and artifacts_of(soak, session) != soak.reference:
+        if (
+            soak.read("SELECT 1 FROM sessions WHERE id = ?", session)
+            and artifacts_of(soak, session) != soak.reference
+        ):
             soak.problems.append(f"the artifacts of {session} are others now")
     soak.done = [one for one in soak.done if soak.read("SELECT 1 FROM sessions WHERE id = ?", one)]
 
@@ -286,7 +312,17 @@ def soak_for(seconds: float, folder: Path, seed: int = 0, rounds: int | None = N
         )
     (workspace / "README.md").write_text("# A small thing\n")
     soak = Soak(folder, workspace, random.Random(seed))
-    undisturbed = wk("demo", "--headless", "--json", "--speed", "max", "--workspace", str(workspace), "--db", str(soak.path))
+    undisturbed = wk(
+        "demo",
+        "--headless",
+        "--json",
+        "--speed",
+        "max",
+        "--workspace",
+        str(workspace),
+        "--db",
+        str(soak.path),
+    )
     undisturbed.communicate(timeout=GIVE_UP_SECONDS)
     first = newest(soak)
     assert first is not None, "the undisturbed run did not begin"
@@ -322,7 +358,9 @@ def soak_for(seconds: float, folder: Path, seed: int = 0, rounds: int | None = N
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

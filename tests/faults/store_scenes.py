@@ -1,4 +1,5 @@
-"""What is done to the file without a host, under the crash matrix: migrations, imports, forks, deletions, indexing, backups."""
+"""What is done to the file without a host, under the crash matrix: migrations, imports, forks, deletions,
+indexing, backups."""
 
 from __future__ import annotations
 
@@ -38,8 +39,13 @@ def tables(path: Path, *, without: tuple[str, ...] = ()) -> dict[str, list[Any]]
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], "the file is damaged"
-        assert not connection.execute("PRAGMA foreign_key_check").fetchall(), "a row refers to one that is not there"
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        assert not connection.execute("PRAGMA foreign_key_check").fetchall(), (
+            "a row refers to one that is not there"
+        )
+        names = [
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        ]
         return {
             name: sorted(connection.execute(f"SELECT * FROM [{name}]").fetchall(), key=repr)
             for name in names
@@ -95,25 +101,33 @@ class Importing(Scene):
             log = Log(f"0a0a{number:04d}-1111-4222-8333-444444444444")
             for turn in range(8):
                 log.user(f"please do {number} {turn} " + "word " * 200)
-                log.reply({"type": "text", "text": f"answer {number} {turn} " + "word " * 200}, id=f"m{number}-{turn}")
+                log.reply(
+                    {"type": "text", "text": f"answer {number} {turn} " + "word " * 200},
+                    id=f"m{number}-{turn}",
+                )
             log.write(folder / "logs" / f"{log.session}.jsonl")
         database.open_writable(folder / "run.db").close()
 
     def work(self, folder: Path) -> int:
         from watchkeeper.transcripts import importer
 
-        importer.BATCH_FILES, importer.BATCH_BYTES = 4, 100_000  # many transactions, as many large logs would make
+        importer.BATCH_FILES, importer.BATCH_BYTES = (
+            4,
+            100_000,
+        )  # many transactions, as many large logs would make
         return wk(["import", str(folder / "logs"), "--db", str(folder / "run.db"), "--json"])
 
     def look(self, folder: Path) -> Any:
         found = tables(folder / "run.db")
         connection = sqlite3.connect(folder / "run.db")
         messages = connection.execute(
-            "SELECT s.goal, m.seq, m.role, m.content, m.tokens, m.total_tokens FROM messages m JOIN agents a ON a.id = m.agent_id"
+            "SELECT s.goal, m.seq, m.role, m.content, m.tokens, m.total_tokens FROM messages m JOIN agents a"
+            " ON a.id = m.agent_id"
             " JOIN sessions s ON s.id = a.session_id ORDER BY 1, 2"
         ).fetchall()
         totals = connection.execute(
-            "SELECT goal, status, event_seq, input_tokens, output_tokens, model_calls, cost_usd FROM sessions ORDER BY 1"
+            "SELECT goal, status, event_seq, input_tokens, output_tokens, model_calls, cost_usd FROM"
+            " sessions ORDER BY 1"
         ).fetchall()
         connection.close()
         return {name: len(rows) for name, rows in found.items()}, messages, totals
@@ -145,8 +159,10 @@ class Forking(Scene):
         origins = sorted(row for row in _query(path, "SELECT origin, status, deleted_at FROM sessions"))
         messages = _query(
             path,
-            "SELECT s.origin, t.name, a.attempt, m.seq, m.role, m.tokens FROM messages m JOIN agents a ON a.id = m.agent_id"
-            " JOIN sessions s ON s.id = a.session_id LEFT JOIN tasks t ON t.id = a.task_id ORDER BY 1, 2, 3, 4",
+            "SELECT s.origin, t.name, a.attempt, m.seq, m.role, m.tokens FROM messages m JOIN agents a ON"
+            " a.id = m.agent_id"
+            " JOIN sessions s ON s.id = a.session_id LEFT JOIN tasks t ON t.id = a.task_id ORDER BY 1, 2, 3,"
+            " 4",
         )
         return {name: len(rows) for name, rows in found.items() if name not in with_ids}, origins, messages
 
@@ -161,10 +177,12 @@ class Pruning(Scene):
         fork(path, _query(path, "SELECT id FROM sessions")[0][0])
         with database.open_writable(path) as connection:  # an artifact of the first one alone
             connection.execute(
-                "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) SELECT 'ffff', 1, 'text/plain', 'raw', x'00', 0"
+                "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) SELECT 'ffff',"
+                " 1, 'text/plain', 'raw', x'00', 0"
             )
             connection.execute(
-                "UPDATE outputs SET digest = 'ffff' WHERE id = (SELECT min(id) FROM outputs WHERE session_id ="
+                "UPDATE outputs SET digest = 'ffff' WHERE id = (SELECT min(id) FROM outputs WHERE session_id"
+                " ="
                 " (SELECT id FROM sessions WHERE origin = 'run'))"
             )
 
@@ -178,7 +196,9 @@ class Pruning(Scene):
         return 0
 
     def look(self, folder: Path) -> Any:
-        return {name: rows for name, rows in tables(folder / "run.db").items() if name != "messages_fts_removed"}
+        return {
+            name: rows for name, rows in tables(folder / "run.db").items() if name != "messages_fts_removed"
+        }
 
 
 class Indexing(Scene):
@@ -211,7 +231,9 @@ class Indexing(Scene):
 def _indexed(connection: Connection) -> Any:
     connection.execute("INSERT INTO messages_fts (messages_fts) VALUES ('integrity-check')")
     hits = {
-        word: connection.execute("SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? ORDER BY rowid", (word,)).fetchall()
+        word: connection.execute(
+            "SELECT rowid FROM messages_fts WHERE messages_fts MATCH ? ORDER BY rowid", (word,)
+        ).fetchall()
         for word in ("beta", "note", "done", "gamma")
     }
     assert all(hits.values())

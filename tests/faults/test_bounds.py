@@ -42,7 +42,9 @@ def confined(workspace: Path, work: Callable[[], object]) -> int:
     return in_a_child(both)
 
 
-needs_landlock = pytest.mark.skipif(confined(Path("/tmp"), lambda: None) == 97, reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(
+    confined(Path("/tmp"), lambda: None) == 97, reason="this kernel has no Landlock"
+)
 
 
 @needs_landlock
@@ -118,7 +120,9 @@ async def test_a_link_that_is_swapped_in_while_a_tool_writes_leads_nowhere(run: 
 
 
 @needs_landlock
-async def test_a_link_that_is_swapped_in_while_a_tool_reads_shows_nothing_of_the_outside(run: Run, workspace: Path) -> None:
+async def test_a_link_that_is_swapped_in_while_a_tool_reads_shows_nothing_of_the_outside(
+    run: Run, workspace: Path
+) -> None:
     outside = workspace.parent / "outside"
     (outside / "only-there").mkdir()
     for number in range(40):

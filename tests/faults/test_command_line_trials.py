@@ -1,4 +1,5 @@
-"""The kill trials' own model: what it does next follows from what the conversation says, so that no kill confuses it."""
+"""The kill trials' own model: what it does next follows from what the conversation says, so that no kill
+confuses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What a killed host's tools left running ends before the next host's first step, however it tried to get away."""
+"""What a killed host's tools left running ends before the next host's first step, however it tried to get
+away."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from watchkeeper.runtime.starting import NewSession, SessionSettings, create_ses
 from watchkeeper.store import database
 from watchkeeper.store.session_store import SessionStore
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is a register alone, without a mark")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere there is a register alone, without a mark"
+)
 
 WAITING = f"late-effect-of-{os.getpid()}"
 """In the arguments of the process that waits to have its effect."""
@@ -57,7 +60,10 @@ def server(seen: list[list[int]]) -> Iterator[MessagesServer]:
     def work(name: str, turn: int, body: object) -> object:
         if turn == 0:
             return [
-                uses("bash", command=f"mkfifo late.fifo; {ESCAPE}; {ESCAPE}; touch began; until [ -e done ]; do sleep 0.02; done")
+                uses(
+                    "bash",
+                    command=f"mkfifo late.fifo; {ESCAPE}; {ESCAPE}; touch began; until [ -e done ]; do sleep 0.02; done",
+                )
             ]
         if turn == 1 and "ended" in str(body["messages"][-1]):  # type: ignore[index]
             return [uses("bash", command="touch again; until [ -e done-again ]; do sleep 0.02; done")]
@@ -76,14 +82,31 @@ def wk(place: Place, *arguments: str) -> Process:
 
 def run_and_kill(place: Place, also_workers: bool) -> None:
     """Stop and kill a host whose tool has let processes go, and is still running."""
-    host = wk(place, "run", "reach the goal", "--model", "anthropic/m", "--allow", "bash", "--workspace", str(place.workspace))
+    host = wk(
+        place,
+        "run",
+        "reach the goal",
+        "--model",
+        "anthropic/m",
+        "--allow",
+        "bash",
+        "--workspace",
+        str(place.workspace),
+    )
     until((place.workspace / "began").exists, "the command ran")
-    left = until(lambda: len(found := processes(WAITING, "late.fifo")) == 2 and found, "two processes wait for their effect")
+    left = until(
+        lambda: len(found := processes(WAITING, "late.fifo")) == 2 and found,
+        "two processes wait for their effect",
+    )
     kinds = query(place.path, "SELECT kind, ended_at FROM containments")
     assert kinds == [(place.environment["WATCHKEEPER_CONTAINMENT"], None)], "committed before the first tool"
     host.send_signal(signal.SIGSTOP)
     if also_workers:
-        workers = [pid for pid in descendants(host.pid) if pid not in left and "agents.tools.worker" in command_of(pid)]
+        workers = [
+            pid
+            for pid in descendants(host.pid)
+            if pid not in left and "agents.tools.worker" in command_of(pid)
+        ]
         assert workers
         for pid in workers:
             os.kill(pid, signal.SIGSTOP)
@@ -94,7 +117,8 @@ def run_and_kill(place: Place, also_workers: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "also_workers"), [*((kind, also) for kind in Kind for also in (False, True)), ("namespace-of-a-user", True)]
+    ("kind", "also_workers"),
+    [*((kind, also) for kind in Kind for also in (False, True)), ("namespace-of-a-user", True)],
 )
 def test_no_effect_of_a_killed_hosts_tool_comes_after_the_next_hosts_first_step(
     kind: str, also_workers: bool, server: MessagesServer, seen: list[list[int]]
@@ -166,7 +190,9 @@ async def test_a_host_without_descriptors_pauses_at_once_and_leaves_what_it_cann
         pytest.skip(reason)
     path = tmp_path / "watchkeeper.db"
     new = NewSession("reach the goal", workspace, "test/scripted", SessionSettings())
-    store = SessionStore.claim(path, create_session(path, new), SystemClock(), pid=os.getpid(), host_name="here")
+    store = SessionStore.claim(
+        path, create_session(path, new), SystemClock(), pid=os.getpid(), host_name="here"
+    )
     held = SessionContainment(store, "mark", Kind.CGROUP)
     process = subprocess.Popen(["sleep", "600"])  # noqa: ASYNC220
     try:

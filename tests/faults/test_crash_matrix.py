@@ -1,4 +1,5 @@
-"""A sample of the crash matrix (`crash_matrix.py` runs all of it): SIGKILL, resume, and the end is what it would have been."""
+"""A sample of the crash matrix (`crash_matrix.py` runs all of it): SIGKILL, resume, and the end is what it
+would have been."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("scenes", SAMPLE, ids=lambda scenes: scenes[0])
-def test_what_is_killed_there_is_carried_on_to_the_same_end_with_nothing_done_twice(scenes: tuple[str, ...]) -> None:
+def test_what_is_killed_there_is_carried_on_to_the_same_end_with_nothing_done_twice(
+    scenes: tuple[str, ...],
+) -> None:
     command = [sys.executable, "-m", "tests.faults.crash_matrix", "--every", str(SAMPLE[scenes])]
     for scene in scenes:
         command += ["--scene", scene]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=115, cwd=Path(__file__).parents[2])
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=115, cwd=Path(__file__).parents[2]
+    )
     print(done.stdout)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert " 0 failed" in done.stdout

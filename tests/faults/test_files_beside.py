@@ -1,4 +1,5 @@
-"""The files that SQLite keeps beside the database (`-wal`, `-shm`), removed by somebody who takes them for rubbish."""
+"""The files that SQLite keeps beside the database (`-wal`, `-shm`), removed by somebody who takes them for
+rubbish."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ SUFFIXES = ["-wal", "-shm"]
 
 def insert(number: int) -> Callable[[Group], None]:
     def batch(group: Group) -> None:
-        group.connection.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES (?, '', 0, '')", (str(number),))
+        group.connection.execute(
+            "INSERT INTO rate_limits (provider, model, until, reason) VALUES (?, '', 0, '')", (str(number),)
+        )
 
     return batch
 
@@ -42,7 +45,9 @@ for number in range(100, 130):
 
 def elsewhere(program: str, path: Path) -> str:
     """What a program says that another process runs: a process shares what it has open with nobody."""
-    ended = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

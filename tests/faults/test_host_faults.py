@@ -1,4 +1,5 @@
-"""What the machine runs out of is never a tool's result: the call stays pending, is tried again, and the session pauses."""
+"""What the machine runs out of is never a tool's result: the call stays pending, is tried again, and the
+session pauses."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_faults, "RETRY_SECONDS", (0.01, 0.02, 0.03))
 
 
-# --- what is one ----------------------------------------------------------------------------------------------------
+# --- what is one --------------------------------------------------------------------------------------------
 
 
 def _wrapped(error: BaseException) -> BaseException:
@@ -62,7 +63,10 @@ def _wrapped(error: BaseException) -> BaseException:
         (OSError(errno.ENOSPC, "x"), Shortage.DISK),
         (OSError(errno.EDQUOT, "x"), Shortage.QUOTA),
         (OSError(errno.EFBIG, "x"), Shortage.FILE_SIZE),
-        (ImportError(f"x.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"), Shortage.OPEN_FILES),
+        (
+            ImportError(f"x.so: cannot open shared object file: {os.strerror(errno.EMFILE)}"),
+            Shortage.OPEN_FILES,
+        ),
         (_wrapped(OSError(errno.EMFILE, "x")), Shortage.OPEN_FILES),
         (_wrapped(BlockingIOError(errno.EAGAIN, "a socket had nothing to read")), None),
         (OSError(errno.ENOENT, "x"), None),
@@ -71,14 +75,16 @@ def _wrapped(error: BaseException) -> BaseException:
         (ImportError("no module"), None),
     ],
 )
-def test_the_machines_shortages_are_told_from_other_faults(error: BaseException, shortage: Shortage | None) -> None:
+def test_the_machines_shortages_are_told_from_other_faults(
+    error: BaseException, shortage: Shortage | None
+) -> None:
     found = host_fault(error)
     assert (found.shortage if found else None) == shortage
     if found is not None:
         assert len(str(found).splitlines()) == 1
 
 
-# --- a tool's call ----------------------------------------------------------------------------------------------------
+# --- a tool's call ------------------------------------------------------------------------------------------
 
 
 class Shell(PlannedRun):
@@ -133,13 +139,29 @@ def _failing(monkeypatch: pytest.MonkeyPatch, times: int, error: Callable[[], Ex
 async def test_a_worker_that_cannot_be_started_for_a_moment_costs_nothing(
     runtime: Runtime, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    failed = _failing(monkeypatch, 2, lambda: BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"))
+    failed = _failing(
+        monkeypatch, 2, lambda: BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    )
     result = await _drive(runtime, _start(runtime, workspace))
     assert (result.exit_code, len(failed)) == (0, 2)
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert _query(runtime.path, "SELECT status, is_error FROM tool_calls WHERE name = 'bash'") == [("done", 0)]
-    kinds = [row[0] for row in _query(runtime.path, "SELECT kind FROM events WHERE kind LIKE 'tool.%' AND data LIKE '%bash%'")]
-    assert kinds == ["tool.started", "tool.pending", "tool.started", "tool.pending", "tool.started", "tool.done"]
+    assert _query(runtime.path, "SELECT status, is_error FROM tool_calls WHERE name = 'bash'") == [
+        ("done", 0)
+    ]
+    kinds = [
+        row[0]
+        for row in _query(
+            runtime.path, "SELECT kind FROM events WHERE kind LIKE 'tool.%' AND data LIKE '%bash%'"
+        )
+    ]
+    assert kinds == [
+        "tool.started",
+        "tool.pending",
+        "tool.started",
+        "tool.pending",
+        "tool.started",
+        "tool.done",
+    ]
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -161,7 +183,13 @@ async def test_a_lasting_shortage_pauses_the_session_with_its_call_pending_and_a
     assert not (tmp_path / "ledger").exists()
     assert (await _drive(runtime, session)).exit_code == 0
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert _query(runtime.path, "SELECT kind FROM events WHERE kind IN ('tool.error', 'tool.unknown', 'task.failed')") == []
+    assert (
+        _query(
+            runtime.path,
+            "SELECT kind FROM events WHERE kind IN ('tool.error', 'tool.unknown', 'task.failed')",
+        )
+        == []
+    )
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -173,7 +201,9 @@ async def test_a_pause_while_a_call_waits_for_room_comes_at_once_and_leaves_it_p
     with monkeypatch.context() as short:
         failed = _failing(short, 1_000, lambda: OSError(errno.ENOMEM, "Cannot allocate memory"))
         running = asyncio.create_task(_drive(runtime, session))
-        while not failed or _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") != [("pending",)]:  # noqa: ASYNC110
+        while not failed or _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") != [  # noqa: ASYNC110
+            ("pending",)
+        ]:  # noqa: ASYNC110, RUF100
             await asyncio.sleep(0.01)
         runtime.hosts[session].pause_all("enough")
         result = await asyncio.wait_for(running, 10)
@@ -199,12 +229,14 @@ async def test_a_call_that_may_have_begun_is_unknown_and_one_that_did_not_runs_a
     monkeypatch.setattr(Child, "call", failing)
     assert (await _drive(runtime, _start(runtime, workspace))).exit_code == 0
     assert (tmp_path / "ledger").read_text() == "had\n"
-    assert _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") == [("unknown" if began else "done",)]
+    assert _query(runtime.path, "SELECT status FROM tool_calls WHERE name = 'bash'") == [
+        ("unknown" if began else "done",)
+    ]
     told = _query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%told:%'")[0][0]
     assert ("outcome unknown" in told) == began
 
 
-# --- a worker that meets it ------------------------------------------------------------------------------------------
+# --- a worker that meets it ---------------------------------------------------------------------------------
 
 
 def _limit_workers(pool: WorkerPool, **limits: int) -> None:
@@ -261,7 +293,9 @@ async def test_a_full_disk_is_the_hosts_and_costs_nothing_of_what_a_file_held(
     assert not (workspace / "new.txt").exists()
 
 
-async def test_a_shell_that_cannot_be_started_never_began(run: Run, pool: WorkerPool, workspace: Path) -> None:
+async def test_a_shell_that_cannot_be_started_never_began(
+    run: Run, pool: WorkerPool, workspace: Path
+) -> None:
     await run("bash", command="true")
     await run("bash", restart=True)
     _limit_workers(pool, RLIMIT_NOFILE=6)
@@ -274,7 +308,9 @@ async def test_a_shell_that_cannot_be_started_never_began(run: Run, pool: Worker
 
 
 async def test_what_a_models_own_command_says_of_a_shortage_stays_its_result(run: Run) -> None:
-    result = await run("bash", command="echo 'No space left on device' >&2; echo '{\"shortage\": \"disk\"}'; exit 1")
+    result = await run(
+        "bash", command="echo 'No space left on device' >&2; echo '{\"shortage\": \"disk\"}'; exit 1"
+    )
     assert result.is_error
     assert "No space left on device" in str(result.content)
     limited = await run("bash", command="ulimit -n 3; cat hello.txt")
@@ -282,14 +318,20 @@ async def test_what_a_models_own_command_says_of_a_shortage_stays_its_result(run
     assert "Error 24" in str(limited.content)
 
 
-async def test_a_worker_that_cannot_load_says_what_is_short(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_cannot_load_says_what_is_short(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = resource.getrlimit(resource.RLIMIT_NOFILE)
     pool = WorkerPool(1, workspace, os.environ)
     spawn = asyncio.base_events.BaseEventLoop.subprocess_exec
 
     async def limited(self: Any, factory: Any, *command: Any, **options: Any) -> Any:
         return await spawn(
-            self, factory, *command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, real[1])), **options
+            self,
+            factory,
+            *command,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (4, real[1])),
+            **options,
         )
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "subprocess_exec", limited)
@@ -301,7 +343,7 @@ async def test_a_worker_that_cannot_load_says_what_is_short(workspace: Path, mon
         await pool.aclose()
 
 
-# --- a model's call ---------------------------------------------------------------------------------------------------
+# --- a model's call -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("short_waits")
@@ -331,7 +373,9 @@ async def test_a_model_that_cannot_be_reached_for_want_of_a_descriptor_is_called
     assert _query(runtime.path, "SELECT sum(errors) FROM agents") == [(0,)]
 
 
-async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = AnthropicModel("claude-test", api_key="a key of a test", base_url="http://127.0.0.1:9")
     request = ModelRequest(system="", messages=[{"role": "user", "content": "hello"}])
 
@@ -348,7 +392,7 @@ async def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_provider(monkey
     await model.close()
 
 
-# --- the command line -------------------------------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------------------
 
 
 def _wk(path: Path, *arguments: str, limit: int | None = None) -> subprocess.CompletedProcess[str]:
@@ -371,9 +415,14 @@ def test_a_run_with_too_few_descriptors_pauses_with_one_line_and_ends_once_it_ha
     assert paused.returncode == 5, paused.stderr
     lines = paused.stderr.splitlines()
     assert len(lines) == 1, paused.stderr
-    assert f"too many open files (limit {limit}); raise it with `ulimit -n 1024`, then `wk resume " in lines[0]
+    assert (
+        f"too many open files (limit {limit}); raise it with `ulimit -n 1024`, then `wk resume " in lines[0]
+    )
     assert _query(path, "SELECT status FROM sessions") == [("paused",)]
-    assert _query(path, "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')") == []
+    assert (
+        _query(path, "SELECT kind FROM events WHERE kind IN ('tool.error', 'task.failed', 'session.failed')")
+        == []
+    )
     resumed = _wk(path, "resume", "last")
     assert (resumed.returncode, resumed.stderr) == (0, "")
     assert _query(path, "SELECT status FROM sessions") == [("done",)]
@@ -384,7 +433,7 @@ def test_a_store_that_is_exhausted_is_unusable_and_the_hosts() -> None:
     assert (fault.exit_code, host_fault(fault)) == (2, fault)
 
 
-# --- the n-th call of a run -------------------------------------------------------------------------------------------
+# --- the n-th call of a run ---------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(360)  # fifty runs, beside other tests

@@ -1,4 +1,5 @@
-"""Errors of the disk itself, injected beneath SQLite by libfiu: one clear line, and nothing that was told is lost."""
+"""Errors of the disk itself, injected beneath SQLite by libfiu: one clear line, and nothing that was told is
+lost."""
 
 from __future__ import annotations
 
@@ -41,7 +42,14 @@ def test_a_failing_disk_stops_a_run_with_one_line_and_a_well_one_carries_it_on(
     path = tmp_path / "w.db"
     database.open_writable(path).close()
     name, probability, code = FAULTS[fault]
-    failing = [launcher, "-x", "-f", "", "-c", f"enable_random name={name},probability={probability},failinfo={code}"]
+    failing = [
+        launcher,
+        "-x",
+        "-f",
+        "",
+        "-c",
+        f"enable_random name={name},probability={probability},failinfo={code}",
+    ]
     told: set[object] = set()
 
     def program(*before: str) -> subprocess.CompletedProcess[str]:

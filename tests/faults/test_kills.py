@@ -1,4 +1,5 @@
-"""A sample of the kill trials (`kill_trials.py` runs them all): SIGKILL, resume, and nothing is lost or done twice."""
+"""A sample of the kill trials (`kill_trials.py` runs them all): SIGKILL, resume, and nothing is lost or done
+twice."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for part in ("alpha", "beta", "gamma"):
         (folder / part).mkdir()
         for number in range(30):
-            (folder / part / f"module_{number:02d}.py").write_text(f"# TODO: look at {part} {number}\nvalue = {number}\n" * 3)
+            (folder / part / f"module_{number:02d}.py").write_text(
+                f"# TODO: look at {part} {number}\nvalue = {number}\n" * 3
+            )
     return folder
 
 

@@ -16,7 +16,9 @@ from watchkeeper.agents.compacting import Compaction
 from watchkeeper.store import database
 
 
-@pytest.mark.parametrize(("tool", "label", "again"), [("effect_again", "gamma-2", True), ("effect", "gamma-1", False)])
+@pytest.mark.parametrize(
+    ("tool", "label", "again"), [("effect_again", "gamma-2", True), ("effect", "gamma-1", False)]
+)
 async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_was_declared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, label: str, again: bool
 ) -> None:
@@ -49,9 +51,14 @@ async def test_a_call_that_was_running_is_marked_and_runs_again_only_where_that_
     assert await asyncio.wait_for(scenario.run(path, workspace), 60) == 0
 
     connection = database.open_readonly(path)
-    marks = [json.loads(row[0]) for row in connection.execute("SELECT data FROM events WHERE kind = 'tool.unknown'")]
+    marks = [
+        json.loads(row[0])
+        for row in connection.execute("SELECT data FROM events WHERE kind = 'tool.unknown'")
+    ]
     assert {"tool": tool, "again": again}.items() <= {key: marks[0][key] for key in ("tool", "again")}.items()
-    status, runs = connection.execute("SELECT status, runs FROM tool_calls WHERE id = ?", (marks[0]["call"],)).fetchone()
+    status, runs = connection.execute(
+        "SELECT status, runs FROM tool_calls WHERE id = ?", (marks[0]["call"],)
+    ).fetchone()
     connection.close()
     ended = oracle.look(path)
     assert (status, runs, ended.effects[label]) == (("done", 2, 2) if again else ("unknown", 1, 1))
@@ -81,7 +88,9 @@ async def test_a_compaction_that_a_command_asked_for_is_not_made_again_by_the_ho
     assert await asyncio.wait_for(scenario.run(path, workspace), 60) == 0
 
     connection = database.open_readonly(path)
-    passes = connection.execute("SELECT status FROM compactions WHERE trigger = 'manual' ORDER BY id").fetchall()
+    passes = connection.execute(
+        "SELECT status FROM compactions WHERE trigger = 'manual' ORDER BY id"
+    ).fetchall()
     settled = connection.execute("SELECT status FROM commands WHERE kind = 'compact' ORDER BY id").fetchall()
     connection.close()
     assert passes[-1:] == [("applied",)]

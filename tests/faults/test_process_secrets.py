@@ -1,4 +1,5 @@
-"""A command that a model runs finds no key in the processes of its run, though they belong to the same user."""
+"""A command that a model runs finds no key in the processes of its run, though they belong to the same
+user."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def place(server: MessagesServer) -> Iterator[Place]:
     made = Place(server.url, WATCHKEEPER_CONTAINMENT="register", **KEYS)
     (made.folder / "config" / "config.toml").write_text(
         '[anthropic]\napi_key_env = "MODEL_ACCESS"\n'
-        f"[mcp_servers.small]\ncommand = {json.dumps(made.python)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
+        f"[mcp_servers.small]\ncommand = {json.dumps(made.python)}\nargs ="
+        f" [{json.dumps(str(SMALL_SERVER))}]\n"
         f"env = {{ PYTHONPATH = {json.dumps(made.environment['PYTHONPATH'])} }}\n"
     )
     (made.workspace / "look.py").write_text(LOOK)
@@ -100,8 +102,11 @@ RUN = ("run", "reach the goal", "--model", "anthropic/claude-test", "--allow", "
 
 @pytest.mark.timeout(300)  # on a busy machine, eight new interpreters take their time
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows processes in /proc")
-def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place: Place, server: MessagesServer) -> None:
-    """The foreground run, a background host, its dashboard, MCP and shell workers, `wk serve` and what that starts."""
+def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(
+    place: Place, server: MessagesServer
+) -> None:
+    """The foreground run, a background host, its dashboard, MCP and shell workers, `wk serve` and what that
+    starts."""
     canary = place.start("sleep", "600")
     run = (*RUN, "--workspace", str(place.workspace))
     foreground = place.wk(*run, "--headless", stdout=subprocess.DEVNULL)
@@ -118,7 +123,9 @@ def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place: Pl
     host = until(lambda: processes("watchkeeper host", str(place.path)), "the host runs")[0]
     mine |= {host: "host"}
     mine |= {
-        pid: "MCP worker" for pid in (*_children(host), *_children(foreground.pid)) if _children_named(pid, SMALL_SERVER.name)
+        pid: "MCP worker"
+        for pid in (*_children(host), *_children(foreground.pid))
+        if _children_named(pid, SMALL_SERVER.name)
     }
     assert list(mine.values()).count("MCP worker") == 2
     (place.workspace / "go").touch()
@@ -129,7 +136,9 @@ def test_a_command_of_a_model_reads_no_key_from_any_process_of_its_run(place: Pl
     assert {mine[pid]: seen[pid] for pid in mine if seen[pid]["environ"] or seen[pid]["mem"]} == {}
     assert set(seen[canary.pid]["found"]) == {"environ", "mem"}, "a key would have been found"
     assert foreground.wait(60) == 0
-    assert all(KEYS["MODEL_ACCESS"] in str(headers) for headers in server.headers), "the key reached the model's server"
+    assert all(KEYS["MODEL_ACCESS"] in str(headers) for headers in server.headers), (
+        "the key reached the model's server"
+    )
     assert len(server.headers) >= 4
     dashboard.send_signal(signal.SIGKILL)
     os.close(ours)
@@ -154,11 +163,14 @@ def _serve(place: Place) -> tuple[int, int]:
     cookie = entering.getresponse().headers["Set-Cookie"].split(";")[0]
     connection = socket.create_connection(("127.0.0.1", address.port))
     connection.sendall(
-        f"GET /ws?width=80&height=24 HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"GET /ws?width=80&height=24 HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nUpgrade:"
+        " websocket\r\nConnection: Upgrade\r\n"
         f"Cookie: {cookie}\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n".encode()
     )
     place.connection = connection  # type: ignore[attr-defined]
-    viewer = until(lambda: processes("watchkeeper_tui", str(place.path)), "the dashboard in the browser started")[0]
+    viewer = until(
+        lambda: processes("watchkeeper_tui", str(place.path)), "the dashboard in the browser started"
+    )[0]
     assert connection.recv(12) == b"HTTP/1.1 101"
     connection.recv(100_000)  # its prelude came: it has read what was handed over
     return process.pid, viewer
@@ -172,7 +184,10 @@ def _children(pid: int) -> list[int]:
 
 
 def _children_named(pid: int, name: str) -> bool:
-    return any(name in Path(f"/proc/{child}/cmdline").read_bytes().decode("utf-8", "replace") for child in _children(pid))
+    return any(
+        name in Path(f"/proc/{child}/cmdline").read_bytes().decode("utf-8", "replace")
+        for child in _children(pid)
+    )
 
 
 def test_which_variables_hold_secrets_is_known_by_name_by_configuration_and_by_value() -> None:

@@ -39,7 +39,8 @@ SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.
 
 
 class Talkative(ScriptedModel):
-    """Streams keys in small pieces, is rate limited by a provider that quotes them, and ends its replies oddly."""
+    """Streams keys in small pieces, is rate limited by a provider that quotes them, and ends its replies
+    oddly."""
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
         yield Retrying(f"rate limited for {ALL}", 0.0, 1, rate_limited=True)
@@ -60,7 +61,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "config.toml").write_text(
-        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
+        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs ="
+        f" [{json.dumps(str(SMALL_SERVER))}]\n"
         f"env = {{ WHATEVER_TOKEN = {json.dumps(KEYS['github'])}, PLAIN = {json.dumps(KEYS['anthropic'])},"
         f" OF_CONFIG_SECRET = {json.dumps(CONFIGURED)} }}\n"
     )
@@ -70,7 +72,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (workspace / "settings.env").write_text(f"A={ALL}\n")
     (workspace / ".watchkeeper" / "agents").mkdir(parents=True)
     (workspace / ".watchkeeper" / "agents" / "leaky.md").write_text(
-        f"---\nname: leaky\ndescription: uses {KEYS['anthropic']}\ntools: bash, read\n---\nLog in with {ALL}\n"
+        f"---\nname: leaky\ndescription: uses {KEYS['anthropic']}\ntools: bash, read\n---\nLog in with"
+        f" {ALL}\n"
     )
     return tmp_path
 
@@ -78,7 +81,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def leaking(name: str, request: ModelRequest) -> Any:
     """A sub-agent that gets keys from everywhere, and puts them everywhere."""
     steps: list[Any] = [
-        [said(f"I know {ALL}"), call("read", {"file_path": "settings.env"}), call("grep", {"pattern": "A="}, "toolu_2")],
+        [
+            said(f"I know {ALL}"),
+            call("read", {"file_path": "settings.env"}),
+            call("grep", {"pattern": "A="}, "toolu_2"),
+        ],
         [call("bash", {"command": f"cat settings.env; echo {KEYS['aws']}; false"})],
         [call("mcp__small__environment", {})],
         [call("write", {"file_path": f"{KEYS['github']}.txt", "content": ALL})],
@@ -89,17 +96,23 @@ def leaking(name: str, request: ModelRequest) -> Any:
         [said(f"Done with {ALL}")],
     ]
     return (
-        steps[min(turns(request), len(steps) - 1)] if turns(request) != 7 or "resumed" not in str(request.messages) else steps[-1]
+        steps[min(turns(request), len(steps) - 1)]
+        if turns(request) != 7 or "resumed" not in str(request.messages)
+        else steps[-1]
     )
 
 
 def plan() -> PlannedRun:
     first = task("one", role="leaky") | {"instructions": f"use {ALL}", "title": f"One {KEYS['github']}"}
-    return PlannedRun([first], leaking, lambda name: [call("drop_task", {"task": name, "reason": f"because {ALL}"})])
+    return PlannedRun(
+        [first], leaking, lambda name: [call("drop_task", {"task": name, "reason": f"because {ALL}"})]
+    )
 
 
 def start(runtime: Runtime, folder: Path) -> str:
-    settings = SessionSettings(approval_timeout_seconds=0.0, allow=("bash", "write", "mcp__small__*", "mcp__small__environment"))
+    settings = SessionSettings(
+        approval_timeout_seconds=0.0, allow=("bash", "write", "mcp__small__*", "mcp__small__environment")
+    )
     return runtime.start(f"reach the goal with {ALL}", workspace=folder / "workspace", settings=settings)
 
 
@@ -146,7 +159,10 @@ async def test_summaries_observations_and_their_errors_hold_no_key(folder: Path)
 
     def work(name: str, request: ModelRequest) -> Any:
         if turns(request) < 12:
-            return [said("word " * 900), call("read", {"file_path": "settings.env"}, f"toolu_{turns(request)}")]
+            return [
+                said("word " * 900),
+                call("read", {"file_path": "settings.env"}, f"toolu_{turns(request)}"),
+            ]
         return [said("done")]
 
     planned = PlannedRun([task("one")], work)
@@ -185,16 +201,21 @@ async def test_the_end_that_is_shown_never_cuts_a_key_in_two(folder: Path) -> No
     try:
         await store.commit(
             lambda tx: tx.execute(
-                "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active, context_limit)"
+                "INSERT INTO agents (id, session_id, name, role, model, status, created_at, last_active,"
+                " context_limit)"
                 " VALUES ('a', ?, 'a', 'explorer', 'm', 'working', 0, 0, 1000)",
                 (session,),
             )
         )
         live = LiveRows(store, SystemClock(), redactor=user_redactor())
         live.show("a", "working")
-        # All of `ALL` goes past the border of what is shown, then of what is held, in steps shorter than a key.
+        # All of `ALL` goes past the border of what is shown, then of what is held, in steps shorter than a
+        # key.
         live.stream("a", "so it goes " * 200 + f"{ALL} ")
-        for border, step in ((SHOWN_CHARACTERS - len(ALL), 7), (HELD_CHARACTERS - SHOWN_CHARACTERS - 3 * len(ALL), 14)):
+        for border, step in (
+            (SHOWN_CHARACTERS - len(ALL), 7),
+            (HELD_CHARACTERS - SHOWN_CHARACTERS - 3 * len(ALL), 14),
+        ):
             live.stream("a", "so it goes " * (border // 11))
             for _ in range(2 * len(ALL) // step + 10):
                 live.stream("a", "and on " * (step // 7))
@@ -237,7 +258,11 @@ def test_a_killed_run_leaves_no_key_in_the_database_or_its_wal(folder: Path) -> 
         assert (path.with_name("watchkeeper.db-wal")).exists()
         assert not planted(folder)
     ended = subprocess.run(
-        [sys.executable, "-c", program, str(folder), *session], env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", program, str(folder), *session],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert ended.returncode == 0, ended.stderr
     assert not planted(folder)
@@ -260,7 +285,10 @@ def _private(folder: Path) -> None:
         return Status(400, "invalid_request_error", f"what is {ALL}?")
 
     with MessagesServer(answer) as server:
-        environment = os.environ | {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": "sk-ant-" + "planted1" * 4}
+        environment = os.environ | {
+            "ANTHROPIC_BASE_URL": server.url,
+            "ANTHROPIC_API_KEY": "sk-ant-" + "planted1" * 4,
+        }
 
         def wk(*arguments: str, code: int | None = 0) -> str:
             process = subprocess.run(
@@ -271,7 +299,12 @@ def _private(folder: Path) -> None:
                 timeout=120,
                 cwd=folder,
             )
-            assert code is None or process.returncode == code, (arguments, process.returncode, process.stdout, process.stderr)
+            assert code is None or process.returncode == code, (
+                arguments,
+                process.returncode,
+                process.stdout,
+                process.stderr,
+            )
             assert "Traceback" not in process.stderr
             return process.stdout + process.stderr
 
@@ -284,7 +317,15 @@ def _private(folder: Path) -> None:
         said_all += wk("fork", "last", "--title", f"with {CONFIGURED} and {KEYS['slack']}", code=None)
         said_all += wk("rename", "last", f"{KEYS['jwt']} of {CONFIGURED}", code=None)
         for form in ("md", "html", "json"):
-            wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"), code=None)
+            wk(
+                "export",
+                "last",
+                "--format",
+                form,
+                "--output",
+                str(folder / "out" / f"session.{form}"),
+                code=None,
+            )
             if not (folder / "out" / f"session.{form}").exists():
                 (folder / "out").mkdir(exist_ok=True)
                 wk("export", "last", "--format", form, "--output", str(folder / "out" / f"session.{form}"))
@@ -295,7 +336,11 @@ def _private(folder: Path) -> None:
         assert not planted(folder, keys)
     files = [*(folder / "data").rglob("*"), *(folder / "out").rglob("*")]
     assert any(file.suffix == ".log" for file in files)
-    assert {file.name: oct(file.stat().st_mode & 0o777) for file in files if file.is_file() and file.stat().st_mode & 0o077} == {}
+    assert {
+        file.name: oct(file.stat().st_mode & 0o777)
+        for file in files
+        if file.is_file() and file.stat().st_mode & 0o077
+    } == {}
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("UPDATE sessions SET title = 'x'")
@@ -308,21 +353,36 @@ CLAUDE = {"sessionId": "11111111-1111-4111-8111-111111111111", "version": "2.0.0
 
 
 def test_imported_logs_leave_their_keys_behind(folder: Path) -> None:
-    """In what a person said, in a tool's result, in a line that nobody understands, and in one that is no JSON."""
+    """In what a person said, in a tool's result, in a line that nobody understands, and in one that is no
+    JSON."""
     path, log = folder / "watchkeeper.db", folder / "workspace" / "11111111-1111-4111-8111-111111111111.jsonl"
     at = "2026-01-01T00:00:00.000Z"
     asked = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": ALL, ALL: 1}}
     answer = {"type": "tool_result", "tool_use_id": "toolu_1", "content": ALL}
-    model = {"id": "m1", "model": "claude-x", "role": "assistant", "content": [asked], "usage": {"input_tokens": 1}}
+    model = {
+        "id": "m1",
+        "model": "claude-x",
+        "role": "assistant",
+        "content": [asked],
+        "usage": {"input_tokens": 1},
+    }
     records = [
-        {"type": "user", "uuid": "u1", "parentUuid": None, "message": {"role": "user", "content": f"use {ALL}"}},
+        {
+            "type": "user",
+            "uuid": "u1",
+            "parentUuid": None,
+            "message": {"role": "user", "content": f"use {ALL}"},
+        },
         {"type": "assistant", "uuid": "u2", "parentUuid": "u1", "message": model},
         {"type": "user", "uuid": "u3", "parentUuid": "u2", "message": {"role": "user", "content": [answer]}},
         {"type": "never-heard-of", "uuid": "u4", "secret": {ALL: ALL}},
         {"type": "summary", "summary": ALL, "leafUuid": "u3"},
     ]
     lines = [json.dumps(record | CLAUDE | {"timestamp": at}) for record in records]
-    log.write_text("\n".join([*lines, f"no json: {KEYS['anthropic']} {KEYS['aws']}", lines[0].replace("u1", "u5")]) + "\n")
+    log.write_text(
+        "\n".join([*lines, f"no json: {KEYS['anthropic']} {KEYS['aws']}", lines[0].replace("u1", "u5")])
+        + "\n"
+    )
     writer = Writer(path)
     importer = Importer(writer)
     report = importer.run([log])

@@ -25,7 +25,9 @@ def test_a_round_of_disturbances_loses_nothing(tmp_path: Path, monkeypatch: pyte
     assert len(soak.done) >= 1
 
 
-async def test_a_reader_that_never_ends_its_read_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reader_that_never_ends_its_read_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It holds the write-ahead log back, which then grows without bound: not unnoticed."""
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 0.02)
@@ -37,9 +39,13 @@ async def test_a_reader_that_never_ends_its_read_is_told_of(tmp_path: Path, monk
         return [said(words)] if told.is_set() else told
 
     tasks = [task(f"t{number}") | {"instructions": f"{number} {words}"} for number in range(12)]
-    runtime = Runtime(tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun(tasks, work), context_window=100_000))
+    runtime = Runtime(
+        tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun(tasks, work), context_window=100_000)
+    )
     session = runtime.start(
-        "wal", workspace=workspace_in(tmp_path), settings=SessionSettings(max_parallel=12, approval_timeout_seconds=0.0)
+        "wal",
+        workspace=workspace_in(tmp_path),
+        settings=SessionSettings(max_parallel=12, approval_timeout_seconds=0.0),
     )
     with closing(database.open_readonly(runtime.path)) as reader:
         reader.execute("BEGIN")
@@ -49,7 +55,9 @@ async def test_a_reader_that_never_ends_its_read_is_told_of(tmp_path: Path, monk
         for _ in range(1_000):
             await asyncio.wait([running], timeout=0.02)
             with closing(database.open_readonly(runtime.path)) as looking:
-                texts = [row[0] for row in looking.execute("SELECT data FROM events WHERE kind = 'host.warning'")]
+                texts = [
+                    row[0] for row in looking.execute("SELECT data FROM events WHERE kind = 'host.warning'")
+                ]
             if texts or running.done():
                 break
         told.set()

@@ -1,4 +1,5 @@
-"""Storage faults: full disks, torn logs, damaged pages, a file that disappears. One clear line, and nothing acknowledged lost."""
+"""Storage faults: full disks, torn logs, damaged pages, a file that disappears. One clear line, and nothing
+acknowledged lost."""
 
 from __future__ import annotations
 
@@ -44,12 +45,13 @@ def workspace(tmp_path: Path) -> Path:
     return write_modules(tmp_path / "workspace", "alpha", "beta", each=6)
 
 
-# --- the write-ahead log -------------------------------------------------------------------------------------------
+# --- the write-ahead log ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database whose host was killed: its schema in the file, `COMMITS` commits of one row each in the WAL."""
+    """A database whose host was killed: its schema in the file, `COMMITS` commits of one row each in the
+    WAL."""
     path = tmp_path_factory.mktemp("killed") / "w.db"
     subprocess.run([sys.executable, "-c", WRITE_AND_DIE, str(path)], check=False, capture_output=True)
     return path
@@ -72,7 +74,9 @@ def flipped(wal: bytes, rng: random.Random) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize("damage", [truncated, zeroed, flipped])
-def test_a_damaged_log_is_recovered_to_a_prefix_of_its_commits(killed: Path, tmp_path: Path, damage: Any) -> None:
+def test_a_damaged_log_is_recovered_to_a_prefix_of_its_commits(
+    killed: Path, tmp_path: Path, damage: Any
+) -> None:
     main, wal = killed.read_bytes(), Path(f"{killed}-wal").read_bytes()
     rng = random.Random(damage.__name__)
     found = set()
@@ -100,12 +104,14 @@ def test_an_undamaged_log_of_a_killed_host_loses_nothing(killed: Path) -> None:
     connection.close()
 
 
-# --- the file ------------------------------------------------------------------------------------------------------
+# --- the file -----------------------------------------------------------------------------------------------
 
 
 async def survey(path: Path, workspace: Path) -> HostResult:
     runtime = Runtime(path)
-    session = runtime.start("survey", workspace=workspace, model="offline/surveyor", settings=SessionSettings(speed=None))
+    session = runtime.start(
+        "survey", workspace=workspace, model="offline/surveyor", settings=SessionSettings(speed=None)
+    )
     return await runtime.run(session)
 
 
@@ -163,7 +169,7 @@ async def test_a_database_deleted_while_it_is_driven_stops_the_host_with_one_lin
     await assert_resumable(path)
 
 
-# --- a full disk ---------------------------------------------------------------------------------------------------
+# --- a full disk --------------------------------------------------------------------------------------------
 
 
 def soundness(path: Path) -> tuple[str, int]:
@@ -171,7 +177,9 @@ def soundness(path: Path) -> tuple[str, int]:
     connection = database.open_readonly(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     session, seq = connection.execute("SELECT id, event_seq FROM sessions").fetchone()
-    assert [row[0] for row in connection.execute("SELECT seq FROM events ORDER BY seq")] == list(range(1, seq + 1))
+    assert [row[0] for row in connection.execute("SELECT seq FROM events ORDER BY seq")] == list(
+        range(1, seq + 1)
+    )
     connection.close()
     return session, seq
 
@@ -219,7 +227,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     mount = shutil.which("mount")
     if mount is None or os.geteuid() != 0:
         pytest.skip("mounting a small tmpfs needs root")
-    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, check=False)
+    made = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
     if made.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
     yield folder
@@ -270,7 +280,7 @@ def test_sqlite_itself_is_free_of_the_wal_reset_fault_or_doctor_says_so(
     assert sqlite3.sqlite_version_info >= SAFE_SQLITE or "3.51.3" in said
 
 
-# --- who may open it -----------------------------------------------------------------------------------------------
+# --- who may open it ----------------------------------------------------------------------------------------
 
 
 def together(programs: list[list[str]]) -> list[subprocess.CompletedProcess[str]]:
@@ -286,7 +296,8 @@ def together(programs: list[list[str]]) -> list[subprocess.CompletedProcess[str]
         process.stdin.flush()
     ends = [process.communicate(timeout=60) for process in processes]
     return [
-        subprocess.CompletedProcess(process.args, process.returncode, *end) for process, end in zip(processes, ends, strict=True)
+        subprocess.CompletedProcess(process.args, process.returncode, *end)
+        for process, end in zip(processes, ends, strict=True)
     ]
 
 
@@ -294,10 +305,12 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
     path = tmp_path / "old.db"
     first_version(path)
     program = (
-        "import sys; from pathlib import Path; import sqlite_utils; from watchkeeper.store import database, schema;"
+        "import sys; from pathlib import Path; import sqlite_utils; from watchkeeper.store import database,"
+        " schema;"
         " print('ready', flush=True); sys.stdin.readline();"
         " opened = getattr(database, sys.argv[2])(Path(sys.argv[1]));"
-        " print(opened.execute('SELECT group_concat(content) FROM (SELECT content FROM messages ORDER BY id)').fetchone()[0])"
+        " print(opened.execute('SELECT group_concat(content) FROM (SELECT content FROM messages ORDER BY"
+        " id)').fetchone()[0])"
     )
     openers = ("open_writable", "open_readonly") * 2
     ends = together([[sys.executable, "-c", program, str(path), opener] for opener in openers])
@@ -314,7 +327,9 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(tmp_path: Path, what: str) -> None:
+def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(
+    tmp_path: Path, what: str
+) -> None:
     """As root, in a child that gives root's rights up."""
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -354,7 +369,9 @@ def test_what_a_user_may_not_write_is_refused_with_one_line_and_left_as_it_is(tm
     assert path.read_bytes() == before
 
 
-def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(tmp_path: Path, workspace: Path) -> None:
+def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(
+    tmp_path: Path, workspace: Path
+) -> None:
     path = tmp_path / "w.db"
     database.open_writable(path).close()
     command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", "5"]
@@ -374,7 +391,9 @@ def test_the_command_line_stops_with_one_line_when_its_file_is_deleted_under_it(
     assert not path.exists()
 
 
-def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(tmp_path: Path, workspace: Path) -> None:
+def test_a_host_waits_for_a_lock_that_another_program_holds_and_loses_nothing(
+    tmp_path: Path, workspace: Path
+) -> None:
     path = tmp_path / "w.db"
     database.open_writable(path).close()
     command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--json", "--speed", "max"]

@@ -32,13 +32,19 @@ SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.
 LIAR = Path(__file__).with_name("lying_mcp_server.py")
 
 
-# --- workers that die, and files that are too large ---------------------------------------------------------------
+# --- workers that die, and files that are too large ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT, signal.SIGSTOP])
-async def test_a_worker_that_crashes_costs_one_call(run: Run, pool: WorkerPool, number: signal.Signals) -> None:
+async def test_a_worker_that_crashes_costs_one_call(
+    run: Run, pool: WorkerPool, number: signal.Signals
+) -> None:
     assert not (await run("list_folder")).is_error
-    workers = [one for one in psutil.Process().children() if "watchkeeper.agents.tools.worker" in " ".join(one.cmdline())]
+    workers = [
+        one
+        for one in psutil.Process().children()
+        if "watchkeeper.agents.tools.worker" in " ".join(one.cmdline())
+    ]
     pool._timeout = 2.0  # a worker that is stopped answers nothing, ever
     for one in workers:
         os.kill(one.pid, number)
@@ -75,7 +81,7 @@ async def test_files_of_a_gigabyte_cost_the_host_nothing(run: Run, workspace: Pa
     assert time.monotonic() - began < 120
 
 
-# --- MCP servers that lie ------------------------------------------------------------------------------------------
+# --- MCP servers that lie -----------------------------------------------------------------------------------
 
 
 LIES = {
@@ -86,18 +92,26 @@ LIES = {
 
 
 async def test_a_server_that_lies_costs_one_call_and_tells_no_other_calls_result(workspace: Path) -> None:
-    made = [McpServer(f"liar{i}", sys.executable, (str(LIAR), how), timeout_seconds=4.0) for i, how in enumerate(LIES)]
+    made = [
+        McpServer(f"liar{i}", sys.executable, (str(LIAR), how), timeout_seconds=4.0)
+        for i, how in enumerate(LIES)
+    ]
     servers = McpServers(made, workspace, os.environ)
 
     async def two_calls(number: int, how: str) -> None:
         for name in ("first", "second"):
             tool = servers.tools()[f"mcp__liar{number}__{name}"]
             assert isinstance(tool, OutsideTool)
-            result = await asyncio.wait_for(tool.run({}, ToolContext("s", "a", None, None, workspace, 0.0)), 60)
+            result = await asyncio.wait_for(
+                tool.run({}, ToolContext("s", "a", None, None, workspace, 0.0)), 60
+            )
             told = str(result.content)
             assert result.is_error or not LIES[how], (how, result)
             assert len(told) < 150_000, how
-            assert not any(word in told for word in ("Traceback", "of another call", "for nobody")), (how, told)
+            assert not any(word in told for word in ("Traceback", "of another call", "for nobody")), (
+                how,
+                told,
+            )
             assert how != "two answers" or told in ("one", "two") or result.is_error, told
 
     try:
@@ -108,19 +122,25 @@ async def test_a_server_that_lies_costs_one_call_and_tells_no_other_calls_result
         assert psutil.Process().memory_info().rss - before < 150 << 20
     finally:
         await servers.aclose()
-    assert not [one for one in psutil.Process().children(recursive=True) if str(LIAR) in " ".join(one.cmdline())]
+    assert not [
+        one for one in psutil.Process().children(recursive=True) if str(LIAR) in " ".join(one.cmdline())
+    ]
 
 
-# --- a whole run ---------------------------------------------------------------------------------------------------
+# --- a whole run --------------------------------------------------------------------------------------------
 
 
 def start(runtime: Runtime, workspace: Path, **settings: Any) -> str:
     return runtime.start(
-        "reach the goal", workspace=workspace, settings=SessionSettings(approval_timeout_seconds=0.0, **settings)
+        "reach the goal",
+        workspace=workspace,
+        settings=SessionSettings(approval_timeout_seconds=0.0, **settings),
     )
 
 
-async def test_a_run_outlives_all_that_its_tools_do(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_outlives_all_that_its_tools_do(
+    tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     commands = [
         "kill -9 $PPID",
@@ -162,11 +182,19 @@ async def test_what_a_killed_hosts_tools_left_running_is_ended_before_the_run_go
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     runtime = Runtime(tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun([task("one")])))
     session = start(runtime, workspace)
-    marks = {"mine": mark_of(session, runtime.path), "other": mark_of("other", runtime.path), "copy": mark_of(session, tmp_path)}
+    marks = {
+        "mine": mark_of(session, runtime.path),
+        "other": mark_of("other", runtime.path),
+        "copy": mark_of(session, tmp_path),
+    }
     left = {name: _orphan(mark) for name, mark in marks.items()}
     try:
         assert (await asyncio.wait_for(runtime.run(session), 60)).exit_code == 0
-        assert {name: process.poll() for name, process in left.items()} == {"mine": -9, "other": None, "copy": None}
+        assert {name: process.poll() for name, process in left.items()} == {
+            "mine": -9,
+            "other": None,
+            "copy": None,
+        }
     finally:
         for process in left.values():
             kill_tree(process.pid)
@@ -178,25 +206,40 @@ async def test_everything_that_tools_run_in_bears_its_sessions_mark(
 ) -> None:
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     (tmp_path / "config" / "agents").mkdir(parents=True)
-    (tmp_path / "config" / "agents" / "all.md").write_text("---\nname: all\ndescription: may do all\n---\nWork.\n")
+    (tmp_path / "config" / "agents" / "all.md").write_text(
+        "---\nname: all\ndescription: may do all\n---\nWork.\n"
+    )
     (tmp_path / "config" / "config.toml").write_text(
-        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SMALL_SERVER))}]\n"
+        f"[mcp_servers.small]\ncommand = {json.dumps(sys.executable)}\nargs ="
+        f" [{json.dumps(str(SMALL_SERVER))}]\n"
     )
 
     def work(name: str, request: Any) -> Any:
         if turns(request) == 0:
-            return [call("bash", {"command": "(setsid env | cat)"}), call("mcp__small__environment", {}, "toolu_2")]
+            return [
+                call("bash", {"command": "(setsid env | cat)"}),
+                call("mcp__small__environment", {}, "toolu_2"),
+            ]
         return [said("done")]
 
     model = ScriptedModel(PlannedRun([task("one", role="all")], work))
     runtime = Runtime(tmp_path / "watchkeeper.db", model=model)
     session = start(runtime, workspace, allow=("bash", "mcp__small__environment"))
     assert (await asyncio.wait_for(runtime.run(session), 60)).exit_code == 0
-    content = json.loads(_query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%tool_result%toolu_bash%'")[0][0])
-    assert [f"{SESSION_VARIABLE}={mark_of(session, runtime.path)}" in str(block) for block in content] == [True, True]
+    content = json.loads(
+        _query(runtime.path, "SELECT content FROM messages WHERE content LIKE '%tool_result%toolu_bash%'")[0][
+            0
+        ]
+    )
+    assert [f"{SESSION_VARIABLE}={mark_of(session, runtime.path)}" in str(block) for block in content] == [
+        True,
+        True,
+    ]
 
 
-async def test_a_model_cannot_steer_its_own_run_from_its_shell(tmp_path: Path, workspace: Path, run: Run) -> None:
+async def test_a_model_cannot_steer_its_own_run_from_its_shell(
+    tmp_path: Path, workspace: Path, run: Run
+) -> None:
     path = tmp_path / "watchkeeper.db"
     broke = ModelError("no credit", kind=ErrorKind.PAUSE)
     runtime = Runtime(path, model=ScriptedModel(lambda request: broke))
@@ -204,14 +247,17 @@ async def test_a_model_cannot_steer_its_own_run_from_its_shell(tmp_path: Path, w
     assert (await runtime.run(session)).exit_code == 5
     with closing(database.open_writable(path)) as connection:
         connection.execute(
-            "INSERT INTO approvals (id, session_id, agent_id, tool_call_id, tool, question, status, created_at)"
+            "INSERT INTO approvals (id, session_id, agent_id, tool_call_id, tool, question, status,"
+            " created_at)"
             " SELECT 'question', session_id, id, 1, 'bash', 'may it?', 'waiting', 0 FROM agents"
         )
     root = Path(__file__).parents[2] / "core"
     wk = f"PYTHONPATH={root} {sys.executable} -m watchkeeper"
     verbs = {"approve": "question", "cancel": "", "steer": "planner hello", "resume": "--headless"}
     for verb, rest in verbs.items():
-        told = str((await run("bash", command=f"{wk} {verb} {session} {rest} --db {path}; echo code $?")).content)
+        told = str(
+            (await run("bash", command=f"{wk} {verb} {session} {rest} --db {path}; echo code $?")).content
+        )
         assert "WATCHKEEPER_AGENT is set" in told, told
         assert "code 2" in told
         assert "Traceback" not in told
@@ -242,17 +288,23 @@ async def test_no_text_of_a_model_or_tool_is_taken_for_an_answer_to_its_question
             return [said(forged[3]), call("bash", approve), call("approve", {"approval": "x"}, "toolu_2")]
         return [said("done")]
 
-    runtime = Runtime(tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun([task("one", role="coder")], work)))
+    runtime = Runtime(
+        tmp_path / "watchkeeper.db", model=ScriptedModel(PlannedRun([task("one", role="coder")], work))
+    )
     session = start(runtime, workspace)
     result = await asyncio.wait_for(runtime.run(session), 60)
     assert result.exit_code == 0
     assert not (workspace / "owned").exists()
-    calls = dict(_query(runtime.path, "SELECT name, status FROM tool_calls WHERE name IN ('bash', 'approve')"))
+    calls = dict(
+        _query(runtime.path, "SELECT name, status FROM tool_calls WHERE name IN ('bash', 'approve')")
+    )
     assert calls == {"bash": "denied", "approve": "error"}
     assert {row[0] for row in _query(runtime.path, "SELECT status FROM approvals")} == {"expired"}
 
 
-def test_a_shells_environment_has_no_credentials_whatever_they_are_called(tmp_path: Path, workspace: Path) -> None:
+def test_a_shells_environment_has_no_credentials_whatever_they_are_called(
+    tmp_path: Path, workspace: Path
+) -> None:
     """As a whole host hands it down: everything but the allowlist is gone."""
     program = (
         "import asyncio, os, sys\n"
@@ -280,14 +332,21 @@ def test_a_shells_environment_has_no_credentials_whatever_they_are_called(tmp_pa
     environ = os.environ | {name: f"planted-{name}" for name in names}
     environ["PYTHONPATH"] = str(Path(__file__).parents[2] / "core")
     done = subprocess.run(
-        [sys.executable, "-c", program, str(workspace)], env=environ, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program, str(workspace)],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert "PATH=" in done.stdout
     assert "planted" not in done.stdout
 
 
 def _orphan(mark: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(["/bin/sh", "-c", "sleep 1000; true"], env={SESSION_VARIABLE: mark}, start_new_session=True)
+    return subprocess.Popen(
+        ["/bin/sh", "-c", "sleep 1000; true"], env={SESSION_VARIABLE: mark}, start_new_session=True
+    )
 
 
 def _query(path: Path, sql: str) -> list[Any]:

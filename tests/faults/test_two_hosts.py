@@ -1,4 +1,5 @@
-"""Two hosts on one session, and many on one file: a host that lost its lease writes nothing more, and nobody starves."""
+"""Two hosts on one session, and many on one file: a host that lost its lease writes nothing more, and nobody
+starves."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def wk() -> Iterator[Start]:
 
     def start(*arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "watchkeeper", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "watchkeeper", *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         started.append(process)
         return process
@@ -74,7 +78,8 @@ def rows(path: Path) -> dict[str, list[Any]]:
 
 
 def stop_between_transactions(process: subprocess.Popen[str], path: Path) -> Any:
-    """SIGSTOP the host at a moment when it does not hold the write lock; returns a connection that holds it."""
+    """SIGSTOP the host at a moment when it does not hold the write lock; returns a connection that holds
+    it."""
     connection = database.open_writable(path)
     while True:
         os.kill(process.pid, signal.SIGSTOP)
@@ -86,7 +91,9 @@ def stop_between_transactions(process: subprocess.Popen[str], path: Path) -> Any
             os.kill(process.pid, signal.SIGCONT)
 
 
-def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(tmp_path: Path, workspace: Path, wk: Start) -> None:
+def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(
+    tmp_path: Path, workspace: Path, wk: Start
+) -> None:
     path = tmp_path / "w.db"
     database.open_writable(path).close()
     first = wk("demo", "--headless", "--speed", "5", "--workspace", str(workspace), "--db", str(path))
@@ -94,7 +101,9 @@ def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(tm
     connection = stop_between_transactions(first, path)
     connection.execute("ROLLBACK")
 
-    second = wk("resume", "last", "--headless", "--db", str(path))  # the lock of a stopped process is still held
+    second = wk(
+        "resume", "last", "--headless", "--db", str(path)
+    )  # the lock of a stopped process is still held
     _, said = second.communicate(timeout=60)
     assert second.returncode == 4
     assert str(first.pid) in said
@@ -121,15 +130,22 @@ def test_a_host_that_was_stopped_and_taken_over_writes_nothing_more_and_stops(tm
     assert sorted(row[1] for row in found["events"]) == list(range(1, len(found["events"]) + 1))
 
 
-def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(tmp_path: Path, workspace: Path, wk: Start) -> None:
+def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(
+    tmp_path: Path, workspace: Path, wk: Start
+) -> None:
     path = tmp_path / "w.db"
     settings = SessionSettings(speed=25.0)
-    sessions = [create_session(path, NewSession(f"survey {n}", workspace, "offline/surveyor", settings)) for n in range(4)]
+    sessions = [
+        create_session(path, NewSession(f"survey {n}", workspace, "offline/surveyor", settings))
+        for n in range(4)
+    ]
     hosts = [wk("resume", session, "--headless", "--db", str(path)) for session in sessions]
     planners = {
         session: until(
             path,
-            lambda c, s=session: (c.execute("SELECT planner_agent_id FROM sessions WHERE id = ?", (s,)).fetchone() or [None])[0],
+            lambda c, s=session: (
+                c.execute("SELECT planner_agent_id FROM sessions WHERE id = ?", (s,)).fetchone() or [None]
+            )[0],
         )
         for session in sessions
     }
@@ -137,10 +153,15 @@ def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(tmp_p
     connection = database.open_readonly(path)
     for number in range(24):
         session = sessions[number % 4]
-        if connection.execute("SELECT status FROM sessions WHERE id = ?", (session,)).fetchone()[0] != "running":
+        if (
+            connection.execute("SELECT status FROM sessions WHERE id = ?", (session,)).fetchone()[0]
+            != "running"
+        ):
             continue
         began = time.perf_counter()
-        command = control.submit(path, session, "steer", agent_id=planners[session], payload={"text": f"note {number}"})
+        command = control.submit(
+            path, session, "steer", agent_id=planners[session], payload={"text": f"note {number}"}
+        )
         settled = until(
             path,
             lambda c, i=command, s=session: c.execute(
@@ -156,7 +177,10 @@ def test_four_hosts_on_one_file_all_end_and_commands_are_applied_meanwhile(tmp_p
         _, said = host.communicate(timeout=90)
         assert host.returncode == 0, said
     p95 = statistics.quantiles(latencies, n=20)[-1] if len(latencies) > 1 else max(latencies)
-    print(f"{len(latencies)} commands, p50 {1000 * statistics.median(latencies):.0f} ms, p95 {1000 * p95:.0f} ms")
+    print(
+        f"{len(latencies)} commands, p50 {1000 * statistics.median(latencies):.0f} ms, p95 {1000 * p95:.0f}"
+        " ms"
+    )
     assert latencies
     assert statistics.median(latencies) < 1.0
     found = rows(path)

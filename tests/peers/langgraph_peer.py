@@ -31,7 +31,9 @@ def _graph(log: Path) -> Any:
             builder.add_node(name, lambda state, name=name: {"did": [work.effect(log, name)]})
             builder.add_edge(previous, name)
             previous = name
-    builder.add_node("join", lambda state: {"result": work.result_of(state["did"])} if work.effect(log, "join-0") else {})
+    builder.add_node(
+        "join", lambda state: {"result": work.result_of(state["did"])} if work.effect(log, "join-0") else {}
+    )
     builder.add_edge([f"{worker}-{work.STEPS - 1}" for worker in work.WORKERS], "join")
     builder.add_edge("join", END)
     return builder

@@ -1,7 +1,9 @@
-"""The work on openai-agents, with its SQLiteSession: an agent for every worker, run side by side, then one that joins.
+"""The work on openai-agents, with its SQLiteSession: an agent for every worker, run side by side, then one
+that joins.
 
-A session promises to keep a conversation. After a crash the program runs the agent again on the same session: with the
-task, if the session is empty, else with "Go on.". Nothing of the SDK marks a call that may have been carried out.
+A session promises to keep a conversation. After a crash the program runs the agent again on the same session:
+with the task, if the session is empty, else with "Go on.". Nothing of the SDK marks a call that may have been
+carried out.
 """
 
 from __future__ import annotations
@@ -12,7 +14,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agents import Agent, Model, ModelResponse, Runner, SQLiteSession, Usage, function_tool, set_tracing_disabled
+from agents import (
+    Agent,
+    Model,
+    ModelResponse,
+    Runner,
+    SQLiteSession,
+    Usage,
+    function_tool,
+    set_tracing_disabled,
+)
 from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 from tests.peers import work
 
@@ -25,17 +36,25 @@ class Scripted(Model):
     def __init__(self, name: str, steps: int, told: list[str]) -> None:
         self._name, self._steps, self._told = name, steps, told
 
-    async def get_response(self, system_instructions: Any, input: Any, *rest: Any, **more: Any) -> ModelResponse:
+    async def get_response(
+        self, system_instructions: Any, input: Any, *rest: Any, **more: Any
+    ) -> ModelResponse:
         items = [] if isinstance(input, str) else input
         outputs = [str(item["output"]) for item in items if item.get("type") == "function_call_output"]
         if len(outputs) < self._steps:
             label = f"{self._name}-{len(outputs)}"
             call = ResponseFunctionToolCall(
-                type="function_call", call_id=label, name="effect", arguments=json.dumps({"label": label}), id=label
+                type="function_call",
+                call_id=label,
+                name="effect",
+                arguments=json.dumps({"label": label}),
+                id=label,
             )
             return ModelResponse([call], Usage(), None)
         text = ResponseOutputText(type="output_text", text="\n".join(self._told or outputs), annotations=[])
-        message = ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+        message = ResponseOutputMessage(
+            id="m", type="message", role="assistant", status="completed", content=[text]
+        )
         return ModelResponse([message], Usage(), None)
 
     def stream_response(self, *rest: Any, **more: Any) -> AsyncIterator[Any]:

@@ -1,4 +1,5 @@
-"""A few of the kill trials beside peers (`trials.py` runs and counts them): ours pass; a peer's are sound where it is installed."""
+"""A few of the kill trials beside peers (`trials.py` runs and counts them): ours pass; a peer's are sound
+where it is installed."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
     python -m tests.peers.trials [--trials 12] [--seed 1] [--peer NAME]
 
-Every peer does the work of `work.py` with a scripted model, without a network. Each trial kills it by SIGKILL at one to
-three moments, the same for every peer: so many effects after it (re)started, and so many milliseconds. After each it
-resumes as its own documentation says. Then it is judged by the log of effects, the result, and the marks that its own store keeps:
+Every peer does the work of `work.py` with a scripted model, without a network. Each trial kills it by SIGKILL
+at one to
+three moments, the same for every peer: so many effects after it (re)started, and so many milliseconds. After
+each it resumes as its own documentation says. Then it is judged by the log of effects, the result, and the
+marks that its own store keeps:
 
     lost             an effect was never had, or the result does not tell of all of them, or it does not end
     silently twice   an effect was had twice, and nothing in the store says so
@@ -124,7 +126,8 @@ def trials(name: str, count: int, seed: int, folder: Path) -> Tally:
         times.append(time.monotonic() - began)
         if code or problems(place, set()) != Counter():
             raise SystemExit(
-                f"{name} is not sound undisturbed: {code} {problems(place, set())} {(place / 'errors').read_text()[-2000:]}"
+                f"{name} is not sound undisturbed: {code} {problems(place, set())}"
+                f" {(place / 'errors').read_text()[-2000:]}"
             )
     tally.seconds = min(times)
     rng = random.Random(seed)
@@ -163,7 +166,8 @@ def trials(name: str, count: int, seed: int, folder: Path) -> Tally:
 
 
 def _moments(rng: random.Random) -> list[Moment]:
-    """The first anywhere in the work; later ones soon after the resume, where there is something to repeat."""
+    """The first anywhere in the work; later ones soon after the resume, where there is something to
+    repeat."""
     later = range(rng.randint(0, 2))
     first = Moment(rng.randrange(1, len(work.EFFECTS)), rng.uniform(0, 2 * work.MOMENT_SECONDS))
     return [first, *(Moment(rng.randint(1, 2), rng.uniform(0, 2 * work.MOMENT_SECONDS)) for _ in later)]
@@ -213,9 +217,13 @@ def in_a_process(name: str, count: int, seed: int, folder: Path) -> Tally | None
 
 def table(tallies: list[Tally]) -> str:
     """The counts, as a table in Markdown."""
-    lines = ["| | trials | kills | lost | silently twice | marked twice | undisturbed |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| | trials | kills | lost | silently twice | marked twice | undisturbed |",
+        "|---|---|---|---|---|---|---|",
+    ]
     lines += [
-        f"| {one.peer} ({one.versions}) | {one.trials} | {one.kills} | {one.lost} | {one.silently_twice} | {one.marked_twice}"
+        f"| {one.peer} ({one.versions}) | {one.trials} | {one.kills} | {one.lost} | {one.silently_twice} |"
+        f" {one.marked_twice}"
         f" | {one.seconds:.2f} s |"
         for one in tallies
     ]
@@ -223,7 +231,9 @@ def table(tallies: list[Tally]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--peer", action="append", choices=sorted(PEERS))

@@ -1,7 +1,8 @@
-"""The work on Watchkeeper: a plan of four tasks and one that needs them. Resumed by running the session again.
+"""The work on Watchkeeper: a plan of four tasks and one that needs them. Resumed by running the session
+again.
 
-A call that was running when the process died is marked `unknown`, and the model is told so; like any model that reads
-that, this one looks first, and repeats nothing that was done.
+A call that was running when the process died is marked `unknown`, and the model is told so; like any model
+that reads that, this one looks first, and repeats nothing that was done.
 """
 
 from __future__ import annotations
@@ -43,7 +44,12 @@ class Scripted:
         if turns(request) == 0:
             tasks = [*(task(name) for name in work.WORKERS), task("join", needs=work.WORKERS, role="writer")]
             return [call("create_plan", {"goal": "the work", "tasks": tasks})]
-        over = {item["task"] for message in request.messages for item in inbox_of(message) if item["kind"] == "task_done"}
+        over = {
+            item["task"]
+            for message in request.messages
+            for item in inbox_of(message)
+            if item["kind"] == "task_done"
+        }
         if "join" in over and not last_results(request):
             return [call("finish_session", {"summary": "done"})]
         return [said("I wait.")]
@@ -52,7 +58,10 @@ class Scripted:
         name, text = task_of(request), flat(request.messages)
         results = last_results(request)
         if name == "join" and turns(request) == 0:
-            return [call("read_artifact", {"ref": f"result/{worker}"}, f"read-{worker}") for worker in work.WORKERS]
+            return [
+                call("read_artifact", {"ref": f"result/{worker}"}, f"read-{worker}")
+                for worker in work.WORKERS
+            ]
         if any("outcome unknown" in str(one["content"]) for one in results):
             asked = re.findall(r"next: (\S+)", text)[-1]
             return [said("I look first."), call("look", {"label": asked}, f"look-{asked}-{turns(request)}")]
@@ -61,7 +70,10 @@ class Scripted:
         mine = [label for label in done if label.startswith(f"{name}-")]
         if len(mine) < steps:
             label = f"{name}-{len(mine)}"
-            return [said(f"next: {label}"), call("effect", {"label": label}, f"effect-{label}-{turns(request)}")]
+            return [
+                said(f"next: {label}"),
+                call("effect", {"label": label}, f"effect-{label}-{turns(request)}"),
+            ]
         if name != "join":
             return [said("\n".join(f"did {label}" for label in mine))]
         return [said(work.result_of([f"did {label}" for label in done if label != "join-0"]))]
@@ -77,7 +89,9 @@ async def _run(folder: Path) -> str:
     (folder / "workspace").mkdir(exist_ok=True)
     session = session_of(path)
     if session is None:
-        session = create_session(path, NewSession("the work", folder / "workspace", Scripted.ref, SessionSettings()))
+        session = create_session(
+            path, NewSession("the work", folder / "workspace", Scripted.ref, SessionSettings())
+        )
     clock = SystemClock()
     store = SessionStore.claim(path, session, clock, pid=os.getpid(), host_name=socket.gethostname())
 
@@ -100,7 +114,9 @@ async def _run(folder: Path) -> str:
         names, permission = environment.tools_of, environment.permission
         environment.tools = {**environment.tools, **own}
         environment.tools_of = lambda role: [*names(role), *own]
-        environment.permission = lambda role, name: Permission.ALLOW if name in own else permission(role, name)
+        environment.permission = lambda role, name: (
+            Permission.ALLOW if name in own else permission(role, name)
+        )
         try:
             await assembled.host.run(resume=True)
         finally:
@@ -115,10 +131,13 @@ def marked(folder: Path) -> set[str]:
     connection = sqlite3.connect(f"file:{folder / 'peer.db'}?mode=ro", uri=True)
     try:
         rows = connection.execute(
-            "SELECT m.content, c.position FROM events e JOIN tool_calls c ON c.id = json_extract(e.data, '$.call')"
+            "SELECT m.content, c.position FROM events e JOIN tool_calls c ON c.id = json_extract(e.data,"
+            " '$.call')"
             " JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE e.kind = 'tool.unknown'"
         ).fetchall()
     finally:
         connection.close()
-    uses = [([b for b in json.loads(content) if b["type"] == "tool_use"][position]) for content, position in rows]
+    uses = [
+        ([b for b in json.loads(content) if b["type"] == "tool_use"][position]) for content, position in rows
+    ]
     return {str(use["input"]["label"]) for use in uses}

@@ -1,7 +1,9 @@
-"""The work that every peer does: four workers side by side, two effects each, then a join that needs all of them.
+"""The work that every peer does: four workers side by side, two effects each, then a join that needs all of
+them.
 
-A worker takes its effects one after the other. Every effect takes a moment before and after the line that it leaves in
-the log, as a call of somebody's service does. The result is the join's: how many effects its inputs tell of.
+A worker takes its effects one after the other. Every effect takes a moment before and after the line that it
+leaves in the log, as a call of somebody's service does. The result is the join's: how many effects its inputs
+tell of.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What a scripted Messages API server may answer, faults included, and how a script reads what it is asked."""
+"""What a scripted Messages API server may answer, faults included, and how a script reads what it is
+asked."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ class Hang:
 
 @dataclass(frozen=True)
 class Held:
-    """A reply that stands still after `events` events until the test sets `until`: time to pause, kill or look."""
+    """A reply that stands still after `events` events until the test sets `until`: time to pause, kill or
+    look."""
 
     reply: Reply
     until: threading.Event

@@ -29,7 +29,9 @@ def stream_events(reply: Reply, *, model: str, usage: dict[str, int]) -> Iterato
     yield sse("ping", {"type": "ping"})
     for index, block in enumerate(reply.blocks):
         start, deltas = _block_events(block, reply)
-        yield sse("content_block_start", {"type": "content_block_start", "index": index, "content_block": start})
+        yield sse(
+            "content_block_start", {"type": "content_block_start", "index": index, "content_block": start}
+        )
         for delta in deltas:
             yield sse("content_block_delta", {"type": "content_block_delta", "index": index, "delta": delta})
         yield sse("content_block_stop", {"type": "content_block_stop", "index": index})

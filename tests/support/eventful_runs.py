@@ -1,4 +1,5 @@
-"""Runs in which much happens, and all the states that their sessions stood in: for tests of what is told of a moment."""
+"""Runs in which much happens, and all the states that their sessions stood in: for tests of what is told of a
+moment."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ from watchkeeper.store.writer import Writer
 T = TypeVar("T")
 
 
-def all_states(monkeypatch: pytest.MonkeyPatch, read: Callable[[Path, str], tuple[int, T] | None]) -> dict[int, list[T]]:
+def all_states(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[Path, str], tuple[int, T] | None]
+) -> dict[int, list[T]]:
     """Filled with what `read(path, session)` gives after every commit from now on, by its newest event.
 
-    Several states stand under one event where steps without events followed. `read` gives the number of the newest event
-    and the state, or None while there is none.
+    Several states stand under one event where steps without events followed. `read` gives the number of the
+    newest event and the state, or None while there is none.
     """
     states: dict[int, list[T]] = {}
     commit = Writer._commit
@@ -70,14 +73,19 @@ async def plain(bench: Bench) -> None:
 
 
 async def failing_and_run_again(bench: Bench) -> None:
-    """A task fails and is resumed, one is revised and moved to another role, one is re-run; what hangs on it is stale."""
+    """A task fails and is resumed, one is revised and moved to another role, one is re-run; what hangs on it
+    is stale."""
     tries = itertools.count()
 
     def work(name: str, request: Any) -> Any:
         if name == "alpha" and next(tries) < 2:
             return ModelError("this cannot work", kind=ErrorKind.FAIL)
         if turns(request) == 0:
-            return [call("save_artifact", {"name": name, "content": f"made {next(tries)}"}, f"a{name}{next(tries)}")]
+            return [
+                call(
+                    "save_artifact", {"name": name, "content": f"made {next(tries)}"}, f"a{name}{next(tries)}"
+                )
+            ]
         return [said(f"{name} is done")]
 
     class Again(PlannedRun):
@@ -88,7 +96,11 @@ async def failing_and_run_again(bench: Bench) -> None:
             if "task_done" in text and "beta is done" in text and not self.again:
                 self.again = True
                 return [
-                    call("revise_task", {"task": "beta", "instructions": "Now otherwise.", "role": "writer"}, "r1"),
+                    call(
+                        "revise_task",
+                        {"task": "beta", "instructions": "Now otherwise.", "role": "writer"},
+                        "r1",
+                    ),
                     call("rerun_task", {"task": "alpha"}, "r2"),
                 ]
             return super().plan(request)
@@ -99,11 +111,18 @@ async def failing_and_run_again(bench: Bench) -> None:
 
 
 def _notes(name: str, turn: int) -> list[dict[str, Any]]:
-    return [call("save_artifact", {"name": f"{name}{turn}", "content": f"note {turn} " + "words " * 450}, f"t{name}{turn}")]
+    return [
+        call(
+            "save_artifact",
+            {"name": f"{name}{turn}", "content": f"note {turn} " + "words " * 450},
+            f"t{name}{turn}",
+        )
+    ]
 
 
 async def compacted_and_steered(bench: Bench) -> None:
-    """A compaction by command, published between two turns; undo, redo, undo; a standing instruction by a person."""
+    """A compaction by command, published between two turns; undo, redo, undo; a standing instruction by a
+    person."""
     gates = {8: asyncio.Event(), 12: asyncio.Event()}
     asked: dict[str, int] = {}
 
@@ -117,7 +136,11 @@ async def compacted_and_steered(bench: Bench) -> None:
     planned = PlannedRun([task("alpha")], work)
 
     def model(request: Any) -> Any:
-        return [said("The agent saved notes (#3).")] if request.purpose is Purpose.REFLECTOR else planned(request)
+        return (
+            [said("The agent saved notes (#3).")]
+            if request.purpose is Purpose.REFLECTOR
+            else planned(request)
+        )
 
     async def steer() -> None:
         await bench.until(lambda state: bench.model.hanging == 1)
@@ -150,7 +173,8 @@ async def digested(bench: Bench) -> None:
 
     planned = PlannedRun([task("alpha"), task("beta")], work)
     bench.start(
-        lambda request: [said("Notes (#3).")] if request.purpose is Purpose.REFLECTOR else planned(request), window=12_000
+        lambda request: [said("Notes (#3).")] if request.purpose is Purpose.REFLECTOR else planned(request),
+        window=12_000,
     )
     assert (await bench.run()).exit_code == 0
     assert bench.query("SELECT count(*) FROM views")[0][0] > 8
@@ -165,12 +189,17 @@ async def paused_at_a_question(bench: Bench) -> None:
 
     def work(name: str, request: Any) -> Any:
         if turns(request) == 0:
-            return [call("bash", {"command": "echo hello"}, f"a{name}"), call("list_folder", {"path": "."}, f"b{name}")]
+            return [
+                call("bash", {"command": "echo hello"}, f"a{name}"),
+                call("list_folder", {"path": "."}, f"b{name}"),
+            ]
         return [said(f"{name} is done")]
 
     async def decide() -> None:
         first = (await bench.until(_waiting))[0]["id"]
-        bench.submit("approve", payload={"approval": first, "edited_input": {"command": "echo hello, as edited"}})
+        bench.submit(
+            "approve", payload={"approval": first, "edited_input": {"command": "echo hello, as edited"}}
+        )
         await bench.until(lambda state: [one for one in _waiting(state) if one["id"] != first])
         bench.submit("pause")
         await bench.until(lambda state: state["session"]["status"] == "paused")

@@ -1,7 +1,8 @@
 """Processes of `wk` without the second that the imports of the SDKs take: forked from one that has made them.
 
-They are processes as any other: with an environment, pipes and a pid of their own, to be interrupted and killed. What a
-process that is new does differently (its imports, and what is read at their time) has tests that start one.
+They are processes as any other: with an environment, pipes and a pid of their own, to be interrupted and
+killed. What a process that is new does differently (its imports, and what is read at their time) has tests
+that start one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class Forked:
         out, their_out = os.pipe()
         err, their_err = os.pipe()
         self._ended, their_end = os.pipe()
-        request = json.dumps({"arguments": list(arguments), "environment": dict(environment), "folder": os.getcwd()})
+        request = json.dumps(
+            {"arguments": list(arguments), "environment": dict(environment), "folder": os.getcwd()}
+        )
         server = _server()
         with _asking:
             socket.send_fds(server, [request.encode()], [their_out, their_err, their_end])
@@ -122,7 +125,7 @@ def _server() -> socket.socket:
     return ours
 
 
-# --- in the process that is forked ---------------------------------------------------------------------------------
+# --- in the process that is forked --------------------------------------------------------------------------
 
 
 def serve(requests: socket.socket) -> dict[str, object]:
@@ -165,7 +168,8 @@ def serve(requests: socket.socket) -> dict[str, object]:
 
 
 def main() -> NoReturn:
-    """`python -m tests.support.forked FD`: import everything, then fork for whoever asks at the other end of the socket."""
+    """`python -m tests.support.forked FD`: import everything, then fork for whoever asks at the other end of
+    the socket."""
     import random
 
     for name in PRELOADED:

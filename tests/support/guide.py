@@ -1,4 +1,5 @@
-"""What the code says stands in the guide: compared by the tests that know it, and rewritten by them when asked to.
+"""What the code says stands in the guide: compared by the tests that know it, and rewritten by them when
+asked to.
 
 `WATCHKEEPER_WRITE_DOCS=1 pytest TEST` rewrites the parts of the pages that the tests compare, instead.
 """
@@ -29,7 +30,8 @@ def agrees(page: str, name: str, expected: str) -> None:
 
 
 def has_row(page: str, name: str, row: str) -> None:
-    """A table of a page, which ends before `<!-- end of name -->`, has this row, the only one with its first cell."""
+    """A table of a page, which ends before `<!-- end of name -->`, has this row, the only one with its first
+    cell."""
     path = DOCS / page
     lines = path.read_text(encoding="utf-8").splitlines()
     first = row[: row.index(" | ") + 3]
@@ -41,7 +43,9 @@ def has_row(page: str, name: str, row: str) -> None:
             lines.insert(lines.index(f"<!-- end of {name} -->"), row)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     else:
-        assert [lines[mark] for mark in marks] == [row], f"{page} is stale: run this test with WATCHKEEPER_WRITE_DOCS=1"
+        assert [lines[mark] for mark in marks] == [row], (
+            f"{page} is stale: run this test with WATCHKEEPER_WRITE_DOCS=1"
+        )
 
 
 def cell(text: str) -> str:

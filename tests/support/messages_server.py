@@ -1,8 +1,8 @@
 """A small Messages API server on loopback, for deterministic tests over the real SDK. Standard library only.
 
-`script` maps a request's JSON body to an answer: a `Reply`, or one of the faults in `answers`. Being a function of
-the body alone, it serves many agents at once, and kills and restarts of its clients. The server lives in a
-thread of its own, so that the code under test may be in this process or another.
+`script` maps a request's JSON body to an answer: a `Reply`, or one of the faults in `answers`. Being a
+function of the body alone, it serves many agents at once, and kills and restarts of its clients. The server
+lives in a thread of its own, so that the code under test may be in this process or another.
 
     with MessagesServer(lambda body: Reply([text("hello")])) as server:
         AnthropicModel("claude-test", base_url=server.url, api_key="test")
@@ -167,7 +167,9 @@ class MessagesServer:
         usage = reply.usage if reply.usage is not None else self._cache.usage(body)
         yield from stream_events(reply, model=str(body.get("model")), usage=usage)
 
-    async def _cut(self, cut: Cut, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    async def _cut(
+        self, cut: Cut, body: Body, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
         await _write_head(writer, 200, "text/event-stream", cut.reply.headers)
         for number, event in enumerate(self._events(cut.reply, body)):
             if number == cut.events:
@@ -225,7 +227,9 @@ async def _write_json(writer: asyncio.StreamWriter, answer: Status) -> None:
     await writer.drain()
 
 
-async def _write_head(writer: asyncio.StreamWriter, status: int, content_type: str, headers: dict[str, str]) -> None:
+async def _write_head(
+    writer: asyncio.StreamWriter, status: int, content_type: str, headers: dict[str, str]
+) -> None:
     lines = [
         f"HTTP/1.1 {status} OK",
         f"content-type: {content_type}",

@@ -34,7 +34,9 @@ def interpreter() -> str:
 
 def _unprivileged(command: list[str]) -> int:
     try:
-        return subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True).returncode
+        return subprocess.run(
+            command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True
+        ).returncode
     except OSError:
         return 1
 
@@ -50,7 +52,11 @@ class Place:
         self.path = folder / "watchkeeper.db"
         self.python = interpreter() if self._changes_user else sys.executable
         self._processes: list[subprocess.Popen[Any]] = []
-        places = [str(ROOT / "core"), str(ROOT / "tui"), *(one for one in sys.path if one.endswith("site-packages"))]
+        places = [
+            str(ROOT / "core"),
+            str(ROOT / "tui"),
+            *(one for one in sys.path if one.endswith("site-packages")),
+        ]
         plain = {name: os.environ[name] for name in ("PATH", "LANG", "TZ") if name in os.environ}
         self.environment = plain | {
             "HOME": str(folder), "WATCHKEEPER_CONFIG_DIR": str(folder / "config"), "ANTHROPIC_BASE_URL": url, "TERM": "xterm-256color",

@@ -1,4 +1,5 @@
-"""A scripted model, in process: a function of the request, as a model is. And small parts to write scripts with."""
+"""A scripted model, in process: a function of the request, as a model is. And small parts to write scripts
+with."""
 
 from __future__ import annotations
 
@@ -87,7 +88,9 @@ def turns(request: ModelRequest) -> int:
     return sum(message["role"] == "assistant" for message in request.messages)
 
 
-def task(name: str, *, needs: tuple[str, ...] = (), role: str = "explorer", outputs: tuple[str, ...] = ()) -> dict[str, Any]:
+def task(
+    name: str, *, needs: tuple[str, ...] = (), role: str = "explorer", outputs: tuple[str, ...] = ()
+) -> dict[str, Any]:
     return {
         "name": name, "title": f"Do {name}", "instructions": f"Please do {name}.", "role": role,
         "depends_on": list(needs), "expected_outputs": list(outputs),
@@ -97,7 +100,8 @@ def task(name: str, *, needs: tuple[str, ...] = (), role: str = "explorer", outp
 class PlannedRun:
     """A script of a whole run: the planner makes `tasks`, waits, reacts to failures, and finishes.
 
-    `work(task, request)` gives a sub-agent's answer, `on_failure(task)` the planner's blocks about a failed task.
+    `work(task, request)` gives a sub-agent's answer, `on_failure(task)` the planner's blocks about a failed
+    task.
     """
 
     def __init__(

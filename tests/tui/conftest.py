@@ -51,7 +51,15 @@ class FakeControl:
         self.fails: Exception | None = None
         self.submitted = 0
 
-    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+    def submit(
+        self,
+        session_id: str,
+        kind: str,
+        *,
+        agent_id: str | None,
+        task_id: str | None,
+        payload: dict[str, Any],
+    ) -> int:
         if self.fails is not None:
             raise self.fails
         self.submitted += 1
@@ -114,7 +122,15 @@ def large_desk(database: Path) -> Iterator[Desk]:
 @pytest.fixture(autouse=True)
 def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of the terminal, the locale or the user who runs the tests reaches a screen."""
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "UNICODE_VERSION", "WATCHKEEPER_THEME", "WATCHKEEPER_AGENT"):
+    for name in (
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "COLUMNS",
+        "LINES",
+        "UNICODE_VERSION",
+        "WATCHKEEPER_THEME",
+        "WATCHKEEPER_AGENT",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("TZ", "UTC")
@@ -126,7 +142,8 @@ def fixed_surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("watchkeeper_tui.finding.search_messages", partial(search_messages, seconds=30))
     monkeypatch.setattr("watchkeeper_tui.finding.search", partial(search, deadline_seconds=30))
     monkeypatch.setattr("watchkeeper_tui.screens.message.search", partial(search, deadline_seconds=30))
-    # After each key Textual waits, in slices of 20 ms, for an idle one: shorter slices find that sooner, and still hold a frame.
+    # After each key Textual waits, in slices of 20 ms, for an idle one: shorter slices find that sooner, and
+    # still hold a frame.
     monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", 1 / 120)
     monkeypatch.setattr("textual._wait.SLEEP_IDLE", 1 / 480)
     monkeypatch.setattr("textual.screen.UPDATE_PERIOD", 1 / 180)

@@ -1,4 +1,5 @@
-"""Databases made by hand: sessions of any size, hostile text included, without any other room of the program."""
+"""Databases made by hand: sessions of any size, hostile text included, without any other room of the
+program."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
 NOW = 1_790_000_000.0
 
 HOSTILE = (
-    "\x1b[2J\x1b[31mred\x1b[0m \x1b]0;pwned title\x07 \x1b]52;c;ZXZpbA==\x07 \x9b5A \x90q\x9c \u202egnp.exe\u2066x\u2069"
-    " zero\u200bwidth\u2060 \ufeff [@click=app.exit]click[/] [/nowhere] [bold]b[/bold] [link=http://x]l[/link]"
+    "\x1b[2J\x1b[31mred\x1b[0m \x1b]0;pwned title\x07 \x1b]52;c;ZXZpbA==\x07 \x9b5A \x90q\x9c"
+    " \u202egnp.exe\u2066x\u2069"
+    " zero\u200bwidth\u2060 \ufeff [@click=app.exit]click[/] [/nowhere] [bold]b[/bold]"
+    " [link=http://x]l[/link]"
     " tab\there\r\x7f\x08 \ud800 漢字テスト 👩\u200d👩\u200d👧 e\u0301\u0301\u0301\u0301\u0301\u0301 \U000e0041tag"
 )
 
@@ -29,7 +32,8 @@ def _schema() -> Connection:
     for statement in [*statements(FIRST), *statements(SECOND), *statements(THIRD)]:
         connection.execute(statement)
     connection.execute(
-        "CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts', tokenize='unicode61 remove_diacritics 2')"
+        "CREATE VIRTUAL TABLE facts_fts USING fts5(text, content='facts', tokenize='unicode61"
+        " remove_diacritics 2')"
     )
     connection.execute(
         "CREATE TRIGGER facts_ai AFTER INSERT ON facts BEGIN"
@@ -64,7 +68,9 @@ def bindable(value: Any) -> Any:
 class FakeSession:
     """One session that a test changes row by row."""
 
-    def __init__(self, connection: Connection, session_id: str = "abcd2345", *, now: float = NOW, **values: Any) -> None:
+    def __init__(
+        self, connection: Connection, session_id: str = "abcd2345", *, now: float = NOW, **values: Any
+    ) -> None:
         self.connection = connection
         self.id = session_id
         self.now = now
@@ -130,7 +136,15 @@ class FakeSession:
         )
         return agent_id
 
-    def task(self, task_id: str, title: str, *, agent: str | None = None, needs: tuple[str, ...] = (), **values: Any) -> str:
+    def task(
+        self,
+        task_id: str,
+        title: str,
+        *,
+        agent: str | None = None,
+        needs: tuple[str, ...] = (),
+        **values: Any,
+    ) -> str:
         row: dict[str, Any] = {
             "id": task_id,
             "session_id": self.id,
@@ -154,10 +168,24 @@ class FakeSession:
 
     def live(self, agent_id: str, activity: str, detail: str = "", text: str = "", **values: Any) -> None:
         row: dict[str, Any] = {"since": self.now - 3, "until": None, "updated_at": self.now - 0.2, **values}
-        insert(self.connection, "live", agent_id=agent_id, session_id=self.id, activity=activity, detail=detail, text=text, **row)
+        insert(
+            self.connection,
+            "live",
+            agent_id=agent_id,
+            session_id=self.id,
+            activity=activity,
+            detail=detail,
+            text=text,
+            **row,
+        )
 
     def event(
-        self, kind: str, agent_id: str | None = None, task_id: str | None = None, at: float | None = None, **data: Any
+        self,
+        kind: str,
+        agent_id: str | None = None,
+        task_id: str | None = None,
+        at: float | None = None,
+        **data: Any,
     ) -> int:
         self.seq += 1
         insert(
@@ -169,14 +197,16 @@ class FakeSession:
 
     def message(self, agent_id: str, role: str, content: Any, tokens: int = 120) -> int:
         last, total = self.connection.execute(
-            "SELECT coalesce(max(seq), 0), coalesce(max(total_tokens), 0) FROM messages WHERE agent_id = ?", (agent_id,)
+            "SELECT coalesce(max(seq), 0), coalesce(max(total_tokens), 0) FROM messages WHERE agent_id = ?",
+            (agent_id,),
         ).fetchone()
         insert(
             self.connection, "messages", agent_id=agent_id, seq=last + 1, role=role, content=json.dumps(content),
             tokens=tokens, total_tokens=total + tokens, created_at=self.now - 60 + last,
         )  # fmt: skip
         self.connection.execute(
-            "UPDATE agents SET last_seq = ?, message_tokens = ? WHERE id = ?", (last + 1, total + tokens, agent_id)
+            "UPDATE agents SET last_seq = ?, message_tokens = ? WHERE id = ?",
+            (last + 1, total + tokens, agent_id),
         )
         return int(last) + 1
 
@@ -198,10 +228,13 @@ class FakeSession:
         self.connection.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
         if row["status"] == "applied":
             self.connection.execute(
-                "UPDATE agents SET view_version = max(view_version, ?) WHERE id = ?", (row["view_after"] or 0, agent_id)
+                "UPDATE agents SET view_version = max(view_version, ?) WHERE id = ?",
+                (row["view_after"] or 0, agent_id),
             )
 
-    def approval(self, agent_id: str, question: str = "rm -rf build", approval_id: str = "appr1", tool: str = "bash") -> None:
+    def approval(
+        self, agent_id: str, question: str = "rm -rf build", approval_id: str = "appr1", tool: str = "bash"
+    ) -> None:
         insert(
             self.connection, "approvals", id=approval_id, session_id=self.id, agent_id=agent_id, tool_call_id=1, tool=tool,
             question=question, created_at=self.now - 5,
@@ -224,7 +257,8 @@ class FakeSession:
 
     def commands(self) -> list[tuple[Any, ...]]:
         return self.connection.execute(
-            "SELECT kind, agent_id, task_id, payload FROM commands WHERE session_id = ? ORDER BY id", (self.id,)
+            "SELECT kind, agent_id, task_id, payload FROM commands WHERE session_id = ? ORDER BY id",
+            (self.id,),
         ).fetchall()
 
 
@@ -235,11 +269,15 @@ def small_session(connection: Connection, now: float = NOW, **values: Any) -> Fa
     session.agent("explorer1", "explorer-1")
     session.agent("explorer2", "explorer-2", status="paused", status_reason="paused by dashboard")
     session.agent("explorer3", "explorer-3", status="done", ended_at=now - 100)
-    session.agent("writer01", "writer-1", role="writer", status="failed", status_reason="credit balance is too low")
+    session.agent(
+        "writer01", "writer-1", role="writer", status="failed", status_reason="credit balance is too low"
+    )
     session.task("t-core", "Explore core", agent="explorer1")
     session.task("t-tui", "Explore tui", agent="explorer2", status="paused")
     session.task("t-docs", "Explore docs", agent="explorer3", status="done", result="12 files, 800 lines")
-    session.task("t-draft", "Write the draft", agent="writer01", status="failed", error="credit balance is too low")
+    session.task(
+        "t-draft", "Write the draft", agent="writer01", status="failed", error="credit balance is too low"
+    )
     session.task("t-survey", "Write the survey", needs=("t-core", "t-tui"))
     session.message("explorer1", "user", "Explore core: what is there?")
     session.message("explorer1", "assistant", [
@@ -261,22 +299,34 @@ def small_session(connection: Connection, now: float = NOW, **values: Any) -> Fa
     session.message("explorer1", "assistant", "Thirty files of Python.")
     session.live("explorer1", "working", text="Next I read the largest")
     for n in range(12):
-        session.call("explorer1", turn=n + 1, input_tokens=4000 + n * 900, output_tokens=200 + n * 31, latency_seconds=1 + n % 4)
+        session.call(
+            "explorer1",
+            turn=n + 1,
+            input_tokens=4000 + n * 900,
+            output_tokens=200 + n * 31,
+            latency_seconds=1 + n % 4,
+        )
     session.compaction("explorer1")
     session.fact("explorer1", "core has 30 Python files")
     session.fact(None, "keep cents as integers", pinned=1, kind="instruction")
     session.event("session.running")
     session.event("plan.revised", "planner1", revision=1, reason="first plan", tasks=5)
     session.event("tool.done", "explorer1", "t-core", tool="list_folder", preview="30 files", seconds=0.2)
-    session.event("task.failed", "writer01", "t-draft", title="Write the draft", reason="credit balance is too low")
+    session.event(
+        "task.failed", "writer01", "t-draft", title="Write the draft", reason="credit balance is too low"
+    )
     return session
 
 
-def large_session(connection: Connection, agents: int = 40, now: float = NOW, *, hostile: bool = True) -> FakeSession:
+def large_session(
+    connection: Connection, agents: int = 40, now: float = NOW, *, hostile: bool = True
+) -> FakeSession:
     """Many agents in every state, with hostile text wherever a model or a tool could have put it."""
     text = HOSTILE if hostile else "calm"
     session = FakeSession(connection, now=now, goal=f"survey everything {text}")
-    session.agent("planner1", "planner", role="planner", model="anthropic/claude-opus-4-1", context_tokens=19_500)
+    session.agent(
+        "planner1", "planner", role="planner", model="anthropic/claude-opus-4-1", context_tokens=19_500
+    )
     for n in range(1, agents):
         agent_id = f"agent{n:03d}"
         status = ("working", "working", "working", "paused", "done", "failed", "waiting")[n % 7]
@@ -299,12 +349,22 @@ def large_session(connection: Connection, agents: int = 40, now: float = NOW, *,
         session.message(
             agent_id,
             "assistant",
-            [{"type": "text", "text": text}, {"type": "tool_use", "id": text, "name": text, "input": {text: text}}],
+            [
+                {"type": "text", "text": text},
+                {"type": "tool_use", "id": text, "name": text, "input": {text: text}},
+            ],
         )
         session.message(
             agent_id,
             "user",
-            [{"type": "tool_result", "tool_use_id": text, "content": [{"type": "text", "text": text}], "is_error": True}],
+            [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": text,
+                    "content": [{"type": "text", "text": text}],
+                    "is_error": True,
+                }
+            ],
         )
         session.call(agent_id, error=text, status="error", model=text, stop_reason=text)
         session.compaction(agent_id, reason=text, instructions=text, trigger=text[:30], model=text)
@@ -323,6 +383,13 @@ def large_session(connection: Connection, agents: int = 40, now: float = NOW, *,
             created_at=now,
         )
         insert(
-            connection, "views", agent_id=agent_id, version=2, observations="[1]", verbatim_from=3, reason=text, created_at=now
+            connection,
+            "views",
+            agent_id=agent_id,
+            version=2,
+            observations="[1]",
+            verbatim_from=3,
+            reason=text,
+            created_at=now,
         )
     return session

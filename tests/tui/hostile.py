@@ -54,11 +54,16 @@ _OBJECTS = frozenset({"data", "payload", "settings", "composition", "sources", "
 
 def poison(connection: Connection, attacks: Sequence[bytes]) -> int:
     """Put these texts, in turn, into every text of every row; returns how many were put somewhere."""
-    for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%RAISE%'").fetchall():
+    for (name,) in connection.execute(
+        "SELECT name FROM sqlite_master WHERE type = 'trigger' AND sql LIKE '%RAISE%'"
+    ).fetchall():
         connection.execute(f"DROP TRIGGER {name}")  # what is never changed by the program is changed here
     turn, count = cycle(attacks), 0
     tables = [
-        row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'")
+        row[0]
+        for row in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+        )
     ]
     for table in tables:
         columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[2] == "TEXT"]
@@ -69,7 +74,9 @@ def poison(connection: Connection, attacks: Sequence[bytes]) -> int:
                 if _KEPT.search(column) and (table, column) not in _FREE:
                     continue
                 value = _shaped(table, column, next(turn))
-                connection.execute(f"UPDATE OR IGNORE {table} SET {column} = CAST(? AS TEXT) WHERE rowid = ?", (value, rowid))
+                connection.execute(
+                    f"UPDATE OR IGNORE {table} SET {column} = CAST(? AS TEXT) WHERE rowid = ?", (value, rowid)
+                )
                 count += 1
     return count
 
@@ -85,7 +92,12 @@ def _shaped(table: str, column: str, attack: bytes) -> bytes:
             {"type": "text", "text": text},
             {"type": "thinking", "thinking": text},
             {"type": "tool_use", "id": text, "name": text, "input": {text: [text, {text: text}]}},
-            {"type": "tool_result", "tool_use_id": text, "content": [{"type": "text", "text": text}], "is_error": True},
+            {
+                "type": "tool_result",
+                "tool_use_id": text,
+                "content": [{"type": "text", "text": text}],
+                "is_error": True,
+            },
             {"type": text, text: text},
         ]
     elif column in _LISTS:
@@ -127,9 +139,11 @@ class Recorder(HeadlessDriver):
 _OURS = re.compile(
     r"\x1b\[[0-9;:]*m"  # looks
     r"|\x1b\[[0-9]+;[0-9]+H"  # the cursor's place
-    r"|\x1b\[\?(?:25|2026|2004|1004|1000|1003|1015|1006|1049|7)[hl]"  # what the toolkit switches as it starts and paints
+    # what the toolkit switches as it starts and paints
+    r"|\x1b\[\?(?:25|2026|2004|1004|1000|1003|1015|1006|1049|7)[hl]"
     r"|\x1b\]22;[a-z]*\x07"  # the pointer's shape
-    r"|\x1b\]52;c;(?!ZXZpbA==)[A-Za-z0-9+/=]*\x07"  # what the user copied, which is not what an attack would have copied
+    # what the user copied, which is not what an attack would have copied
+    r"|\x1b\]52;c;(?!ZXZpbA==)[A-Za-z0-9+/=]*\x07"
     r"|\x1b\]777;notify;[^;\x00-\x1f\x7f-\x9f]*;[^;\x00-\x1f\x7f-\x9f]*\x07"  # a notification
 )
 _CONCEALED = re.compile(r"\x1b\[(?:[0-9;:]*;)?8(?:;[0-9;:]*)?m")
@@ -141,7 +155,9 @@ def judge(sent: str) -> list[str]:
     left = _OURS.sub("", sent)
     for character in sorted(set(left)):
         category = unicodedata.category(character)
-        if (category in ("Cc", "Cs", "Cf", "Zl", "Zp") and character not in "\n") or "\ufe00" <= character <= "\ufe0f":
+        if (
+            category in ("Cc", "Cs", "Cf", "Zl", "Zp") and character not in "\n"
+        ) or "\ufe00" <= character <= "\ufe0f":
             place = left.index(character)
             found.append(f"U+{ord(character):04X} ({category}) in {left[max(0, place - 30) : place + 30]!r}")
     if re.search(r"[\u0300-\u036f\u0483-\u0489]{4}", left):

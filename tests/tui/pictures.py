@@ -1,8 +1,9 @@
-"""Pictures of screens: what Textual's own SVG export shows, made small and the same everywhere, beside those agreed on.
+"""Pictures of screens: what Textual's own SVG export shows, made small and the same everywhere, beside those
+agreed on.
 
-`WATCHKEEPER_GOLDEN=1` writes them anew; look at what changed (`rsvg-convert -o X.png X.svg`) before committing it. Not
-pytest-textual-snapshot: it takes one picture and compares once, so a busy machine that paints late fails; its files are
-five times as large, and it tells a difference by pictures alone.
+`WATCHKEEPER_GOLDEN=1` writes them anew; look at what changed (`rsvg-convert -o X.png X.svg`) before
+committing it. Not pytest-textual-snapshot: it takes one picture and compares once, so a busy machine that
+paints late fails; its files are five times as large, and it tells a difference by pictures alone.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _SVG = "{http://www.w3.org/2000/svg}"
 def compact(svg: str) -> str:
     """The picture without what differs from one export to the next and what a renderer does not need.
 
-    Gone are the fonts from the network, the window around the screen, the random prefix of the classes, and blanks; grounds
-    of one colour are one.
+    Gone are the fonts from the network, the window around the screen, the random prefix of the classes, and
+    blanks; grounds of one colour are one.
     """
     styles = re.findall(r"\.terminal-\d+-(r\d+) \{([^}]*)\}", svg)
     body = re.sub(r"terminal-\d+-(r\d+)", r"\1", svg[svg.index("-clip-terminal)") :])
@@ -49,7 +50,10 @@ def compact(svg: str) -> str:
             f"<style>text{{font:20px {_FONT}}}",
             *(f".{name}{{{rule.strip().rstrip(';').replace(': ', ':')}}}" for name, rule in styles),
             f'</style><g transform="scale({_CELL} {_LINE})">',
-            *(f'<rect fill="{fill}" x="{x}" y="{y}" width="{w}" height="{h}"/>' for fill, x, y, w, h in grounds),
+            *(
+                f'<rect fill="{fill}" x="{x}" y="{y}" width="{w}" height="{h}"/>'
+                for fill, x, y, w, h in grounds
+            ),
             "</g>",
             *filter(None, map(_words, _TEXT.findall(body))),
             "</svg>\n",
@@ -98,7 +102,8 @@ def _words(found: tuple[str, str, str, str]) -> str:
 
 
 def lines_of(svg: str) -> list[str]:
-    """The text of a compact picture, line by line; for reading, so that columns are right to half a character."""
+    """The text of a compact picture, line by line; for reading, so that columns are right to half a
+    character."""
     rows: dict[int, list[str]] = {}
     for element in ElementTree.fromstring(svg).iter(f"{_SVG}text"):
         row = rows.setdefault(round((float(element.get("y", 0)) - 20) / _LINE), [])
@@ -110,7 +115,8 @@ def lines_of(svg: str) -> list[str]:
 
 
 def difference(agreed: str, shown: str) -> str:
-    """What is different, to read: lines of text where these differ, else the colours of whichever words have others."""
+    """What is different, to read: lines of text where these differ, else the colours of whichever words have
+    others."""
     text = difflib.unified_diff(lines_of(agreed), lines_of(shown), "agreed", "shown", lineterm="", n=1)
     told = "\n".join(text)
     if told:
@@ -126,7 +132,8 @@ def difference(agreed: str, shown: str) -> str:
 
 
 def _painted(svg: str) -> dict[tuple[int, int, str], tuple[str, str]]:
-    """Everything that is painted, by line and column: words with their looks, and the grounds they stand on."""
+    """Everything that is painted, by line and column: words with their looks, and the grounds they stand
+    on."""
     rules = dict(re.findall(r"^\.(r\d+)\{(.*)\}$", svg, re.MULTILINE))
     found: dict[tuple[int, int, str], tuple[str, str]] = {}
     for element in ElementTree.fromstring(svg).iter():

@@ -1,4 +1,5 @@
-"""Every key that acts: the command rows that it writes, what it asks first, and what is said about the outcome."""
+"""Every key that acts: the command rows that it writes, what it asks first, and what is said about the
+outcome."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ async def choose(pilot: Pilot[int], row: str) -> None:
 async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any, ...]]:
     await until(pilot, lambda: len(desk.session.commands()) >= count)
     await pilot.pause()
-    return [(kind, agent, task, json.loads(payload)) for kind, agent, task, payload in desk.session.commands()]
+    return [
+        (kind, agent, task, json.loads(payload)) for kind, agent, task, payload in desk.session.commands()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,9 @@ async def commands(pilot: Pilot[int], desk: Desk, count: int) -> list[tuple[Any,
         ("task:t-core", ["colon", "ctrl+u", *"/cancel run", "enter", "y"], [("cancel", None, None, {})]),
     ],
 )  # fmt: skip
-async def test_a_key_writes_its_command(desk: Desk, row: str, keys: list[str], written: list[tuple[Any, ...]]) -> None:
+async def test_a_key_writes_its_command(
+    desk: Desk, row: str, keys: list[str], written: list[tuple[Any, ...]]
+) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await choose(pilot, row)
         await pilot.press(*keys)
@@ -72,7 +77,9 @@ async def test_a_key_writes_its_command(desk: Desk, row: str, keys: list[str], w
     (["colon", "ctrl+u", *"/deny no", "enter"], ("deny", "explorer1", None, {"approval": "appr1", "reason": "no"})),
     (["colon", "ctrl+u", *"/approve", "enter"], ("approve", "explorer1", None, {"approval": "appr1"})),
 ])  # fmt: skip
-async def test_a_question_is_shown_and_answered(desk: Desk, keys: list[str], written: tuple[Any, ...]) -> None:
+async def test_a_question_is_shown_and_answered(
+    desk: Desk, keys: list[str], written: tuple[Any, ...]
+) -> None:
     desk.session.approval("explorer1")
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "explorer-1 asks: bash rm -rf build" in text_of(pilot))
@@ -115,7 +122,9 @@ async def test_a_command_is_said_to_be_queued_then_applied(desk: Desk) -> None:
         desk.feed.wake()
         await until(pilot, lambda: "pause explorer-1: accepted, queued" in text_of(pilot))
         desk.session.connection.execute(
-            "UPDATE commands SET status = 'applied', result = 'explorer-1 pauses at its next step', applied_at = ?", (desk.time,)
+            "UPDATE commands SET status = 'applied', result = 'explorer-1 pauses at its next step',"
+            " applied_at = ?",
+            (desk.time,),
         )
         desk.feed.wake()
         await until(pilot, lambda: "✓ pause explorer-1: explorer-1 pauses at its next step" in text_of(pilot))
@@ -127,7 +136,8 @@ async def test_a_refusal_is_shown_with_its_reason(desk: Desk) -> None:
         await pilot.press("p")
         await commands(pilot, desk, 1)
         desk.session.connection.execute(
-            "UPDATE commands SET status = 'refused', result = 'explorer-1 is done', applied_at = ?", (desk.time,)
+            "UPDATE commands SET status = 'refused', result = 'explorer-1 is done', applied_at = ?",
+            (desk.time,),
         )
         desk.feed.wake()
         await until(pilot, lambda: "✗ pause explorer-1: refused — explorer-1 is done" in text_of(pilot))
@@ -156,7 +166,9 @@ async def test_resume_starts_a_host_where_none_lives(desk: Desk, status: str) ->
 @pytest.mark.parametrize(
     ("keys", "kind"), [(["R", "y"], "rerun"), (["C", "y"], "compact"), (["u"], "undo"), (["U", "y"], "redo")]
 )
-async def test_without_a_host_one_is_started_for_that_command_alone(desk: Desk, keys: list[str], kind: str) -> None:
+async def test_without_a_host_one_is_started_for_that_command_alone(
+    desk: Desk, keys: list[str], kind: str
+) -> None:
     desk.host_pid = None
     desk.session.set(status="paused")
     async with desk.app().run_test(size=WIDE) as pilot:
@@ -199,7 +211,9 @@ async def test_a_greyed_key_says_why_it_does_nothing(desk: Desk, row: str, key: 
 
 
 @pytest.mark.parametrize(("key", "how", "written"), [("l", "leave", 0), ("p", "pause", 1)])
-async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(desk: Desk, key: str, how: str, written: int) -> None:
+async def test_quitting_a_live_run_asks_whether_to_leave_it_or_pause_it(
+    desk: Desk, key: str, how: str, written: int
+) -> None:
     app = desk.app()
     async with app.run_test(size=WIDE) as pilot:
         await choose(pilot, "task:t-core")
@@ -270,7 +284,9 @@ async def test_y_copies_what_is_selected_as_plain_text(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("size", [(38, 10), (60, 14), (80, 24)])
-async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(desk: Desk, size: tuple[int, int]) -> None:
+async def test_the_answers_to_a_question_stay_in_sight_on_a_small_terminal(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     desk.session.approval("explorer1", "\n".join(f"line {number} of a long command" for number in range(12)))
     async with desk.app().run_test(size=size) as pilot:
         await choose(pilot, "task:t-core")
@@ -294,13 +310,17 @@ async def test_a_compaction_that_would_hardly_let_go_of_anything_says_so(desk: D
 def _paused_by_budget(desk: Desk) -> None:
     """The run is paused, nothing drives it, and its budget in USD is used up."""
     connection = desk.session.connection
-    connection.execute("UPDATE sessions SET status = 'paused', status_reason = 'budget reached', cost_usd = 3.5")
+    connection.execute(
+        "UPDATE sessions SET status = 'paused', status_reason = 'budget reached', cost_usd = 3.5"
+    )
     insert(connection, "budgets", session_id=desk.session.id, kind="usd", amount=3.0, created_at=desk.time)
     connection.commit()
     desk.host_pid = None
 
 
-async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_host_starts(desk: Desk) -> None:
+async def test_r_on_a_run_that_a_budget_paused_asks_for_a_new_limit_before_any_host_starts(
+    desk: Desk,
+) -> None:
     _paused_by_budget(desk)
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "PAUSED" in text_of(pilot))
@@ -341,7 +361,9 @@ async def test_a_budget_below_what_is_used_is_refused_when_it_is_typed(desk: Des
 
 async def test_a_parked_agent_shows_until_when_counts_down_and_r_tries_one_call(desk: Desk) -> None:
     connection = desk.session.connection
-    connection.execute("UPDATE agents SET status = 'parked', parked_until = ? WHERE id = 'explorer1'", (desk.time + 4323,))
+    connection.execute(
+        "UPDATE agents SET status = 'parked', parked_until = ? WHERE id = 'explorer1'", (desk.time + 4323,)
+    )
     connection.commit()
     async with desk.app().run_test(size=(160, 40)) as pilot:
         await choose(pilot, "task:t-core")

@@ -1,4 +1,5 @@
-"""The question of an agent on its own screen: all of it, every answer, and nothing approved that was not in sight."""
+"""The question of an agent on its own screen: all of it, every answer, and nothing approved that was not in
+sight."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from watchkeeper.store.presence import is_watched
 from watchkeeper_tui.screens.approval import ApprovalScreen, row_ends
 
 LONG = (
-    "\n".join(f"echo line-{number} | tee -a /var/log/long-name-of-a-file-{number}" for number in range(200)) + "\nrm -rf the-end"
+    "\n".join(f"echo line-{number} | tee -a /var/log/long-name-of-a-file-{number}" for number in range(200))
+    + "\nrm -rf the-end"
 )
 SIZES = [(120, 40), (80, 24), (60, 20), (20, 5)]
 
@@ -25,7 +27,9 @@ SIZES = [(120, 40), (80, 24), (60, 20), (20, 5)]
 def ask(desk: Desk, tool: str, arguments: dict[str, Any], **values: Any) -> None:
     """A question of `explorer1`, with the message and the call that it is about."""
     connection = desk.session.connection
-    seq = desk.session.message("explorer1", "assistant", [{"type": "tool_use", "id": "tu9", "name": tool, "input": arguments}])
+    seq = desk.session.message(
+        "explorer1", "assistant", [{"type": "tool_use", "id": "tu9", "name": tool, "input": arguments}]
+    )
     insert(
         connection, "tool_calls", id=77, session_id=desk.session.id, agent_id="explorer1", turn=99, position=0, seq=seq,
         tool_use_id="tu9", name=tool, idempotent=0, status="pending",
@@ -40,7 +44,9 @@ async def opened(pilot: Pilot[int], desk: Desk) -> ApprovalScreen:
     """Open the question from the live screen, and wait until it was read."""
     await until(pilot, lambda: bool(pilot.app.snapshot.approvals))  # type: ignore[attr-defined]
     await pilot.press("a")
-    await until(pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen) and bool(pilot.app.screen.view.rows))
+    await until(
+        pilot, lambda: isinstance(pilot.app.screen, ApprovalScreen) and bool(pilot.app.screen.view.rows)
+    )
     screen = pilot.app.screen
     assert isinstance(screen, ApprovalScreen)
     await until(pilot, lambda: screen._is_read)
@@ -52,7 +58,9 @@ def written(desk: Desk) -> list[tuple[str, dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
-async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(desk: Desk, size: tuple[int, int]) -> None:
+async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     ask(desk, "bash", {"command": LONG})
     async with desk.app().run_test(size=size) as pilot:
         screen = await opened(pilot, desk)
@@ -62,7 +70,10 @@ async def test_y_counts_only_after_the_end_was_in_sight_at_every_size(desk: Desk
         assert written(desk) == []
         await pilot.press("end")
         await until(pilot, lambda: "the-end" in text_of(pilot).replace("\n", ""))
-        assert "".join("".join(text for text, _ in row.pieces) for row in screen.view.rows).count("line-199") == 1
+        assert (
+            "".join("".join(text for text, _ in row.pieces) for row in screen.view.rows).count("line-199")
+            == 1
+        )
         await pilot.press("home", "y")
         await until(pilot, lambda: bool(written(desk)))
         assert written(desk) == [("approve", {"approval": "appr1"})]
@@ -94,7 +105,9 @@ async def test_it_says_who_asks_for_which_task_in_which_folder_and_why(desk: Des
     (["a", "p", "enter"], ("approve", {"scope": "pattern", "pattern": "git status"})),
     (["a", "p", *" *", "enter"], ("approve", {"scope": "pattern", "pattern": "git status *"})),
 ])  # fmt: skip
-async def test_every_answer_is_one_command(desk: Desk, keys: list[str], wanted: tuple[str, dict[str, Any]]) -> None:
+async def test_every_answer_is_one_command(
+    desk: Desk, keys: list[str], wanted: tuple[str, dict[str, Any]]
+) -> None:
     ask(desk, "bash", {"command": "git status"})
     async with desk.app().run_test(size=(80, 24)) as pilot:
         await opened(pilot, desk)
@@ -152,7 +165,9 @@ async def test_an_edit_that_is_no_json_is_refused(desk: Desk) -> None:
         assert written(desk) == []
 
 
-async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_says_which(desk: Desk, tmp_path: Path) -> None:
+async def test_a_change_is_shown_against_the_file_as_it_is_now_and_the_answer_says_which(
+    desk: Desk, tmp_path: Path
+) -> None:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     (workspace / "f.txt").write_text("one\ntwo\n")
@@ -175,7 +190,9 @@ async def test_a_question_answered_elsewhere_closes_at_once_and_says_by_whom(des
     async with desk.app().run_test(size=(80, 24)) as pilot:
         await opened(pilot, desk)
         await pilot.press("r")
-        desk.session.connection.execute("UPDATE approvals SET status = 'approved', decided_by = 'ada (command line)'")
+        desk.session.connection.execute(
+            "UPDATE approvals SET status = 'approved', decided_by = 'ada (command line)'"
+        )
         desk.feed.wake()
         await until(pilot, lambda: not isinstance(pilot.app.screen, ApprovalScreen))
         await until(pilot, lambda: "bash: approved by ada (command line)" in text_of(pilot))
@@ -185,7 +202,10 @@ async def test_hostile_text_is_named_and_never_acts(desk: Desk) -> None:
     ask(
         desk,
         "bash",
-        {"command": "echo \x1b[2J \u202egnp.exe\u2066 [@click=app.exit]x[/] \u200b\tend", "x\u202ey": "\x1b]0;t\x07"},
+        {
+            "command": "echo \x1b[2J \u202egnp.exe\u2066 [@click=app.exit]x[/] \u200b\tend",
+            "x\u202ey": "\x1b]0;t\x07",
+        },
     )
     async with desk.app().run_test(size=(80, 24)) as pilot:
         await opened(pilot, desk)
@@ -239,13 +259,17 @@ async def test_what_was_allowed_is_listed_and_revoked_from_the_command_bar(desk:
     async with desk.app().run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         await pilot.press("colon", "ctrl+u", *"grants", "enter")
-        await until(pilot, lambda: "bash: git status *" in text_of(pilot) and "ada (dashboard)" in text_of(pilot))
+        await until(
+            pilot, lambda: "bash: git status *" in text_of(pilot) and "ada (dashboard)" in text_of(pilot)
+        )
         await pilot.press("7", "enter")
         await until(pilot, lambda: bool(written(desk)))
         assert written(desk) == [("revoke", {"grant": 7})]
 
 
-async def test_a_command_approves_without_the_screen_only_what_the_status_line_shows_whole(desk: Desk) -> None:
+async def test_a_command_approves_without_the_screen_only_what_the_status_line_shows_whole(
+    desk: Desk,
+) -> None:
     ask(desk, "bash", {"command": "x" * 90})
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "a answers" in text_of(pilot))

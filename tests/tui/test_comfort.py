@@ -1,4 +1,5 @@
-"""What makes a dashboard pleasant to leave open: it remembers, helps where it is asked, and says what is coming."""
+"""What makes a dashboard pleasant to leave open: it remembers, helps where it is asked, and says what is
+coming."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ async def test_tab_order_and_divider_are_as_they_were_left(desk: Desk, tmp_path:
         '{"split": 4000, "order": "moon", "hinted": true}',
     ],
 )
-async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(desk: Desk, tmp_path: Path, content: str) -> None:
+async def test_a_damaged_layout_is_ignored_and_the_dashboard_opens(
+    desk: Desk, tmp_path: Path, content: str
+) -> None:
     path = tmp_path / "layout.json"
     path.write_text(content)
     async with desk.app(layout_path=path).run_test(size=WIDE) as pilot:
@@ -96,7 +99,9 @@ async def test_whoever_opens_it_first_is_told_the_keys_once(desk: Desk, tmp_path
             assert ("new here?" in text_of(pilot)) is hinted
 
 
-async def test_reduced_motion_moves_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_reduced_motion_moves_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     assert desk.app().animation_level != "none"
     monkeypatch.setenv("WATCHKEEPER_REDUCED_MOTION", "1")
     assert desk.app().animation_level == "none"
@@ -130,7 +135,11 @@ async def test_the_plan_is_sorted_by_what_costs_most_and_by_who_needs_somebody(d
 async def test_help_tells_first_what_works_in_the_pane_it_was_asked_in(desk: Desk) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
-        for key, words in (("1", "This pane: the plan"), ("3", "This pane: the agent"), ("2", "This pane: events")):
+        for key, words in (
+            ("1", "This pane: the plan"),
+            ("3", "This pane: the agent"),
+            ("2", "This pane: events"),
+        ):
             await pilot.press(key, "question_mark")
             await until(pilot, lambda words=words: words in text_of(pilot))
             await pilot.press("escape")
@@ -200,31 +209,64 @@ async def test_a_line_of_a_compaction_is_pinned_in_the_users_words(desk: Desk) -
 
 
 def call(started: float, prompt: int, status: str = "done") -> CallFacts:
-    return CallFacts(1, 1, "turn", "m", status, None, prompt, 10, 0, 0, True, None, "exact", started, 1.0, None, 0.0, 0, None)
+    return CallFacts(
+        1,
+        1,
+        "turn",
+        "m",
+        status,
+        None,
+        prompt,
+        10,
+        0,
+        0,
+        True,
+        None,
+        "exact",
+        started,
+        1.0,
+        None,
+        0.0,
+        0,
+        None,
+    )
 
 
 def test_the_time_to_a_compaction_follows_the_growth_since_the_last_one() -> None:
-    growing = [call(130, 4000), call(120, 3000), call(110, 2000), call(100, 1000), call(90, 9000), call(80, 8000)]
+    growing = [
+        call(130, 4000),
+        call(120, 3000),
+        call(110, 2000),
+        call(100, 1000),
+        call(90, 9000),
+        call(80, 8000),
+    ]
     assert seconds_to_compaction(growing, 2000) == pytest.approx(20)
     assert seconds_to_compaction(growing, 0) is None
     assert seconds_to_compaction(growing[:2], 2000) is None
     assert seconds_to_compaction([call(3, 500), call(2, 500), call(1, 500)], 2000) is None
 
 
-async def test_where_compaction_starts_is_what_the_host_says_or_the_configuration(desk: Desk, tmp_path: Path) -> None:
+async def test_where_compaction_starts_is_what_the_host_says_or_the_configuration(
+    desk: Desk, tmp_path: Path
+) -> None:
     folder = tmp_path / "config" / "watchkeeper"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text("summarization_threshold = 0.5")
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "compaction near 16k" in text_of(pilot))
-        desk.session.set_agent("explorer1", composition=json.dumps({"messages": 10_900, "overhead": 1000, "threshold": 20_000}))
+        desk.session.set_agent(
+            "explorer1", composition=json.dumps({"messages": 10_900, "overhead": 1000, "threshold": 20_000})
+        )
         desk.feed.wake()
         await until(pilot, lambda: "compaction near 21k" in text_of(pilot))
         assert "threshold" not in text_of(pilot).replace("threshold 24k", "")
 
 
 async def test_observations_made_ahead_are_shown_as_buffered_and_not_as_in_flight(desk: Desk) -> None:
-    desk.session.compaction("explorer1", status="prepared", trigger="observer", high_water=77, ended_at=None, tokens_after=None)
+    desk.session.compaction(
+        "explorer1", status="prepared", trigger="observer", high_water=77, ended_at=None, tokens_after=None
+    )
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "1 chunk buffered" in text_of(pilot))
         assert "buffered up to #77" in text_of(pilot)
@@ -267,7 +309,12 @@ async def test_keys_typed_faster_than_the_screen_is_drawn_go_to_the_line_that_wa
 
 async def test_a_coming_compaction_is_timed_while_the_run_is_live_alone(desk: Desk) -> None:
     for turn in range(5):
-        desk.session.call("explorer1", turn=20 + turn, input_tokens=20_000 + turn * 900, started_at=desk.time - 50 + turn * 10)
+        desk.session.call(
+            "explorer1",
+            turn=20 + turn,
+            input_tokens=20_000 + turn * 900,
+            started_at=desk.time - 50 + turn * 10,
+        )
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "at this pace" in text_of(pilot))
         desk.host_pid = None

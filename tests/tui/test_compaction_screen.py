@@ -31,7 +31,13 @@ def compacted(session: FakeSession, summary: str = "thirty files; see core/file1
         reason="summary", tokens=6100, created_at=session.now,
     )  # fmt: skip
     session.set_agent("explorer1", view_version=2)
-    row = {"cost_usd": 0.07, "cache_tokens_invalidated": 3800, "seconds": 9.1, "model": "offline/surveyor", "reason": "summary"}
+    row = {
+        "cost_usd": 0.07,
+        "cache_tokens_invalidated": 3800,
+        "seconds": 9.1,
+        "model": "offline/surveyor",
+        "reason": "summary",
+    }
     session.compaction("explorer1", id=5, high_water=5, **row | values)
 
 
@@ -47,7 +53,14 @@ async def test_a_pass_opens_from_the_pane_with_its_figures_and_both_sides(desk: 
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
         shown = text_of(pilot)
-        for words in ("24k → 6.1k (-75%)", "$0.07", "9.1s beside the loop", "stall 0ms", "cache −3.8k", "surveyor"):
+        for words in (
+            "24k → 6.1k (-75%)",
+            "$0.07",
+            "9.1s beside the loop",
+            "stall 0ms",
+            "cache −3.8k",
+            "surveyor",
+        ):
             assert words in shown
         assert "#1–#5 replaced: 5 messages" in shown
         assert "- #1 user" in shown
@@ -110,25 +123,34 @@ async def test_compact_again_takes_typed_instructions_and_a_yes(desk: Desk) -> N
     async with desk.app().run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("R", *"keep the budget", "enter")
-        await until(pilot, lambda: "Instructions: keep the budget" in text_of(pilot) and "y do it" in text_of(pilot))
+        await until(
+            pilot, lambda: "Instructions: keep the budget" in text_of(pilot) and "y do it" in text_of(pilot)
+        )
         assert desk.session.commands() == []
         await pilot.press("y")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
         kind, agent, _, payload = desk.session.commands()[0]
-        assert (kind, agent, json.loads(payload)) == ("compact", "explorer1", {"instructions": "keep the budget"})
+        assert (kind, agent, json.loads(payload)) == (
+            "compact",
+            "explorer1",
+            {"instructions": "keep the budget"},
+        )
 
 
 async def test_a_pass_in_flight_says_so_and_fills_in_when_it_lands(desk: Desk) -> None:
     compacted(desk.session)
     desk.session.set_agent("explorer1", view_version=1)
     connection = desk.session.connection
-    connection.execute("UPDATE compactions SET status = 'running', ended_at = NULL, tokens_after = NULL, view_after = NULL")
+    connection.execute(
+        "UPDATE compactions SET status = 'running', ended_at = NULL, tokens_after = NULL, view_after = NULL"
+    )
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "observing up to #5" in text_of(pilot))
         await pilot.press("4", "enter")
         await until(pilot, lambda: "to be replaced" in text_of(pilot) and "not yet" in text_of(pilot))
         connection.execute(
-            "UPDATE compactions SET status = 'applied', ended_at = ?, tokens_after = 6100, view_after = 2", (desk.time,)
+            "UPDATE compactions SET status = 'applied', ended_at = ?, tokens_after = 6100, view_after = 2",
+            (desk.time,),
         )
         desk.feed.wake()
         await until(pilot, lambda: "+ summary 1" in text_of(pilot))
@@ -145,7 +167,9 @@ async def test_on_a_narrow_terminal_one_side_is_shown_and_tab_shows_the_other(de
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (38, 10)])
 async def test_hostile_text_on_both_sides_stays_text(desk: Desk, size: tuple[int, int]) -> None:
-    compacted(desk.session, HOSTILE, reason=HOSTILE, instructions=HOSTILE, trigger=HOSTILE[:30], model=HOSTILE)
+    compacted(
+        desk.session, HOSTILE, reason=HOSTILE, instructions=HOSTILE, trigger=HOSTILE[:30], model=HOSTILE
+    )
     desk.session.message("explorer1", "user", HOSTILE)
     desk.session.connection.execute("UPDATE views SET verbatim_from = 7 WHERE version = 2")
     app = desk.app()
@@ -167,9 +191,16 @@ async def test_what_is_in_flight_stays_in_sight_above_many_passes_until_somebody
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "18k tok let go" in text_of(pilot))
         for number in range(30):
-            desk.session.compaction("explorer1", requested_at=desk.time - 100 + number, status="rejected", reason=f"no {number}")
+            desk.session.compaction(
+                "explorer1", requested_at=desk.time - 100 + number, status="rejected", reason=f"no {number}"
+            )
         desk.session.compaction(
-            "explorer1", status="running", ended_at=None, tokens_after=None, requested_at=desk.time - 1, high_water=77
+            "explorer1",
+            status="running",
+            ended_at=None,
+            tokens_after=None,
+            requested_at=desk.time - 1,
+            high_water=77,
         )
         desk.feed.wake()
         await until(pilot, lambda: "observing up to #77" in text_of(pilot))

@@ -1,4 +1,5 @@
-"""How well a sum is known is told wherever it stands: `~` before an estimate, `+` after a lower bound, `unpriced`."""
+"""How well a sum is known is told wherever it stands: `~` before an estimate, `+` after a lower bound,
+`unpriced`."""
 
 from __future__ import annotations
 
@@ -22,17 +23,27 @@ WIDE = (140, 40)
         (None, 0, False, "-"),
     ],
 )
-def test_a_sum_says_how_well_it_is_known(usd: float | None, unpriced: int, estimated: bool, words: str) -> None:
+def test_a_sum_says_how_well_it_is_known(
+    usd: float | None, unpriced: int, estimated: bool, words: str
+) -> None:
     assert figures.cost(usd, unpriced, estimated=estimated) == words
 
 
 @pytest.mark.parametrize("why", [{"price_status": "estimated"}, {"usage_exact": 0}])
-async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_pane(desk: Desk, why: dict[str, object]) -> None:
+async def test_an_estimated_cost_is_marked_in_the_header_the_plan_and_the_agent_pane(
+    desk: Desk, why: dict[str, object]
+) -> None:
     desk.session.call("explorer1", turn=13, **why)
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "~$4.82" in text_of(pilot).splitlines()[0])
-        rows = {line.split("│")[1][:24].strip(" ▌"): line.split("│")[1] for line in text_of(pilot).splitlines() if "│" in line}
-        planner, core, docs = (next(rows[name] for name in rows if words in name) for words in ("planner", "core", "docs"))
+        rows = {
+            line.split("│")[1][:24].strip(" ▌"): line.split("│")[1]
+            for line in text_of(pilot).splitlines()
+            if "│" in line
+        }
+        planner, core, docs = (
+            next(rows[name] for name in rows if words in name) for words in ("planner", "core", "docs")
+        )
         assert "~$0.55" in planner  # the sum of what is below it
         assert "~$0.11" in core
         assert " $0.11" in docs

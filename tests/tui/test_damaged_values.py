@@ -1,4 +1,5 @@
-"""Damage inside a row: only the part that cannot be read is missing, one line says so, and the rest is read as ever."""
+"""Damage inside a row: only the part that cannot be read is missing, one line says so, and the rest is read
+as ever."""
 
 from __future__ import annotations
 
@@ -70,13 +71,21 @@ async def test_damaged_values_take_nothing_else_along(desk: Desk, value: str) ->
         await until(pilot, lambda: app.screen.shown_position == app.screen.playback.position > 1)  # type: ignore[attr-defined]
         assert_read(pilot)
         await pilot.press("escape", "s")
-        await until(pilot, lambda: "abcd2345" in text_of(pilot) and "told2345" in text_of(pilot) and "audit" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: (
+                "abcd2345" in text_of(pilot) and "told2345" in text_of(pilot) and "audit" in text_of(pilot)
+            ),
+        )
 
 
 @pytest.mark.parametrize(
-    ("column", "words"), [("views.elided", "view 2"), ("views.observations", "view 2"), ("observations.citations", "citations")]
+    ("column", "words"),
+    [("views.elided", "view 2"), ("views.observations", "view 2"), ("observations.citations", "citations")],
 )
-async def test_what_cannot_be_read_of_a_context_is_said_in_one_line(desk: Desk, column: str, words: str) -> None:
+async def test_what_cannot_be_read_of_a_context_is_said_in_one_line(
+    desk: Desk, column: str, words: str
+) -> None:
     filled(desk)
     damage(desk, column, "{broken")
     async with desk.app().run_test(size=WIDE) as pilot:

@@ -22,7 +22,9 @@ def read(desk: Desk, name: str) -> tuple[AgentFacts, tuple[CompactionFacts, ...]
 
 
 def test_an_estimate_follows_the_agents_own_earlier_passes(desk: Desk) -> None:
-    desk.session.connection.execute("UPDATE compactions SET cost_usd = 0.024, tokens_before = 24000, tokens_after = 6000")
+    desk.session.connection.execute(
+        "UPDATE compactions SET cost_usd = 0.024, tokens_before = 24000, tokens_after = 6000"
+    )
     guess = estimate_compaction(*read(desk, "explorer1"))
     assert guess.tokens_now == 14_000
     assert guess.tokens_fixed == 1_000  # the system prompt and the tools, which no pass touches
@@ -60,14 +62,20 @@ async def test_a_pass_that_was_asked_for_is_followed_to_its_end(desk: Desk) -> N
             session.connection, "compactions", id=77, session_id=session.id, agent_id="explorer1", trigger="manual",
             status="running", high_water=41, tokens_before=14_000, requested_at=desk.time,
         )  # fmt: skip
-        session.connection.execute("UPDATE commands SET status = 'applied', result = 'begun', applied_at = ?", (desk.time,))
+        session.connection.execute(
+            "UPDATE commands SET status = 'applied', result = 'begun', applied_at = ?", (desk.time,)
+        )
         desk.feed.wake()
-        await until(pilot, lambda: "observing up to #41" in text_of(pilot) and "the agent goes on working" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "observing up to #41" in text_of(pilot) and "the agent goes on working" in text_of(pilot),
+        )
         session.connection.execute("UPDATE compactions SET status = 'prepared' WHERE id = 77")
         desk.feed.wake()
         await until(pilot, lambda: "published at the agent's next step" in text_of(pilot))
         session.connection.execute(
-            "UPDATE compactions SET status = 'applied', tokens_after = 5000, ended_at = ? WHERE id = 77", (desk.time,)
+            "UPDATE compactions SET status = 'applied', tokens_after = 5000, ended_at = ? WHERE id = 77",
+            (desk.time,),
         )
         desk.feed.wake()
         await until(pilot, lambda: "14k → 5.0k -64%" in text_of(pilot) and "u undoes it" in text_of(pilot))

@@ -19,13 +19,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("line", "ending"), [("export", "html"), ("export md", "md"), ("export json", "json")])
-async def test_the_run_is_exported_and_the_file_is_named(desk: Desk, here: Path, line: str, ending: str) -> None:
+@pytest.mark.parametrize(
+    ("line", "ending"), [("export", "html"), ("export md", "md"), ("export json", "json")]
+)
+async def test_the_run_is_exported_and_the_file_is_named(
+    desk: Desk, here: Path, line: str, ending: str
+) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "1 Plan" in text_of(pilot))
         await pilot.press("colon", "ctrl+u", *f"/{line}", "enter")
         await until(pilot, lambda: os.listdir(here) == [f"{desk.session.id}.{ending}"], seconds=60)
-        await until(pilot, lambda: f"✓ {desk.session.id}.{ending}  " in text_of(pilot) and f"in {here}" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: f"✓ {desk.session.id}.{ending}  " in text_of(pilot) and f"in {here}" in text_of(pilot),
+        )
 
 
 async def test_an_unknown_form_is_refused_in_one_line(desk: Desk, here: Path) -> None:

@@ -1,4 +1,5 @@
-"""A dashboard whose database loses its `-wal` or `-shm` to somebody's tidiness shows what is written from then on."""
+"""A dashboard whose database loses its `-wal` or `-shm` to somebody's tidiness shows what is written from
+then on."""
 
 from __future__ import annotations
 
@@ -41,7 +42,12 @@ def test_what_is_written_after_a_file_was_removed_is_shown(tmp_path: Path, suffi
 
     def until(title: str) -> None:
         deadline = time.monotonic() + 60
-        while not (shown and shown[-1].session is not None and shown[-1].session.title == title and not shown[-1].problem):
+        while not (
+            shown
+            and shown[-1].session is not None
+            and shown[-1].session.title == title
+            and not shown[-1].problem
+        ):
             assert time.monotonic() < deadline, shown[-1].problem if shown else "nothing was shown"
             seen.wait(0.1)
             seen.clear()

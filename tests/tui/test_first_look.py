@@ -1,4 +1,5 @@
-"""What a newcomer sees within the first minutes: whole sentences, figures that add up, and no word that is not true."""
+"""What a newcomer sees within the first minutes: whole sentences, figures that add up, and no word that is
+not true."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ async def test_every_agent_of_the_header_is_counted_in_some_state(desk: Desk) ->
         header = text_of(pilot).splitlines()[0]
         total = int(header.split(" agents")[0].split()[-1])
         counted = sum(
-            int(word[1:]) for word in header.split(" agents")[1].split() if word[0] in "●◔?‖↻!†✗✓○×" and word[1:].isdigit()
+            int(word[1:])
+            for word in header.split(" agents")[1].split()
+            if word[0] in "●◔?‖↻!†✗✓○×" and word[1:].isdigit()
         )
         assert counted == total, header
 
@@ -48,7 +51,9 @@ async def test_the_clock_goes_on_while_a_task_of_an_ended_run_runs_again(desk: D
     desk.session.set(status="done", ended_at=desk.session.now - 600)
     async with desk.app().run_test(size=(160, 40)) as pilot:
         await until(pilot, lambda: "LIVE" in text_of(pilot))
-        assert "00:12:44" in text_of(pilot).splitlines()[0]  # from 764 s ago until now, not until the end 600 s ago
+        assert (
+            "00:12:44" in text_of(pilot).splitlines()[0]
+        )  # from 764 s ago until now, not until the end 600 s ago
 
 
 async def test_an_item_of_another_programs_list_tells_how_it_stands_and_whose_it_is(desk: Desk) -> None:
@@ -76,7 +81,9 @@ async def test_a_task_that_waits_tells_for_which_others(desk: Desk) -> None:
 
 async def test_the_parts_of_a_context_add_up_also_where_a_log_tells_only_some(desk: Desk) -> None:
     parts = {"observations": 4_000, "messages": 7_000}
-    desk.session.set_agent("explorer1", context_tokens=51_000, context_limit=200_000, composition=json.dumps(parts))
+    desk.session.set_agent(
+        "explorer1", context_tokens=51_000, context_limit=200_000, composition=json.dumps(parts)
+    )
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "not in the log 40k" in text_of(pilot))
         assert "free 149k" in text_of(pilot)
@@ -109,7 +116,9 @@ def test_a_pass_is_counted_among_its_agents_passes_and_unknown_figures_are_left_
     mine = [each for each in reversed(reading.compactions) if each.agent_id == "explorer1"]
     assert [pass_number(each, reading.compactions) for each in mine] == [(1, 3), (2, 3), (3, 3)]
     abandoned = "".join(text for text, _ in compaction_pieces(mine[-1], desk.time))
-    assert abandoned.endswith("auto abandoned: the agent is done")  # and not "unpriced": no call of it was paid for
+    assert abandoned.endswith(
+        "auto abandoned: the agent is done"
+    )  # and not "unpriced": no call of it was paid for
     unknown = replace(mine[1], stall_seconds=None)
     assert "stall" not in "".join(text for text, _ in compaction_pieces(unknown, desk.time))
 
@@ -121,7 +130,9 @@ async def test_what_a_pass_lost_of_a_message_stands_below_that_message(desk: Des
         await pilot.press("4", "enter")
         await until(pilot, lambda: "Compaction 1/1" in text_of(pilot) and "lost" in text_of(pilot))
         await pilot.press("exclamation_mark")
-        await until(pilot, lambda: any("not carried over: " in line[:60] for line in text_of(pilot).splitlines()))
+        await until(
+            pilot, lambda: any("not carried over: " in line[:60] for line in text_of(pilot).splitlines())
+        )
 
 
 def test_a_model_is_named_without_the_day_of_its_release() -> None:
@@ -149,12 +160,22 @@ async def test_a_question_puts_away_what_was_said_before_it(desk: Desk) -> None:
         await pilot.press("a")
         await until(pilot, lambda: "nobody asks anything" in text_of(pilot))
         await pilot.press("C")
-        await until(pilot, lambda: "y do it" in text_of(pilot) and "nobody asks anything" not in text_of(pilot))
+        await until(
+            pilot, lambda: "y do it" in text_of(pilot) and "nobody asks anything" not in text_of(pilot)
+        )
 
 
 async def test_no_page_of_an_agent_that_has_ended_says_yet(desk: Desk) -> None:
     desk.session.set(origin="claude-code", status="done", ended_at=desk.session.now)
-    desk.session.agent("sub1", "sub", status="done", ended_at=desk.session.now, context_tokens=0, composition="{}", last_seq=0)
+    desk.session.agent(
+        "sub1",
+        "sub",
+        status="done",
+        ended_at=desk.session.now,
+        context_tokens=0,
+        composition="{}",
+        last_seq=0,
+    )
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "sub" in text_of(pilot))
         pilot.app.screen.query_one(PlanView).select("agent:sub1")
@@ -202,12 +223,18 @@ async def test_no_compaction_of_another_programs_agent_is_foretold(desk: Desk) -
 
 @pytest.mark.parametrize(("status", "name"), [("done", "Note"), ("failed", "Why")])
 @pytest.mark.parametrize("page", ["Memory", "Report"])
-async def test_the_reason_with_which_an_agent_ended_is_told(desk: Desk, page: str, status: str, name: str) -> None:
-    reason = "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call told"
+async def test_the_reason_with_which_an_agent_ended_is_told(
+    desk: Desk, page: str, status: str, name: str
+) -> None:
+    reason = (
+        "its own log is not here; 12,898 tokens of context, 8.1 s and 1 tool calls are what its call told"
+    )
     desk.session.set_agent("explorer3", status=status, status_reason=reason)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "3 explorer-1" in text_of(pilot))
         pilot.app.screen.query_one(PlanView).select("task:t-docs")
         await pilot.press(*(["i"] if page == "Report" else ["z", "3"]))
-        await until(pilot, lambda: "are what its call told" in " ".join(text_of(pilot).replace("│", " ").split()))
+        await until(
+            pilot, lambda: "are what its call told" in " ".join(text_of(pilot).replace("│", " ").split())
+        )
         assert page == "Report" or f"{name} " in text_of(pilot)

@@ -18,7 +18,9 @@ from watchkeeper.store.folding import accept_any_text
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail
 
-TEXTS = st.sampled_from(["", "calm", "naïve 漢字", "a\x00b", "\x1b[2J", '"quoted" \\ back', "line\nbreak", "x" * 5000])
+TEXTS = st.sampled_from(
+    ["", "calm", "naïve 漢字", "a\x00b", "\x1b[2J", '"quoted" \\ back', "line\nbreak", "x" * 5000]
+)
 NUMBERS = st.one_of(st.integers(-5, 2**53), st.floats(allow_nan=False, allow_infinity=False, width=64))
 AGENT_COLUMNS = {
     "name": TEXTS, "current_goal": TEXTS, "status": st.sampled_from(["idle", "working", "waiting", "paused", "done"]),
@@ -41,14 +43,28 @@ class Folds:
     def __init__(self, connection: Connection, session: FakeSession) -> None:
         self.connection = connection
         self.session = session
-        self.fold, self.details = SessionFold(session.id), {name: DetailFold(session.id, name) for name in AGENTS}
+        self.fold, self.details = (
+            SessionFold(session.id),
+            {name: DetailFold(session.id, name) for name in AGENTS},
+        )
         self.events: list[Any] = []
 
     def check(self, now: float) -> None:
         renewed, first = self._read(self.fold, now), self._read(SessionFold(self.session.id), now)
-        self.events = (list(renewed.events) if renewed.events_anew else self.events + list(renewed.events))[-EVENTS_KEPT:]
+        self.events = (list(renewed.events) if renewed.events_anew else self.events + list(renewed.events))[
+            -EVENTS_KEPT:
+        ]
         assert self.events == list(first.events)
-        for part in ("session", "tasks", "agents", "compactions", "approvals", "commands", "budgets", "rates"):
+        for part in (
+            "session",
+            "tasks",
+            "agents",
+            "compactions",
+            "approvals",
+            "commands",
+            "budgets",
+            "rates",
+        ):
             assert getattr(renewed, part) == getattr(first, part), part
         for name, fold in self.details.items():
             agent = next(each for each in renewed.agents if each.id == name)
@@ -104,9 +120,24 @@ def act(session: FakeSession, what: str, data: st.DataObject, number: int) -> fl
     elif what == "answered":
         connection.execute("UPDATE approvals SET status = 'approved'")
     elif what == "command":
-        insert(connection, "commands", session_id=session.id, kind="pause", requested_by="test", created_at=NOW, result=text)
+        insert(
+            connection,
+            "commands",
+            session_id=session.id,
+            kind="pause",
+            requested_by="test",
+            created_at=NOW,
+            result=text,
+        )
     elif what == "budget":
-        insert(connection, "budgets", session_id=session.id, kind="usd", amount=data.draw(NUMBERS), created_at=NOW)
+        insert(
+            connection,
+            "budgets",
+            session_id=session.id,
+            kind="usd",
+            amount=data.draw(NUMBERS),
+            created_at=NOW,
+        )
     elif what == "unbudget":
         connection.execute("DELETE FROM budgets")
     elif what == "message":
@@ -114,7 +145,15 @@ def act(session: FakeSession, what: str, data: st.DataObject, number: int) -> fl
     elif what == "fact":
         session.fact(data.draw(st.sampled_from([agent, None])), text, pinned=number % 2, digest=str(number))
     elif what == "inbox":
-        insert(connection, "inbox", session_id=session.id, agent_id=agent, kind="note", payload=json.dumps(text), created_at=NOW)
+        insert(
+            connection,
+            "inbox",
+            session_id=session.id,
+            agent_id=agent,
+            kind="note",
+            payload=json.dumps(text),
+            created_at=NOW,
+        )
     elif what == "tool":
         insert(connection, "tool_calls", session_id=session.id, agent_id=agent, turn=number, position=0, seq=1, tool_use_id=text,
                name=text, idempotent=1, status="running", is_error=number % 2)  # fmt: skip

@@ -1,4 +1,5 @@
-"""Every screen on a database full of hostile text: the bytes that reach the terminal hold nothing that acts or hides."""
+"""Every screen on a database full of hostile text: the bytes that reach the terminal hold nothing that acts
+or hides."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ class Tour:
             self.app.pop_screen()
             await self.pilot.pause(0.02)
         self.app.open_sessions("")
-        await until(self.pilot, lambda: bool(getattr(self.app.screen, "view", None) and self.app.screen.view.rows))  # type: ignore[attr-defined]
+        await until(self.pilot, lambda: bool(getattr(getattr(self.app.screen, "view", None), "rows", None)))
 
     async def live(self) -> None:
         await until(self.pilot, lambda: bool(self.app.snapshot.agents))
@@ -140,7 +141,14 @@ async def test_no_screen_lets_hostile_text_act_hide_or_end_the_dashboard(tmp_pat
     tour = Tour(crowded(tmp_path / "w.db", ATTACKS))
     sent = await tour.run(whole=True)
     assert judge(sent) == []
-    assert {"LiveScreen", "SessionsScreen", "MessageScreen", "CompareScreen", "ReplayScreen", "HelpScreen"} <= tour.seen
+    assert {
+        "LiveScreen",
+        "SessionsScreen",
+        "MessageScreen",
+        "CompareScreen",
+        "ReplayScreen",
+        "HelpScreen",
+    } <= tour.seen
     assert [each[0] for each in tour.desk.session.commands() if each[0] not in ("pause", "steer")] == []
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-FORBIDDEN = ("anthropic", "mcp", "genai_prices", "tiktoken", "sqlite_utils", "pydantic", "watchfiles", "watchkeeper.runtime.host")
+FORBIDDEN = (
+    "anthropic",
+    "mcp",
+    "genai_prices",
+    "tiktoken",
+    "sqlite_utils",
+    "pydantic",
+    "watchfiles",
+    "watchkeeper.runtime.host",
+)
 
 
 def test_the_dashboard_loads_nothing_heavy() -> None:

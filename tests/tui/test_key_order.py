@@ -112,7 +112,10 @@ async def test_a_copied_roster_goes_its_own_way(desk: Desk) -> None:
         before = dict(roster.counts())
         other = roster.copy()
         working = next(agent for agent in snapshot.agents if agent.status == "working")
-        agents = tuple(dataclasses.replace(each, status="failed") if each is working else each for each in snapshot.agents)
+        agents = tuple(
+            dataclasses.replace(each, status="failed") if each is working else each
+            for each in snapshot.agents
+        )
         other.update(dataclasses.replace(snapshot, agents=agents), snapshot.read_at)
         assert dict(roster.counts()) == before
         assert other.counts()["✗"] == before.get("✗", 0) + 1

@@ -11,13 +11,31 @@ from watchkeeper_tui.settings import Settings
 
 @pytest.mark.parametrize(
     "key",
-    ["p", "P", "?", "question_mark", "minus", "-", "+", "f5", "ctrl+x", "shift+left", "pageup", "space", "é", "enter", "alt+x"],
+    [
+        "p",
+        "P",
+        "?",
+        "question_mark",
+        "minus",
+        "-",
+        "+",
+        "f5",
+        "ctrl+x",
+        "shift+left",
+        "pageup",
+        "space",
+        "é",
+        "enter",
+        "alt+x",
+    ],
 )
 def test_a_key_that_a_terminal_sends_is_one(key: str) -> None:
     assert is_key(key)
 
 
-@pytest.mark.parametrize("key", ["pgup", "Ctrl+X", "ctrl+", "control+x", "page up", "foo", "<any>", "f99", " ", "", "Escape"])
+@pytest.mark.parametrize(
+    "key", ["pgup", "Ctrl+X", "ctrl+", "control+x", "page up", "foo", "<any>", "f99", " ", "", "Escape"]
+)
 def test_a_name_that_no_key_has_is_none(key: str) -> None:
     assert not is_key(key)
 
@@ -36,7 +54,9 @@ def test_every_key_of_the_dashboard_is_one() -> None:
 def test_an_unknown_key_is_one_line_and_the_one_before_stays() -> None:
     used, problems = usable_keys({"act.pause": "pgup", "act.steer": "f5"}, active_together())
     assert used == {"act.steer": "f5"}
-    assert problems == ["keys.act.pause: 'pgup' is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one before stays"]
+    assert problems == [
+        "keys.act.pause: 'pgup' is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one before stays"
+    ]
 
 
 async def test_the_dashboard_says_so_when_it_opens_and_the_old_key_works(desk: Desk) -> None:

@@ -1,4 +1,5 @@
-"""Keeping the library from the dashboard: every key of the list of sessions, and the screens that it leads to."""
+"""Keeping the library from the dashboard: every key of the list of sessions, and the screens that it leads
+to."""
 
 from __future__ import annotations
 
@@ -29,16 +30,28 @@ def library_of(desk: Desk) -> None:
     )  # fmt: skip
     done.event("agent.created", "older234-p", name="planner")
     done.message("older234-p", "user", "where is the ledger for Zürich?")
-    done.message("older234-p", "assistant", [{"type": "text", "text": "The ledger is in the blue safe.\n" + "more\n" * 20}])
+    done.message(
+        "older234-p",
+        "assistant",
+        [{"type": "text", "text": "The ledger is in the blue safe.\n" + "more\n" * 20}],
+    )
     done.event("model.replied", "older234-p", turn=1, tools=[], preview="The ledger is in the blue safe.")
     done.fact("older234-p", "the ledger is blue")
     add_session(
-        desk, "third234", "a run that failed", status="failed", last_active=desk.time - 90_000, host_pid=None, model="x/opus"
+        desk,
+        "third234",
+        "a run that failed",
+        status="failed",
+        last_active=desk.time - 90_000,
+        host_pid=None,
+        model="x/opus",
     )
 
 
 def row(desk: Desk, session_id: str, column: str) -> Any:
-    return desk.session.connection.execute(f"SELECT {column} FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
+    return desk.session.connection.execute(
+        f"SELECT {column} FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()[0]
 
 
 async def opened(pilot: Any, words: str = "nightly audit") -> None:
@@ -52,7 +65,9 @@ async def test_a_session_is_named_and_its_goal_stays_in_sight(desk: Desk) -> Non
         await pilot.press("j", "n", *"the audit", "enter")
         await until(pilot, lambda: row(desk, "older234", "title") == "the audit")
         await until(pilot, lambda: "✓ named the audit" in text_of(pilot))
-        await until(pilot, lambda: "│▌✓ older234" in text_of(pilot) and "[nightly] the audit" in text_of(pilot))
+        await until(
+            pilot, lambda: "│▌✓ older234" in text_of(pilot) and "[nightly] the audit" in text_of(pilot)
+        )
 
 
 async def test_tags_are_given_to_all_that_are_marked_and_taken_away_by_a_minus(desk: Desk) -> None:
@@ -62,7 +77,9 @@ async def test_tags_are_given_to_all_that_are_marked_and_taken_away_by_a_minus(d
         await pilot.press("j", "space", "space")
         await until(pilot, lambda: "2 marked" in text_of(pilot) or "◆" in text_of(pilot))
         await pilot.press("number_sign", *"keep -nightly", "enter")
-        await until(pilot, lambda: row(desk, "older234", "tags") == row(desk, "third234", "tags") == '["keep"]')
+        await until(
+            pilot, lambda: row(desk, "older234", "tags") == row(desk, "third234", "tags") == '["keep"]'
+        )
         await until(pilot, lambda: "✓ 2 sessions tagged" in text_of(pilot))
 
 
@@ -113,7 +130,9 @@ async def test_a_live_session_is_not_deleted_renamed_or_forked(desk: Desk) -> No
     assert (row(desk, "abcd2345", "title"), row(desk, "abcd2345", "deleted_at")) == (None, None)
 
 
-async def test_a_fork_is_made_from_the_step_that_was_chosen(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fork_is_made_from_the_step_that_was_chosen(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library_of(desk)
     made: list[Any] = []
 
@@ -164,7 +183,9 @@ async def test_a_whole_fork_is_in_the_list_and_selected(desk: Desk) -> None:
         await pilot.press("enter", "y")
         await until(pilot, lambda: "✓ forked at event #2" in text_of(pilot))
         await until(pilot, lambda: "fork: [nightly] nightly audit" in text_of(pilot))
-    forks = desk.session.connection.execute("SELECT forked_from, status FROM sessions WHERE origin = 'fork'").fetchall()
+    forks = desk.session.connection.execute(
+        "SELECT forked_from, status FROM sessions WHERE origin = 'fork'"
+    ).fetchall()
     assert forks == [("older234", "done")]
 
 
@@ -204,18 +225,26 @@ async def test_a_message_that_was_found_is_opened_in_its_transcript(desk: Desk) 
         await pilot.press("slash", *"blue safe", "enter")
         await until(pilot, lambda: "found in planner #2" in text_of(pilot))
         await pilot.press("slash", *["backspace"] * 9, *"ledger")
-        await until(pilot, lambda: "│▌✓ older234" in text_of(pilot) and "found in planner #2" in text_of(pilot))  # the newest
+        await until(
+            pilot, lambda: "│▌✓ older234" in text_of(pilot) and "found in planner #2" in text_of(pilot)
+        )  # the newest
         await pilot.press("enter")
-        await until(pilot, lambda: "best match ↓" in text_of(pilot) and "found in planner #1" in text_of(pilot))
+        await until(
+            pilot, lambda: "best match ↓" in text_of(pilot) and "found in planner #1" in text_of(pilot)
+        )
         await pilot.press("o")
         await until(pilot, lambda: "found in planner #2" in text_of(pilot))
         await pilot.press("j") if "▌✓ older234" not in text_of(pilot) else None
         await pilot.press("m")
-        await until(pilot, lambda: "#2 of 2" in text_of(pilot) and "2 of 2 messages of this session" in text_of(pilot))
+        await until(
+            pilot, lambda: "#2 of 2" in text_of(pilot) and "2 of 2 messages of this session" in text_of(pilot)
+        )
         assert "where is the ledger" in text_of(pilot)
         assert "more lines, Enter unfolds" not in text_of(pilot)
         await pilot.press("n")
-        await until(pilot, lambda: "#1 of 2" in text_of(pilot) and "16 more lines, Enter unfolds" in text_of(pilot))
+        await until(
+            pilot, lambda: "#1 of 2" in text_of(pilot) and "16 more lines, Enter unfolds" in text_of(pilot)
+        )
         await pilot.press("o")
         await until(pilot, lambda: "Plan" in text_of(pilot) and pilot.app.screen is pilot.app.screen_stack[1])
 
@@ -224,7 +253,9 @@ async def test_messages_far_from_the_end_are_reached_and_paged(desk: Desk) -> No
     session = add_session(desk, "older234", "nightly audit")
     for number in range(1, 401):
         session.message(
-            "older234-p", "user" if number % 2 else "assistant", f"line {number}" + (" needle" if number in (150, 300) else "")
+            "older234-p",
+            "user" if number % 2 else "assistant",
+            f"line {number}" + (" needle" if number in (150, 300) else ""),
         )
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
@@ -279,7 +310,9 @@ async def test_an_export_runs_beside_the_dashboard_and_shows_where_it_is(
     assert arguments[arguments.index("--db") + 1] == str(desk.path)
 
 
-async def test_an_export_that_fails_says_why(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_export_that_fails_says_why(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stand_in = tmp_path / "python"
     stand_in.write_text("#!/bin/sh\necho 'wk: the disk is full' >&2\nexit 2\n")
     stand_in.chmod(0o755)
@@ -295,7 +328,9 @@ async def test_a_filter_by_key_is_the_search_that_could_be_typed(desk: Desk) -> 
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("t", "s", "f")
-        await until(pilot, lambda: "/state:failed" in text_of(pilot) and "nightly audit" not in text_of(pilot))
+        await until(
+            pilot, lambda: "/state:failed" in text_of(pilot) and "nightly audit" not in text_of(pilot)
+        )
         await pilot.press("t", "s", "o")
         await until(pilot, lambda: "/state:done" in text_of(pilot) and "nightly audit" in text_of(pilot))
         await pilot.press("t", "g")
@@ -319,7 +354,9 @@ async def test_hostile_text_is_harmless_on_every_screen_of_the_library(desk: Des
     connection.execute("UPDATE sessions SET title = ?, tags = ?, workspace = ?, status_reason = ? WHERE id = 'older234'",
                        (hostile, json.dumps([hostile]), hostile, hostile))  # fmt: skip
     connection.execute("UPDATE agents SET name = ? WHERE session_id = 'older234'", (hostile,))
-    connection.execute("UPDATE facts SET text = ?, kind = ? WHERE session_id = 'older234'", (hostile, hostile))
+    connection.execute(
+        "UPDATE facts SET text = ?, kind = ? WHERE session_id = 'older234'", (hostile, hostile)
+    )
     connection.execute(
         "UPDATE events SET data = ? WHERE session_id = 'older234'",
         (json.dumps({"turn": 1, "tools": [hostile], "preview": hostile}),),

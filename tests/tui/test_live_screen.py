@@ -79,7 +79,9 @@ async def test_a_commit_by_another_process_is_shown_without_a_key(desk: Desk) ->
         desk.session.task("t-new", "Explore the attic", agent="explorer9")
         desk.session.event("tool.done", "explorer9", tool="bash", preview="all 12 tests pass")
         desk.feed.wake()
-        await until(pilot, lambda: "Explore the attic" in text_of(pilot) and "all 12 tests pass" in text_of(pilot))
+        await until(
+            pilot, lambda: "Explore the attic" in text_of(pilot) and "all 12 tests pass" in text_of(pilot)
+        )
 
 
 SIZES = [
@@ -99,7 +101,9 @@ SIZES = [
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(desk: Desk, size: tuple[int, int]) -> None:
+async def test_any_terminal_from_20_by_5_up_shows_the_state_and_never_breaks(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     async with desk.app().run_test(size=size) as pilot:
         await until(pilot, lambda: "LIVE" in text_of(pilot))
         await pilot.press("j", "3", "right", "2", "1", "z", "z")
@@ -140,12 +144,16 @@ async def test_a_host_that_dies_is_shown_as_dead_with_what_to_do(desk: Desk) -> 
         ("cancelled", False, "× CANCELLED"),
     ],
 )
-async def test_the_header_says_how_the_session_stands(desk: Desk, status: str, hosted: bool, badge: str) -> None:
+async def test_the_header_says_how_the_session_stands(
+    desk: Desk, status: str, hosted: bool, badge: str
+) -> None:
     desk.session.set(status=status, ended_at=desk.time if status in ("done", "failed", "cancelled") else None)
     desk.host_pid = 991 if hosted else None
     if status == "paused":
         # A session pauses when all of its agents have; one that works for a single command is live.
-        desk.session.connection.execute("UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')")
+        desk.session.connection.execute(
+            "UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')"
+        )
     async with desk.app().run_test(size=SMALL) as pilot:
         await until(pilot, lambda: badge in text_of(pilot))
 
@@ -195,7 +203,9 @@ async def test_scrolling_up_stops_following_and_counts_what_comes(desk: Desk) ->
 
 async def test_what_comes_is_counted_as_the_filter_shows_it(desk: Desk) -> None:
     for number in range(60):
-        desk.session.event("tool.done", "explorer1", tool="bash", preview=f"{'wanted' if number % 2 else 'other'} {number}")
+        desk.session.event(
+            "tool.done", "explorer1", tool="bash", preview=f"{'wanted' if number % 2 else 'other'} {number}"
+        )
     desk.session.event("tool.done", "explorer1", tool="bash", preview="other last")
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "other last" in text_of(pilot) and "FOLLOW" in text_of(pilot))
@@ -312,7 +322,9 @@ def assert_harmless(pilot: Pilot[int]) -> None:
                 assert character >= " ", repr(segment.text)
                 assert not "\x7f" <= character <= "\x9f", repr(segment.text)
                 assert character not in "\u202e\u2066\u2069\u200b\u200d\u2060\ufeff\ud800", repr(segment.text)
-            assert not (segment.style and (segment.style.link or segment.style.meta.get("@click"))), repr(segment)
+            assert not (segment.style and (segment.style.link or segment.style.meta.get("@click"))), repr(
+                segment
+            )
 
 
 def test_every_part_of_a_snapshot_is_frozen() -> None:
@@ -369,7 +381,9 @@ async def test_the_rows_are_drawn_by_one_view_only_as_far_as_they_are_in_sight(l
         await pilot.pause()
         assert 0 < len(set(drawn)) < 15
         assert len(plan.rows) == 40
-        assert all(isinstance(view, RowView) for view in (plan, live(pilot).events, live(pilot).agent_pane.page))
+        assert all(
+            isinstance(view, RowView) for view in (plan, live(pilot).events, live(pilot).agent_pane.page)
+        )
 
 
 def live(pilot: Pilot[int]) -> LiveScreen:

@@ -1,4 +1,5 @@
-"""A database that another program holds: the screen goes on, says so, loses nothing, and carries on by itself."""
+"""A database that another program holds: the screen goes on, says so, loses nothing, and carries on by
+itself."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ async def test_a_screen_that_cannot_read_says_so_soon_and_claims_nothing_newer(r
         await until(pilot, lambda: "after the lock" in text_of(pilot))
 
 
-async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(rollback_desk: Desk) -> None:
+async def test_the_list_of_sessions_never_says_that_there_are_none_before_it_was_read(
+    rollback_desk: Desk,
+) -> None:
     desk = rollback_desk
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
@@ -140,7 +143,9 @@ async def test_leaving_with_a_pause_waits_for_no_lock_on_the_screens_own_thread(
     assert [each[0] for each in desk.session.commands()] == ["pause"]
 
 
-async def test_a_run_that_could_not_be_paused_is_not_left(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_could_not_be_paused_is_not_left(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.3)
     app = desk.app()
     app.control = StoreControl(desk.path)

@@ -34,7 +34,9 @@ async def test_rows_marks_tabs_keys_and_answers_can_be_clicked(desk: Desk) -> No
             await until(pilot, lambda: "do it" in text_of(pilot))
             await click(pilot, answer)
             await until(pilot, lambda: "do it" not in text_of(pilot))
-            await until(pilot, lambda commands=commands: [each[0] for each in desk.session.commands()] == commands)
+            await until(
+                pilot, lambda commands=commands: [each[0] for each in desk.session.commands()] == commands
+            )
         await click(pilot, "Explore core", times=2)
         await until(pilot, lambda: "1 Plan" not in text_of(pilot))
 
@@ -49,7 +51,9 @@ async def test_a_hit_and_the_undo_of_a_delete_can_be_clicked(desk: Desk) -> None
         await click(pilot, "do it")
         await until(pilot, lambda: "to undo" in text_of(pilot))
         await click(pilot, "to undo")
-        await until(pilot, lambda: row(desk, "older234", "title") is None and "nightly audit" in text_of(pilot))
+        await until(
+            pilot, lambda: row(desk, "older234", "title") is None and "nightly audit" in text_of(pilot)
+        )
         await pilot.press("slash", *"blue", "enter")
         await until(pilot, lambda: "opens it in its transcript" in text_of(pilot))
         await click(pilot, "opens it in")

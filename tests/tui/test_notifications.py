@@ -1,4 +1,5 @@
-"""What is told to whoever looks elsewhere, and that it cannot act on their terminal; and the user's own settings."""
+"""What is told to whoever looks elsewhere, and that it cannot act on their terminal; and the user's own
+settings."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def ask(desk: Desk) -> None:
 
 
 def fail(desk: Desk) -> None:
-    desk.session.connection.execute("UPDATE tasks SET status = 'failed', error = 'no credit' WHERE id = 't-core'")
+    desk.session.connection.execute(
+        "UPDATE tasks SET status = 'failed', error = 'no credit' WHERE id = 't-core'"
+    )
 
 
 def spend(desk: Desk) -> None:
@@ -59,7 +62,14 @@ async def test_what_happens_while_nobody_looks_is_told(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, happens: Any, said: str
 ) -> None:
     desk.session.set(cost_usd=1.0)
-    insert(desk.session.connection, "budgets", session_id=desk.session.id, kind="usd", amount=5.0, created_at=desk.time)
+    insert(
+        desk.session.connection,
+        "budgets",
+        session_id=desk.session.id,
+        kind="usd",
+        amount=5.0,
+        created_at=desk.time,
+    )
     app = desk.app(settings=Settings(notifications=Notifications(terminal="osc9")))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
@@ -142,7 +152,10 @@ async def test_a_key_of_the_users_own_acts_and_the_old_one_does_not(desk: Desk) 
 async def test_a_key_that_is_taken_is_refused_in_one_line(desk: Desk) -> None:
     app = desk.app(settings=Settings(keys={"act.pause": "f", "act.fly": "x"}))
     async with app.run_test(size=WIDE, notifications=True) as pilot:
-        await until(pilot, lambda: "'f' is freeze's key" in text_of(pilot) and "keys.act.fly is no action" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "'f' is freeze's key" in text_of(pilot) and "keys.act.fly is no action" in text_of(pilot),
+        )
         await pilot.press("p")
         await until(pilot, lambda: len(desk.session.commands()) == 1)
 
@@ -171,7 +184,13 @@ async def test_notices_wait_for_whoever_comes_back_and_cover_little(
 
 
 async def test_every_screens_keys_can_be_changed_and_a_panes_own_clash_is_seen(desk: Desk) -> None:
-    wanted = {"message.next": "ctrl+n", "compare.swap": "x", "fork.filter": "f", "agent.pin": "p", "agent.next_tab": "ctrl+l"}
+    wanted = {
+        "message.next": "ctrl+n",
+        "compare.swap": "x",
+        "fork.filter": "f",
+        "agent.pin": "p",
+        "agent.next_tab": "ctrl+l",
+    }
     app = desk.app(settings=Settings(keys=wanted))
     assert [problem for problem in app.key_problems if "agent.pin" not in problem] == []
     assert "'p' is act.pause's key" in app.key_problems[0]

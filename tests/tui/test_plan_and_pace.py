@@ -1,4 +1,5 @@
-"""What the plan, the compaction pane and the agent's figures say of many agents, deep trees, and runs that stopped."""
+"""What the plan, the compaction pane and the agent's figures say of many agents, deep trees, and runs that
+stopped."""
 
 from __future__ import annotations
 
@@ -18,11 +19,15 @@ async def test_every_agent_near_a_compaction_is_told_with_the_time_left(desk: De
             desk.session.agent(name, "explorer-4")
             desk.session.task("t-more", "Explore more", agent=name)
             for n in range(4):
-                desk.session.call(name, turn=n + 1, input_tokens=10_000 + n * 1000, started_at=desk.time - 40 + n * 10)
+                desk.session.call(
+                    name, turn=n + 1, input_tokens=10_000 + n * 1000, started_at=desk.time - 40 + n * 10
+                )
         desk.session.set_agent(name, composition=parts, context_tokens=20_000)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         # 3,000 tokens are left, and each ten seconds brought a thousand.
-        await until(pilot, lambda: "explorer-4" in text_of(pilot) and "compacts in 3.0k tok, ~30s" in text_of(pilot))
+        await until(
+            pilot, lambda: "explorer-4" in text_of(pilot) and "compacts in 3.0k tok, ~30s" in text_of(pilot)
+        )
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
@@ -45,7 +50,10 @@ async def test_a_row_sums_up_what_stands_below_it_folded_or_not(desk: Desk) -> N
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         for keys in ([], ["minus"]):
             await pilot.press(*keys)
-            await until(pilot, lambda: any("planner" in line and "Σ640k" in line for line in text_of(pilot).splitlines()))
+            await until(
+                pilot,
+                lambda: any("planner" in line and "Σ640k" in line for line in text_of(pilot).splitlines()),
+            )
             assert any("planner" in line and "$0.55" in line for line in text_of(pilot).splitlines())
 
 
@@ -89,7 +97,9 @@ ROLES = [
 
 
 @pytest.mark.parametrize("size", [(200, 50), (120, 40), (80, 24), (60, 15)])
-async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(desk: Desk, size: tuple[int, int]) -> None:
+async def test_roles_that_are_not_built_in_are_shown_with_file_and_model(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     desk.session.set(roles=json.dumps(ROLES))
     desk.session.task("t-check", "Check it", role="checker", status="pending")
     async with desk.app().run_test(size=size) as pilot:
@@ -115,7 +125,10 @@ async def test_the_page_of_a_task_names_its_role_with_file_and_model(desk: Desk)
         screen = pilot.app.screen
         assert isinstance(screen, LiveScreen)
         screen.plan.select("task:t-check")
-        await until(pilot, lambda: "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "checker (.claude/agents/checker.md) on anthropic/claude-sonnet-5" in text_of(pilot),
+        )
         assert "claude-opus-5" in text_of(pilot)
 
 

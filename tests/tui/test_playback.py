@@ -9,8 +9,12 @@ from watchkeeper_tui.playback import IDLE_SECONDS, SPEEDS, Playback
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(0, 50), min_size=1, max_size=60), st.floats(0.01, 30), st.integers(0, 6), st.booleans())
-def test_playing_comes_to_the_end_and_never_goes_back(gaps: list[float], tick: float, faster: int, skips: bool) -> None:
+@given(
+    st.lists(st.floats(0, 50), min_size=1, max_size=60), st.floats(0.01, 30), st.integers(0, 6), st.booleans()
+)
+def test_playing_comes_to_the_end_and_never_goes_back(
+    gaps: list[float], tick: float, faster: int, skips: bool
+) -> None:
     times = [sum(gaps[: place + 1]) for place in range(len(gaps))]
     playback = Playback(times)
     playback.change_speed(faster)
@@ -30,7 +34,12 @@ def test_at_the_sessions_pace_a_step_comes_when_its_time_comes() -> None:
     playback = Playback([10.0, 11.0, 61.0, 62.0])
     playback.play()
     playback.skips_idle = False
-    assert [playback.advance(seconds) and playback.position for seconds in (0.9, 0.2, 49.8, 0.2)] == [False, 2, False, 3]
+    assert [playback.advance(seconds) and playback.position for seconds in (0.9, 0.2, 49.8, 0.2)] == [
+        False,
+        2,
+        False,
+        3,
+    ]
     playback.go(2)
     playback.playing = playback.skips_idle = True
     assert playback.advance(IDLE_SECONDS + 0.1)

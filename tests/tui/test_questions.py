@@ -1,4 +1,5 @@
-"""What stands around an open question: its own keys, nothing that covers it, and words that are told to their end."""
+"""What stands around an open question: its own keys, nothing that covers it, and words that are told to their
+end."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def footer_of(pilot: Pilot[int]) -> str:
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
 @pytest.mark.parametrize("screen", ["live", "sessions"])
-async def test_while_one_types_the_footer_tells_the_keys_of_typing(desk: Desk, screen: str, size: tuple[int, int]) -> None:
+async def test_while_one_types_the_footer_tells_the_keys_of_typing(
+    desk: Desk, screen: str, size: tuple[int, int]
+) -> None:
     async with desk.app(screen=screen).run_test(size=size) as pilot:
         await until(pilot, lambda: "Quit" in footer_of(pilot) or "Help" in footer_of(pilot))
         await pilot.press("slash", *"core")
@@ -60,7 +63,9 @@ async def test_a_question_of_one_key_has_no_other_keys_below_it(desk: Desk) -> N
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["120x40", "80x24"])
-async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk: Desk, size: tuple[int, int]) -> None:
+async def test_a_notice_covers_neither_the_question_nor_what_is_typed(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     async with desk.app().run_test(size=size, notifications=True) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         pilot.app.notify("Survey this folder " * 6, title="run finished", timeout=1_000)
@@ -69,9 +74,14 @@ async def test_a_notice_covers_neither_the_question_nor_what_is_typed(desk: Desk
         def is_covered(rows: int) -> bool:
             return "▌" in "".join(text_of(pilot).splitlines()[-rows:])
 
-        await until(pilot, lambda: not is_covered(2) and is_covered(4))  # neither the line that tells nor the keys
+        await until(
+            pilot, lambda: not is_covered(2) and is_covered(4)
+        )  # neither the line that tells nor the keys
         await pilot.press("slash")
-        await until(pilot, lambda: not is_covered(size[1] - pilot.app.screen.query_one(Prompt).region.y) and is_covered(8))
+        await until(
+            pilot,
+            lambda: not is_covered(size[1] - pilot.app.screen.query_one(Prompt).region.y) and is_covered(8),
+        )
         await pilot.press("escape")
         await until(pilot, lambda: not is_covered(2) and is_covered(4))
 
@@ -85,7 +95,12 @@ async def test_why_a_command_was_refused_is_told_to_the_end(desk: Desk, size: tu
         await until(pilot, lambda: "the 3639 allowed." in " ".join(text_of(pilot).split()))
         assert "Help" in footer_of(pilot)
         pilot.app.screen.say("✓ done", "done")  # type: ignore[attr-defined]
-        await until(pilot, lambda: text_of(pilot).splitlines()[-2].strip() == "✓ done" and "╰" in text_of(pilot).splitlines()[-3])
+        await until(
+            pilot,
+            lambda: (
+                text_of(pilot).splitlines()[-2].strip() == "✓ done" and "╰" in text_of(pilot).splitlines()[-3]
+            ),
+        )
 
 
 async def test_a_question_that_waits_names_its_key_however_long_it_is(desk: Desk) -> None:
@@ -102,7 +117,9 @@ async def test_what_is_asked_is_named_once(desk: Desk) -> None:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         desk.session.set_agent("explorer1", status="waiting", status_reason="may it run list_folder?")
         desk.session.approval("explorer1", question='list_folder {"path": "."}', tool="list_folder")
-        desk.session.event("approval.asked", "explorer1", tool="list_folder", question='list_folder {"path": "."}')
+        desk.session.event(
+            "approval.asked", "explorer1", tool="list_folder", question='list_folder {"path": "."}'
+        )
         desk.feed.wake()
         await until(pilot, lambda: 'explorer-1 asks: list_folder {"path": "."}   a answers' in text_of(pilot))
         assert "│▌? ├╴Explore core                      surveyor  list_folder?" in text_of(pilot)

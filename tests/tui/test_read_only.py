@@ -1,4 +1,5 @@
-"""What is only looked at says so in the header for as long as it is looked at, and offers no key that would change it."""
+"""What is only looked at says so in the header for as long as it is looked at, and offers no key that would
+change it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ def header(pilot: object) -> str:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24), (60, 15)])
-async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(desk: Desk, size: tuple[int, int]) -> None:
+async def test_a_session_opened_read_only_has_a_badge_and_refuses_before_it_asks(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     async with desk.app().run_test(size=size) as pilot:
         await choose(pilot, "task:t-core")
         assert "READ-ONLY" not in header(pilot)
@@ -38,10 +41,14 @@ async def test_an_imported_session_has_the_badge_and_says_of_which_program(desk:
     desk.session.set(origin="claude-code", status="done")
     desk.host_pid = None
     async with desk.app().run_test(size=(140, 40)) as pilot:
-        await until(pilot, lambda: "READ-ONLY" in header(pilot) and "imported from Claude Code" in header(pilot))
+        await until(
+            pilot, lambda: "READ-ONLY" in header(pilot) and "imported from Claude Code" in header(pilot)
+        )
 
 
-async def test_a_database_that_cannot_be_written_has_the_badge(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_database_that_cannot_be_written_has_the_badge(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("watchkeeper_tui.app.os.access", lambda path, mode: Path(path) != desk.path)
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "READ-ONLY" in header(pilot))
@@ -79,5 +86,7 @@ def test_the_machine_form_does_not_claim_a_stall_for_another_programs_pass(desk:
     stalls = []
     for origin in ("run", "codex", "export:codex"):
         desk.session.set(origin=origin)
-        stalls.append([each["stall_seconds"] for each in Runtime(desk.path).state(desk.session.id)["compactions"]])
+        stalls.append(
+            [each["stall_seconds"] for each in Runtime(desk.path).state(desk.session.id)["compactions"]]
+        )
     assert stalls == [[0.0], [None], [None]]

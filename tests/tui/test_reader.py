@@ -65,7 +65,9 @@ def test_events_are_each_seen_once_and_in_order(desk: Desk, reader: Reader, publ
     assert [event.seq for event in last.events] == list(range(1, 305))
 
 
-def test_a_burst_larger_than_what_is_kept_shows_its_end(desk: Desk, reader: Reader, published: Published) -> None:
+def test_a_burst_larger_than_what_is_kept_shows_its_end(
+    desk: Desk, reader: Reader, published: Published
+) -> None:
     published.until(lambda snapshot: len(snapshot.events) == 4)
     desk.session.connection.execute("BEGIN")
     for number in range(EVENTS_KEPT + 500):
@@ -104,7 +106,12 @@ def test_looking_at_another_agent_reads_it_at_once(desk: Desk, reader: Reader, p
     last = published.until(lambda snapshot: snapshot.detail is not None)
     assert time.monotonic() - started < 0.5
     assert last.detail is not None
-    assert [block.kind for block in last.detail.transcript][:4] == ["user", "thinking", "assistant", "tool_use"]
+    assert [block.kind for block in last.detail.transcript][:4] == [
+        "user",
+        "thinking",
+        "assistant",
+        "tool_use",
+    ]
 
 
 def test_a_session_that_has_just_begun_is_starting_and_not_dead(desk: Desk, published: Published) -> None:
@@ -138,10 +145,14 @@ def test_a_host_that_works_for_one_command_on_a_paused_session_is_live_and_no_ot
 ) -> None:
     published.until(lambda snapshot: snapshot.session is not None)
     desk.session.connection.execute("UPDATE sessions SET status = 'paused'")
-    desk.session.connection.execute("UPDATE agents SET status = 'working' WHERE id = (SELECT max(id) FROM agents)")
+    desk.session.connection.execute(
+        "UPDATE agents SET status = 'working' WHERE id = (SELECT max(id) FROM agents)"
+    )
     desk.feed.wake()
     published.until(lambda snapshot: snapshot.state is SessionState.LIVE)
-    desk.session.connection.execute("UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')")
+    desk.session.connection.execute(
+        "UPDATE agents SET status = 'paused' WHERE status IN ('working', 'waiting')"
+    )
     desk.feed.wake()
     published.until(lambda snapshot: snapshot.state is SessionState.PAUSED)
 
@@ -155,7 +166,8 @@ def test_another_programs_session_that_nobody_follows_is_over_and_not_dead() -> 
 async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_meanwhile(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reader's thread puts a newer snapshot in place at any moment: here, while the news of one are told."""
+    """The reader's thread puts a newer snapshot in place at any moment: here, while the news of one are
+    told."""
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "explorer" in text_of(pilot))
         app = cast("WatchkeeperApp", pilot.app)
@@ -170,7 +182,9 @@ async def test_one_reading_is_told_compared_and_drawn_though_a_newer_one_comes_m
             return []
 
         monkeypatch.setattr("watchkeeper_tui.app.news", news)
-        monkeypatch.setattr(app, "_each_screen", lambda do: do(SimpleNamespace(show=lambda shown, now: drawn.append(shown))))
+        monkeypatch.setattr(
+            app, "_each_screen", lambda do: do(SimpleNamespace(show=lambda shown, now: drawn.append(shown)))
+        )
         app._show_newest()
         assert told == drawn == [first]
         assert app._compared is first

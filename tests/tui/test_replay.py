@@ -1,4 +1,5 @@
-"""A replay from the keyboard and by mouse: every key of it, what it shows, and that it changes nothing but by F."""
+"""A replay from the keyboard and by mouse: every key of it, what it shows, and that it changes nothing but by
+F."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def replay(pilot: Pilot[int]) -> ReplayScreen:
 async def opened(pilot: Pilot[int], desk: Desk, session_id: str = "told2345") -> ReplayScreen:
     await until(pilot, lambda: desk.session.id in text_of(pilot))
     pilot.app.open_replay(session_id)  # type: ignore[attr-defined]
-    await until(pilot, lambda: isinstance(pilot.app.screen, ReplayScreen) and pilot.app.screen.shown_position == 1)
+    await until(
+        pilot, lambda: isinstance(pilot.app.screen, ReplayScreen) and pilot.app.screen.shown_position == 1
+    )
     return replay(pilot)
 
 
@@ -36,8 +39,17 @@ async def at(pilot: Pilot[int], position: int) -> None:
 
 def contents(desk: Desk) -> str:
     """Everything in the file, as one digest."""
-    names = [row[0] for row in desk.session.connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1")]
-    rows = [desk.session.connection.execute(f"SELECT * FROM {name}").fetchall() for name in names if "fts" not in name]
+    names = [
+        row[0]
+        for row in desk.session.connection.execute(
+            "SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY 1"
+        )
+    ]
+    rows = [
+        desk.session.connection.execute(f"SELECT * FROM {name}").fetchall()
+        for name in names
+        if "fts" not in name
+    ]
     return hashlib.sha256(repr(rows).encode("utf-8", "replace")).hexdigest()
 
 
@@ -93,7 +105,11 @@ async def test_n_goes_through_failures_compactions_and_ended_tasks(desk: Desk) -
     told_session(desk)
     async with desk.app().run_test(size=WIDE) as pilot:
         screen = await opened(pilot, desk)
-        assert [(mark.position, mark.kind) for mark in screen._marks] == [(7, "failure"), (11, "compaction"), (13, "task")]
+        assert [(mark.position, mark.kind) for mark in screen._marks] == [
+            (7, "failure"),
+            (11, "compaction"),
+            (13, "task"),
+        ]
         line = text_of(pilot).splitlines()[37]
         assert [glyph for glyph in line if glyph in "✗◆✓"] == ["✗", "◆", "✓"]
         for key, position in (("n", 7), ("n", 11), ("n", 13), ("N", 11)):
@@ -117,7 +133,9 @@ async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
         await pilot.press("a", "right", "right")
         await at(pilot, 9)
         await pilot.press("a")
-        await until(pilot, lambda: "turn 2: The ledger is blue." in text_of(pilot) and "turn 3:" not in text_of(pilot))
+        await until(
+            pilot, lambda: "turn 2: The ledger is blue." in text_of(pilot) and "turn 3:" not in text_of(pilot)
+        )
         await pilot.press("right")
         await at(pilot, 10)
         assert [each.status for each in screen.snapshot.compactions] == ["running"]
@@ -128,7 +146,9 @@ async def test_each_moment_shows_what_stood_then(desk: Desk) -> None:
         await pilot.press("left", "left", "left")
         await at(pilot, 8)
         assert screen.snapshot.compactions == ()
-        await until(pilot, lambda: "turn 1: The ledger is blue." in text_of(pilot) and "turn 2:" not in text_of(pilot))
+        await until(
+            pilot, lambda: "turn 1: The ledger is blue." in text_of(pilot) and "turn 2:" not in text_of(pilot)
+        )
 
 
 async def test_the_newest_event_is_marked_and_enter_on_an_earlier_one_goes_there(desk: Desk) -> None:
@@ -149,12 +169,20 @@ async def test_an_agent_that_was_chosen_is_shown_again_where_it_is_there_again(d
         await pilot.press("end")
         await at(pilot, STEPS)
         await pilot.press("j")
-        await until(pilot, lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot),
+        )
         await pilot.press("home", "right")
         await at(pilot, 2)
-        await until(pilot, lambda: "═ planner  ● working" in text_of(pilot) and "no message yet" in text_of(pilot))
+        await until(
+            pilot, lambda: "═ planner  ● working" in text_of(pilot) and "no message yet" in text_of(pilot)
+        )
         await pilot.press("end")
-        await until(pilot, lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "═ The ledger is blue." in text_of(pilot) and "turn 3: The ledger" in text_of(pilot),
+        )
 
 
 async def test_enter_on_a_compaction_goes_to_where_it_was_applied(desk: Desk) -> None:
@@ -195,7 +223,13 @@ async def test_speed_and_idle_time_are_changed_by_keys_and_said(desk: Desk) -> N
     told_session(desk)
     async with desk.app().run_test(size=WIDE) as pilot:
         screen = await opened(pilot, desk)
-        for key, speed in (("plus", 2), ("equals_sign", 4), ("greater_than_sign", 8), ("minus", 4), ("less_than_sign", 2)):
+        for key, speed in (
+            ("plus", 2),
+            ("equals_sign", 4),
+            ("greater_than_sign", 8),
+            ("minus", 4),
+            ("less_than_sign", 2),
+        ):
             await pilot.press(key)
             assert screen.playback.speed == speed
         await until(pilot, lambda: "2×" in text_of(pilot).splitlines()[37])
@@ -288,7 +322,9 @@ async def test_hostile_text_of_a_session_reaches_no_pane_of_its_replay(desk: Des
             await until(pilot, lambda: screen.shown_position == screen.playback.position)
             shown = text_of(pilot)
             assert not [
-                char for char in shown if char != "\n" and (ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u202e\u2066")
+                char
+                for char in shown
+                if char != "\n" and (ord(char) < 32 or 127 <= ord(char) < 160 or char in "\u202e\u2066")
             ]
         assert sanitize(HOSTILE)[:5] in shown
 

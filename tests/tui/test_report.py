@@ -1,4 +1,5 @@
-"""The report on one agent: what it was asked, gave back, made and took, each figure with how well it is known."""
+"""The report on one agent: what it was asked, gave back, made and took, each figure with how well it is
+known."""
 
 from __future__ import annotations
 
@@ -26,11 +27,16 @@ def output(session: FakeSession, agent: str, name: str, *, kind: str = "artifact
            created_at=session.now)  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", [["i"], ["colon", "ctrl+u", *"/agent report", "enter"], ["ctrl+p", *"Report", "enter"]])
-async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_done(desk: Desk, keys: list[str]) -> None:
+@pytest.mark.parametrize(
+    "keys", [["i"], ["colon", "ctrl+u", *"/agent report", "enter"], ["ctrl+p", *"Report", "enter"]]
+)
+async def test_the_report_is_opened_by_key_slash_and_palette_and_tells_what_was_done(
+    desk: Desk, keys: list[str]
+) -> None:
     session = desk.session
     session.connection.execute(
-        "UPDATE tasks SET instructions = 'Look at every page of the docs.', expected_outputs = '[\"notes\", \"index\"]' WHERE id = 't-docs'"
+        "UPDATE tasks SET instructions = 'Look at every page of the docs.', expected_outputs = '[\"notes\","
+        " \"index\"]' WHERE id = 't-docs'"
     )
     session.set_agent("explorer3", turn=3, retries=2, errors=1, compactions=1)
     tool(session, "explorer3", "read_file", 1)
@@ -94,7 +100,9 @@ async def test_tool_calls_are_counted_as_they_come(desk: Desk) -> None:
             desk.feed.wake()
             await until(pilot, lambda count=count: f"{count} call" in text_of(pilot))  # type: ignore[misc]
         assert "1 open" in text_of(pilot)
-        desk.session.connection.execute("UPDATE tool_calls SET status = 'error', is_error = 1 WHERE turn = 17")
+        desk.session.connection.execute(
+            "UPDATE tool_calls SET status = 'error', is_error = 1 WHERE turn = 17"
+        )
         desk.feed.wake()
         await until(pilot, lambda: "5 calls, 1 error (exact)" in text_of(pilot))
         assert "open" not in text_of(pilot).split("Tools", 1)[1].split("Figures")[0]

@@ -26,9 +26,15 @@ LISTING = {
     [
         (LISTING, "cli, 28 files, 2 folders, 193,836 bytes, 3,060 lines"),
         ({"ref": "artifact://sha256/13", "name": "figures/1", "bytes": 667}, "figures/1, 667 bytes"),
-        ({"plan": "3i3brz8k", "revision": 1, "tasks": {"a": "wq8", "b": "v8n"}}, "plan 3i3brz8k, revision 1, 2 tasks"),
+        (
+            {"plan": "3i3brz8k", "revision": 1, "tasks": {"a": "wq8", "b": "v8n"}},
+            "plan 3i3brz8k, revision 1, 2 tasks",
+        ),
         ([{"number": 7975, "title": "Dagger"}, {"number": 7976}], "Dagger, number 7975, …"),
-        ({"files": 1, "address": 2, "share": 0.25, "ok": True, "off": False}, "1 file, address 2, share 0.25, ok"),
+        (
+            {"files": 1, "address": 2, "share": 0.25, "ok": True, "off": False},
+            "1 file, address 2, share 0.25, ok",
+        ),
     ],
 )
 def test_a_result_in_json_is_told_by_what_it_names_and_counts(result: Any, words: str) -> None:
@@ -45,7 +51,20 @@ def test_a_result_that_was_cut_is_told_as_far_as_it_goes(length: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "30 files", "{", "[", "{}", "[]", "[plnd] done", "{not json}", "[" * 400, "[" * 3_000, '{"a": ' * 80]
+    "text",
+    [
+        "",
+        "30 files",
+        "{",
+        "[",
+        "{}",
+        "[]",
+        "[plnd] done",
+        "{not json}",
+        "[" * 400,
+        "[" * 3_000,
+        '{"a": ' * 80,
+    ],
 )
 def test_every_other_result_is_told_as_it_is(text: str) -> None:
     assert result_words(text) == text
@@ -61,12 +80,14 @@ async def test_the_feed_has_no_raw_results(desk: Desk) -> None:
 def test_characters_that_a_result_spells_out_act_on_no_terminal() -> None:
     result = json.dumps({"name": "\x1b]0;pwned\x07 \ud800 \u202e", "files": 2})
     told = [
-        event_words(EventFacts(1, 0.0, "tool.done", None, None, json.dumps({"tool": "x", "preview": result}))).text,
+        event_words(
+            EventFacts(1, 0.0, "tool.done", None, None, json.dumps({"tool": "x", "preview": result}))
+        ).text,
         "".join(
             text
-            for text, _ in _block(TranscriptBlock("1.0", 1, "tool_result", "x", (result,), 0, 0.0), 80, frozenset(), lost=False)[
-                0
-            ].pieces
+            for text, _ in _block(
+                TranscriptBlock("1.0", 1, "tool_result", "x", (result,), 0, 0.0), 80, frozenset(), lost=False
+            )[0].pieces
         ),
     ]
     for text in told:

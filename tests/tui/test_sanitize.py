@@ -16,7 +16,25 @@ from watchkeeper_tui.line_filter import HostileTextFilter
 from watchkeeper_tui.sanitize import clip, fit, sanitize, sanitize_lines, sanitize_text, wrap
 
 anything = st.text(st.characters(), max_size=200) | st.lists(
-    st.sampled_from(["\x1b", "[", "]", "31m", "\x9b", "2J", "\x07", "\u202e", "\u200b", "\ud800", "a", "漢", "\u0301", " ", ";"])
+    st.sampled_from(
+        [
+            "\x1b",
+            "[",
+            "]",
+            "31m",
+            "\x9b",
+            "2J",
+            "\x07",
+            "\u202e",
+            "\u200b",
+            "\ud800",
+            "a",
+            "漢",
+            "\u0301",
+            " ",
+            ";",
+        ]
+    )
 ).map("".join)
 
 

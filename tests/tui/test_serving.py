@@ -37,7 +37,9 @@ from watchkeeper.cli.web.guard import (
 TOKEN = "a-token-of-more-than-16-characters"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
-needs_extra = pytest.mark.skipif(find_spec("textual_serve") is None, reason="the extra `serve` is not installed")
+needs_extra = pytest.mark.skipif(
+    find_spec("textual_serve") is None, reason="the extra `serve` is not installed"
+)
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
 
@@ -136,7 +138,15 @@ def test_sessions_are_bounded_and_the_one_unused_the_longest_ends_first(guard: G
 
 def test_wrong_tokens_are_slow_and_never_keep_the_right_one_out(guard: Guard, clock: Clock) -> None:
     delays = []
-    for wrong in ("", "x", TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "\udcff", *("y" * 20 for _ in range(2_000))):
+    for wrong in (
+        "",
+        "x",
+        TOKEN[:-1],
+        TOKEN + "x",
+        TOKEN.upper(),
+        "\udcff",
+        *("y" * 20 for _ in range(2_000)),
+    ):
         refused = guard.decide(Request(HOST, token=wrong))
         assert isinstance(refused, Refused)
         delays.append(refused.delay_seconds)
@@ -154,7 +164,14 @@ def test_only_the_names_that_a_listener_may_have_are_answered(guard: Guard, cloc
     session = log_in(guard)
     for host in ("127.0.0.1:8765", "localhost:8765", "[::1]:8765", "127.0.0.1"):
         assert admits(guard, session, host), host
-    for host in ("evil.example:8765", "192.168.0.7:8765", "", "127.0.0.1.evil.example", "a b", "localhost@evil.example"):
+    for host in (
+        "evil.example:8765",
+        "192.168.0.7:8765",
+        "",
+        "127.0.0.1.evil.example",
+        "a b",
+        "localhost@evil.example",
+    ):
         assert not admits(guard, session, host), host
         assert isinstance(guard.decide(Request(host, token=TOKEN)), Refused), host
     anywhere = Guard(TOKEN, loopback_only=False, now=clock)
@@ -166,7 +183,12 @@ def test_only_the_names_that_a_listener_may_have_are_answered(guard: Guard, cloc
 def test_a_page_of_another_site_never_reaches_the_websocket(guard: Guard) -> None:
     session = log_in(guard)
     assert admits(guard, session, origin="http://127.0.0.1:8765")
-    for origin in ("http://evil.example", "http://127.0.0.1:9999", "null", "http://127.0.0.1:8765.evil.example"):
+    for origin in (
+        "http://evil.example",
+        "http://127.0.0.1:9999",
+        "null",
+        "http://127.0.0.1:8765.evil.example",
+    ):
         assert not admits(guard, session, origin=origin), origin
         assert isinstance(guard.decide(Request(HOST, origin, token=TOKEN)), Refused), origin
 
@@ -225,13 +247,18 @@ def test_only_this_machines_own_addresses_are_loopback() -> None:
 
 def wk(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "watchkeeper", "serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}
+    )
 
 
 @needs_extra
 def test_binding_elsewhere_without_a_token_is_refused_with_one_line(tmp_path: Path) -> None:
     create(tmp_path / "w.db").close()
-    for arguments, environment in ((["--host", "0.0.0.0"], {}), (["--host", "0.0.0.0"], {"WATCHKEEPER_SERVE_TOKEN": "short"})):
+    for arguments, environment in (
+        (["--host", "0.0.0.0"], {}),
+        (["--host", "0.0.0.0"], {"WATCHKEEPER_SERVE_TOKEN": "short"}),
+    ):
         refused = wk(*arguments, "--db", str(tmp_path / "w.db"), **environment)
         assert refused.returncode == 2
         assert "token" in refused.stderr
@@ -305,7 +332,9 @@ async def test_the_real_server_answers_no_route_without_a_session(served: Served
             assert await status(route) == 403, route
             assert await status(f"{route}?token={served.token}x") == 403, route
         for route in routes[1:]:
-            assert await status(f"{route}?token={served.token}") == 403, "the token is taken by one address alone"
+            assert await status(f"{route}?token={served.token}") == 403, (
+                "the token is taken by one address alone"
+            )
         async with client.post(served.address) as answer:
             assert answer.status == 403
         async with client.get(served.address, allow_redirects=False) as answer:
@@ -313,7 +342,12 @@ async def test_the_real_server_answers_no_route_without_a_session(served: Served
             assert answer.headers["Location"] == "/"
             cookie = answer.headers["Set-Cookie"]
             assert served.token not in cookie
-            for part in ("HttpOnly", "SameSite=Strict", "Path=/", cookie_name(int(served.root.rsplit(":", 1)[1].strip("/")))):
+            for part in (
+                "HttpOnly",
+                "SameSite=Strict",
+                "Path=/",
+                cookie_name(int(served.root.rsplit(":", 1)[1].strip("/"))),
+            ):
                 assert part in cookie, part
         async with client.get(served.root) as answer:
             assert answer.status == 200
@@ -441,7 +475,9 @@ async def holds(browser: Browser, script: str, seconds: float = 40.0) -> None:
 
 @needs_extra
 @needs_browser
-async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_anything(served: Served, browser: Browser) -> None:
+async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_anything(
+    served: Served, browser: Browser
+) -> None:
     await browser.do("Network.enable")
     await browser.do("Page.enable")
     await browser.do("Page.navigate", url=served.address)
@@ -449,7 +485,8 @@ async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_any
     assert "token" not in await browser.value("location.href")
     assert await browser.value("document.cookie") == ""
     empty = await browser.picture()
-    # The key goes through the browser, the websocket, the dashboard and the command queue, and back to the screen.
+    # The key goes through the browser, the websocket, the dashboard and the command queue, and back to the
+    # screen.
     await browser.value("document.querySelector('.xterm-helper-textarea').focus()")
     deadline = time.monotonic() + 40
     while not served.session.commands():
@@ -467,7 +504,9 @@ async def test_the_dashboard_runs_in_a_real_browser_and_asks_nobody_else_for_any
     if folder := os.environ.get("WATCHKEEPER_PICTURES"):
         (Path(folder) / "serve.png").write_bytes(picture)
     asked_of = {
-        event["params"]["request"]["url"] for event in browser.events if event.get("method") == "Network.requestWillBeSent"
+        event["params"]["request"]["url"]
+        for event in browser.events
+        if event.get("method") == "Network.requestWillBeSent"
     }
     assert asked_of
     assert all(url.startswith((served.root, "data:", "blob:")) for url in asked_of), asked_of

@@ -17,14 +17,21 @@ WIDE = (120, 40)
 
 
 def add_session(desk: Desk, session_id: str, goal: str, **values: object) -> FakeSession:
-    session = FakeSession(desk.session.connection, session_id, goal=goal, planner_agent_id=f"{session_id}-p", **values)
+    session = FakeSession(
+        desk.session.connection, session_id, goal=goal, planner_agent_id=f"{session_id}-p", **values
+    )
     session.agent(f"{session_id}-p", "planner", parent_agent_id=None, role="planner")
     return session
 
 
 async def test_every_session_is_listed_with_its_state_and_figures(desk: Desk) -> None:
     add_session(
-        desk, "older234", "nightly audit", status="paused", status_reason="budget reached: usd", last_active=desk.time - 90_000
+        desk,
+        "older234",
+        "nightly audit",
+        status="paused",
+        status_reason="budget reached: usd",
+        last_active=desk.time - 90_000,
     )
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "nightly audit" in text_of(pilot))
@@ -57,7 +64,9 @@ async def test_search_finds_goals_and_facts_as_one_types(desk: Desk) -> None:
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "nightly audit" in text_of(pilot) and "migrate billing" in text_of(pilot))
         await pilot.press("slash", *"zuri")
-        await until(pilot, lambda: "migrate billing" not in text_of(pilot) and "nightly audit" in text_of(pilot))
+        await until(
+            pilot, lambda: "migrate billing" not in text_of(pilot) and "nightly audit" in text_of(pilot)
+        )
         await pilot.press("escape")
         await until(pilot, lambda: "migrate billing" in text_of(pilot))
         await pilot.press("slash", *"migrate", "enter")
@@ -107,7 +116,9 @@ async def test_as_one_types_the_newest_comes_first_and_on_enter_the_best_match(d
         older.message("older234-p", "user", "ledger ledger ledger")
 
     def first(shown: str) -> str:
-        return min(("newer234", "older234"), key=lambda each: shown.find(each) if each in shown else len(shown))
+        return min(
+            ("newer234", "older234"), key=lambda each: shown.find(each) if each in shown else len(shown)
+        )
 
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "all of it" in text_of(pilot))
@@ -147,11 +158,14 @@ def test_filters_narrow_the_list(desk: Desk, search: str, found: list[str]) -> N
 
 def test_a_search_of_messages_stops_when_its_time_is_over(desk: Desk) -> None:
     desk.session.connection.execute(
-        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) INSERT INTO"
+        " messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
         " SELECT 'bulk', i, 'user', printf('\"%0200d\"', i), 1, i, 0 FROM n"
     )
     ticks = iter(range(10**9))
-    hits, whole = search_messages(desk.session.connection, ("nowhere",), seconds=3, monotonic=lambda: float(next(ticks)))
+    hits, whole = search_messages(
+        desk.session.connection, ("nowhere",), seconds=3, monotonic=lambda: float(next(ticks))
+    )
     assert hits == {}
     assert not whole
     assert search_messages(desk.session.connection, ("nowhere",), seconds=60)[1]
@@ -163,12 +177,16 @@ async def test_the_list_is_sorted_by_one_key(desk: Desk) -> None:
         await until(pilot, lambda: "nightly audit" in text_of(pilot))
         await pilot.press("o", "o")
         await until(pilot, lambda: "cost ↓" in text_of(pilot))
-        await until(pilot, lambda: text_of(pilot).index("nightly audit") < text_of(pilot).index("migrate billing"))
+        await until(
+            pilot, lambda: text_of(pilot).index("nightly audit") < text_of(pilot).index("migrate billing")
+        )
 
 
 async def test_a_search_selects_the_first_that_it_finds(desk: Desk) -> None:
     for number in range(6):
-        add_session(desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number)
+        add_session(
+            desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number
+        )
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "audit 5" in text_of(pilot))
         await pilot.press("G")
@@ -182,7 +200,9 @@ async def test_sessions_beyond_the_first_thousand_are_read_when_they_are_reached
 ) -> None:
     monkeypatch.setattr("watchkeeper_tui.screens.sessions.SESSIONS_AT_ONCE", 150)
     for number in range(400):
-        add_session(desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number)
+        add_session(
+            desk, f"many{number:04}", f"audit {number}", status="done", last_active=desk.time - 1000 - number
+        )
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Sessions  150+" in text_of(pilot))
         await pilot.press("G")
@@ -204,7 +224,9 @@ async def test_the_best_match_is_a_session_whose_name_holds_the_words(desk: Desk
     newer = add_session(desk, "newer234", "something else", status="done", last_active=desk.time - 100)
     for _ in range(3):
         newer.message("newer234-p", "user", "ledger ledger ledger")
-    add_session(desk, "titled34", "audit", status="done", last_active=desk.time - 90_000, title="The Ledger of May")
+    add_session(
+        desk, "titled34", "audit", status="done", last_active=desk.time - 90_000, title="The Ledger of May"
+    )
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "something else" in text_of(pilot))
         await pilot.press("slash", *"ledger", "enter")

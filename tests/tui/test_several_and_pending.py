@@ -22,7 +22,14 @@ async def test_r_takes_back_a_pause_that_has_not_come(desk: Desk, applied: bool)
         await choose(pilot, "task:t-core")
         await pilot.press("p")
         await commands(pilot, desk, 1)
-        settle(desk, **({"status": "applied", "applied_at": desk.time, "result": "explorer-1 pauses"} if applied else {}))
+        settle(
+            desk,
+            **(
+                {"status": "applied", "applied_at": desk.time, "result": "explorer-1 pauses"}
+                if applied
+                else {}
+            ),
+        )
         await until(pilot, lambda: "explorer-1  ● pausing" in text_of(pilot))
         await pilot.press("r")
         assert (await commands(pilot, desk, 2))[1] == ("resume", "explorer1", None, {})
@@ -75,7 +82,9 @@ MARKED = ("task:t-core", "task:t-more", "task:t-docs")
         (["U", "y"], "redo"),
     ],
 )
-async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(desk: Desk, keys: list[str], kind: str) -> None:
+async def test_an_action_on_marked_rows_leaves_out_those_it_can_do_nothing_for(
+    desk: Desk, keys: list[str], kind: str
+) -> None:
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
     desk.session.compaction("explorer4")
@@ -115,7 +124,9 @@ async def test_paused_and_failed_agents_that_are_marked_are_resumed_together(des
         assert [(each[0], each[1]) for each in written] == [("resume", "explorer2"), ("resume", "writer01")]
 
 
-async def test_what_became_of_several_commands_is_told_together_with_the_reason_of_a_refusal(desk: Desk) -> None:
+async def test_what_became_of_several_commands_is_told_together_with_the_reason_of_a_refusal(
+    desk: Desk,
+) -> None:
     desk.session.agent("explorer4", "explorer-4")
     desk.session.task("t-more", "Explore more", agent="explorer4")
     async with desk.app().run_test(size=WIDE) as pilot:
@@ -127,10 +138,15 @@ async def test_what_became_of_several_commands_is_told_together_with_the_reason_
         execute = desk.session.connection.execute
         execute("UPDATE commands SET status = 'applied', applied_at = ? WHERE id = 1", (desk.time,))
         execute(
-            "UPDATE commands SET status = 'refused', result = 'explorer-4 is idle', applied_at = ? WHERE id = 2", (desk.time,)
+            "UPDATE commands SET status = 'refused', result = 'explorer-4 is idle', applied_at = ? WHERE id"
+            " = 2",
+            (desk.time,),
         )
         desk.feed.wake()
-        await until(pilot, lambda: "pause ×2: 1 applied, 1 refused — pause explorer-4: explorer-4 is idle" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: "pause ×2: 1 applied, 1 refused — pause explorer-4: explorer-4 is idle" in text_of(pilot),
+        )
         assert json.loads(desk.session.commands()[0][3]) == {}
 
 

@@ -21,7 +21,9 @@ def a_new_run(desk: Desk, **values: object) -> None:
 
 
 @pytest.mark.parametrize("size", [(120, 40), (80, 24)])
-async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there(desk: Desk, size: tuple[int, int]) -> None:
+async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there(
+    desk: Desk, size: tuple[int, int]
+) -> None:
     a_new_run(desk)
     async with desk.app().run_test(size=size) as pilot:
         await until(pilot, lambda: "OPENING" in text_of(pilot) and "the host is starting" in text_of(pilot))
@@ -29,7 +31,12 @@ async def test_while_the_host_starts_the_panes_say_so_until_the_planner_is_there
         desk.host_pid = 77
         desk.session.set(host_pid=77)
         desk.feed.wake()
-        await until(pilot, lambda: "LIVE" in text_of(pilot) and "the host is at work; the planner comes first" in text_of(pilot))
+        await until(
+            pilot,
+            lambda: (
+                "LIVE" in text_of(pilot) and "the host is at work; the planner comes first" in text_of(pilot)
+            ),
+        )
         desk.session.agent("planner1", "planner", role="planner")
         desk.session.set(planner_agent_id="planner1")
         desk.feed.wake()

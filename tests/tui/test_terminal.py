@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 from tests.tui.fake_store import create, small_session
 
-PROGRAM = "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"
+PROGRAM = (
+    "import sys, pathlib; from watchkeeper_tui.app import run; sys.exit(run(pathlib.Path(sys.argv[1]), None))"
+)
 HOLD = "import sys, time, pathlib; from watchkeeper.store.lease import Lease; Lease.acquire(pathlib.Path(sys.argv[1]), sys.argv[2]); print('held', flush=True); time.sleep(600)"
 
 
@@ -32,7 +34,9 @@ class Terminal:
             if not hears_hangups:
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", TZ="UTC", COLUMNS=str(columns), LINES=str(rows))
+            os.environ.update(
+                TERM="xterm-256color", COLORTERM="truecolor", TZ="UTC", COLUMNS=str(columns), LINES=str(rows)
+            )
             os.execv(sys.executable, [sys.executable, "-c", PROGRAM, str(path)])
         self.pid = pid
         self.written = b""
@@ -60,7 +64,8 @@ class Terminal:
         os.write(self.descriptor, keys.encode())
 
     def ended(self, seconds: float = 10.0) -> int:
-        """Its exit code, once it has ended; what it still writes is read, for a full terminal would hold it up."""
+        """Its exit code, once it has ended; what it still writes is read, for a full terminal would hold it
+        up."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             if select.select([self.descriptor], [], [], 0.02)[0]:
@@ -96,8 +101,12 @@ def terminal(database: Path) -> Iterator[Terminal]:
     os.close(opened.descriptor)
 
 
-def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(terminal: Terminal, database: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(database), "abcd2345"], stdout=subprocess.PIPE, text=True) as host:
+def test_a_host_killed_under_the_open_dashboard_is_dead_within_two_seconds(
+    terminal: Terminal, database: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(database), "abcd2345"], stdout=subprocess.PIPE, text=True
+    ) as host:
         assert host.stdout is not None
         try:
             assert host.stdout.readline().strip() == "held"
@@ -150,7 +159,9 @@ def test_a_dashboard_ends_with_its_terminal(database: Path, hears_hangups: bool)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads in /proc")
-def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_once(terminal: Terminal) -> None:
+def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_once(
+    terminal: Terminal,
+) -> None:
     terminal.until(lambda text: "Explore core" in text)
     threads = len(os.listdir(f"/proc/{terminal.pid}/task"))
     for _ in range(3):
@@ -158,6 +169,8 @@ def test_a_dashboard_that_was_stopped_and_continued_from_outside_reads_each_key_
         os.waitpid(terminal.pid, os.WUNTRACED)
         os.kill(terminal.pid, signal.SIGCONT)
         terminal.until(lambda text: "Explore core" in text)
-    assert len(os.listdir(f"/proc/{terminal.pid}/task")) < threads + 3  # one more may have begun since; each time two, it was
+    assert (
+        len(os.listdir(f"/proc/{terminal.pid}/task")) < threads + 3
+    )  # one more may have begun since; each time two, it was
     terminal.press("q")
     assert terminal.ended() == 0

@@ -17,7 +17,9 @@ from watchkeeper_tui.themes import DEFAULT_THEME, TERMINAL_THEME, load_themes, s
 def test_the_shipped_themes_are_found_and_readable() -> None:
     themes, problems = load_themes([shipped_folder()])
     assert problems == []
-    assert {DEFAULT_THEME, TERMINAL_THEME, "day-watch", "high-contrast", "colour-safe", "phosphor"} <= set(themes)
+    assert {DEFAULT_THEME, TERMINAL_THEME, "day-watch", "high-contrast", "colour-safe", "phosphor"} <= set(
+        themes
+    )
     assert not themes["day-watch"].theme.dark
     assert themes[TERMINAL_THEME].theme.ansi
 
@@ -29,7 +31,9 @@ def test_without_any_file_the_default_still_works(tmp_path: Path) -> None:
 
 
 def test_a_users_theme_replaces_a_shipped_one_of_its_name(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('name = "phosphor"\n[screen]\nprimary = "#123456"\n[roles]\nworking = "bold #abcdef"\n')
+    (tmp_path / "mine.toml").write_text(
+        'name = "phosphor"\n[screen]\nprimary = "#123456"\n[roles]\nworking = "bold #abcdef"\n'
+    )
     themes, _ = load_themes([shipped_folder(), tmp_path])
     assert themes["phosphor"].theme.primary == "#123456"
     assert themes["phosphor"].palette["working"].bold
@@ -40,7 +44,10 @@ def test_a_users_theme_replaces_a_shipped_one_of_its_name(tmp_path: Path) -> Non
     [
         ("not toml at all [", "theme bad.toml"),
         ('[screen]\nprimary = "#000000"\n[roles]\nworkin = "red"\n', "unknown role 'workin'"),
-        ('[screen]\nprimary = "#000000"\n[roles]\nworking = "no-colour"\n', "'no-colour' is neither a colour"),
+        (
+            '[screen]\nprimary = "#000000"\n[roles]\nworking = "no-colour"\n',
+            "'no-colour' is neither a colour",
+        ),
         ('[screen]\nmain = "#000000"\n', "unknown key 'main'"),
         ('title = "x"\n', "needs at least `primary`"),
         ('[screen]\nprimary = "nonsense"\n', "primary = 'nonsense' in [screen] is no colour"),
@@ -77,7 +84,9 @@ def test_a_style_is_read_from_words() -> None:
     assert style.bgcolor is not None
 
 
-async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(desk: Desk, tmp_path: Path) -> None:
+async def test_a_theme_that_is_saved_is_worn_at_once_and_a_broken_one_is_said(
+    desk: Desk, tmp_path: Path
+) -> None:
     own = tmp_path / "themes"
     own.mkdir()
     file = own / "mine.toml"
@@ -129,7 +138,9 @@ async def test_a_folder_of_themes_that_is_made_later_is_heard_of(
         await until(pilot, lambda: app.theme == "mine")
 
 
-async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_kept(desk: Desk, tmp_path: Path) -> None:
+async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_kept(
+    desk: Desk, tmp_path: Path
+) -> None:
     app = desk.app(layout_path=tmp_path / "layout.json")
     async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
@@ -141,13 +152,18 @@ async def test_the_palette_shows_a_theme_before_it_is_chosen_and_the_choice_is_k
             await pilot.press(key)
             await until(pilot, lambda worn=worn: app.theme == worn and len(app.screen_stack) == 2)
     assert desk.app(layout_path=tmp_path / "layout.json").theme == "phosphor"
-    assert desk.app(layout_path=tmp_path / "layout.json", settings=Settings(theme="day-watch")).theme == "day-watch"
+    assert (
+        desk.app(layout_path=tmp_path / "layout.json", settings=Settings(theme="day-watch")).theme
+        == "day-watch"
+    )
 
 
 def luminance(colour: tuple[int, int, int]) -> float:
     """Of WCAG 2."""
     parts = [part / 255 for part in colour]
-    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 

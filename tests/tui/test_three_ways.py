@@ -1,4 +1,5 @@
-"""Every action by key, by slash command and from the palette: the same commands, asked about in the same way."""
+"""Every action by key, by slash command and from the palette: the same commands, asked about in the same
+way."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ WAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "keys", "line", "title", "answer", "written"), WAYS, ids=[way[3] for way in WAYS])
+@pytest.mark.parametrize(
+    ("row", "keys", "line", "title", "answer", "written"), WAYS, ids=[way[3] for way in WAYS]
+)
 async def test_an_action_is_the_same_by_key_slash_and_palette(
     desk: Desk, row: str, keys: list[str], line: str, title: str, answer: list[str], written: tuple[Any, ...]
 ) -> None:
@@ -72,7 +75,9 @@ async def answered(pilot: Pilot[int], keys: list[str]) -> None:
 
 
 @pytest.mark.parametrize("line", ["/pause all", "/cancel everything", "/rerun old", "/resume run"])
-async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(desk: Desk, line: str) -> None:
+async def test_a_command_with_words_that_it_does_not_know_does_nothing_and_says_which_it_takes(
+    desk: Desk, line: str
+) -> None:
     async with desk.app().run_test(size=(120, 40)) as pilot:
         await choose(pilot, "task:t-core")
         await pilot.press("colon", "ctrl+u", *line, "enter")

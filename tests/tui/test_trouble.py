@@ -1,4 +1,5 @@
-"""Trouble under an open dashboard: it says what is wrong in one line, keeps what it read, and carries on by itself."""
+"""Trouble under an open dashboard: it says what is wrong in one line, keeps what it read, and carries on by
+itself."""
 
 from __future__ import annotations
 
@@ -64,7 +65,9 @@ async def test_a_damaged_database_is_said_and_ends_nothing(desk: Desk) -> None:
         assert isinstance(pilot.app.screen, LiveScreen)
 
 
-async def test_a_fault_while_reading_is_shown_and_not_swallowed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_while_reading_is_shown_and_not_swallowed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with desk.app().run_test(size=WIDE) as pilot:
         await until(pilot, lambda: "Explore core" in text_of(pilot))
         with monkeypatch.context() as broken:
@@ -121,12 +124,16 @@ async def test_a_terminal_of_20_by_5_says_what_it_needs_and_shows_what_matters(d
         await pilot.press("n", "s")
         await until(pilot, lambda: f"† {desk.session.id}" in text_of(pilot))
         await pilot.press("slash", *"cents")
-        await until(pilot, lambda: text_of(pilot).splitlines()[-3] == " cents" and desk.session.id in text_of(pilot))
+        await until(
+            pilot, lambda: text_of(pilot).splitlines()[-3] == " cents" and desk.session.id in text_of(pilot)
+        )
         await pilot.press("escape", "escape")
         for suffix in ("", "-wal", "-shm"):
             Path(f"{desk.path}{suffix}").unlink()
         desk.time += 20
-        await until(pilot, lambda: "! NOT READ" in text_of(pilot) and " ! " in text_of(pilot).splitlines()[-2])
+        await until(
+            pilot, lambda: "! NOT READ" in text_of(pilot) and " ! " in text_of(pilot).splitlines()[-2]
+        )
 
 
 async def test_a_terminal_of_20_by_5_shows_the_help_word_for_word(desk: Desk) -> None:

@@ -10,7 +10,8 @@ from tests.tui.fake_store import HOSTILE, FakeSession, insert
 
 
 def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSession:
-    """A finished session whose events tell everything: a planner, one task that failed, was done again and compacted."""
+    """A finished session whose events tell everything: a planner, one task that failed, was done again and
+    compacted."""
     started = desk.time - 1_000
     session = FakeSession(
         desk.session.connection, "told2345", now=started, goal=f"audit the ledgers {words if words == HOSTILE else ''}",
@@ -19,7 +20,15 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
         model_calls=0,
     )  # fmt: skip
     graph = [{"id": "task-a", "title": "Read the ledger", "depends_on": []}]
-    insert(session.connection, "plans", id="plan-told", session_id=session.id, goal="g", created_at=started, updated_at=started)
+    insert(
+        session.connection,
+        "plans",
+        id="plan-told",
+        session_id=session.id,
+        goal="g",
+        created_at=started,
+        updated_at=started,
+    )
     insert(
         session.connection, "plan_revisions", plan_id="plan-told", revision=1, at=started, reason="first", goal="g", task_queue="[]",
         step_cursor=0, plan_graph_snapshot=json.dumps(graph),
@@ -35,7 +44,9 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
     )  # fmt: skip
     clock = [started]
 
-    def event(kind: str, of: str | None = None, of_task: str | None = None, /, after: float = 1.0, **data: Any) -> int:
+    def event(
+        kind: str, of: str | None = None, of_task: str | None = None, /, after: float = 1.0, **data: Any
+    ) -> int:
         clock[0] += after
         return session.event(kind, of, of_task, at=clock[0], **data)
 
@@ -51,13 +62,34 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
             session.connection, "messages", agent_id="expl-a", seq=turn, role="assistant", content=json.dumps(said), tokens=100,
             total_tokens=100 * turn, created_at=clock[0] + 1,
         )  # fmt: skip
-        session.call("expl-a", turn=turn, input_tokens=1_000 * turn, output_tokens=10, started_at=clock[0], latency_seconds=1)
+        session.call(
+            "expl-a",
+            turn=turn,
+            input_tokens=1_000 * turn,
+            output_tokens=10,
+            started_at=clock[0],
+            latency_seconds=1,
+        )
         insert(
-            session.connection, "steps", agent_id="expl-a", turn=turn, reply_seq=turn, started_at=clock[0], ended_at=clock[0] + 1
+            session.connection,
+            "steps",
+            agent_id="expl-a",
+            turn=turn,
+            reply_seq=turn,
+            started_at=clock[0],
+            ended_at=clock[0] + 1,
         )
         event("model.replied", "expl-a", turn=turn, tools=[], preview=words)
         if turn == 1:
-            event("task.failed", None, "task-a", after=100, agent="expl-a", title="Read the ledger", reason=words)
+            event(
+                "task.failed",
+                None,
+                "task-a",
+                after=100,
+                agent="expl-a",
+                title="Read the ledger",
+                reason=words,
+            )
             event("task.running", None, "task-a", agent="expl-a", title="Read the ledger")
         elif turn == 2:
             session.compaction("expl-a", id=77, requested_at=clock[0], ended_at=clock[0] + 2, reason=words)
@@ -70,4 +102,5 @@ def told_session(desk: Desk, *, words: str = "The ledger is blue.") -> FakeSessi
 
 
 STEPS = 14
-"""Events of that session: 5, a turn, a failure and a new start, a turn and a compaction of two, a turn, two ends."""
+"""Events of that session: 5, a turn, a failure and a new start, a turn and a compaction of two, a turn, two
+ends."""

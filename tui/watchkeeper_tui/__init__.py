@@ -2,5 +2,6 @@
 
 import os
 
-# Textual paints on a grid of 1/60 s; what a key changed would wait for the next line of it. Read when Textual is imported.
+# Textual paints on a grid of 1/60 s; what a key changed would wait for the next line of it. Read when Textual
+# is imported.
 os.environ.setdefault("TEXTUAL_FPS", "120")

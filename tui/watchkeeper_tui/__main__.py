@@ -1,4 +1,5 @@
-"""`python -m watchkeeper_tui DATABASE [SESSION]`: the dashboard alone, as `wk serve` starts it for each browser."""
+"""`python -m watchkeeper_tui DATABASE [SESSION]`: the dashboard alone, as `wk serve` starts it for each
+browser."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a person can do, as data: key, words, why not here, what it would do, and the commands that it writes.
 
-Lower-case keys are safe and act at once. Capitals cost money or data: they say first what they would do, and take `y` or
-`n`. An action never touches an agent: it writes commands, and the host applies or refuses them.
+Lower-case keys are safe and act at once. Capitals cost money or data: they say first what they would do, and
+take `y` or `n`. An action never touches an agent: it writes commands, and the host applies or refuses them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def _why_not_steer(target: Target) -> str:
     over = _over(target)
     if is_planner(target):
         return f"{over}; R runs a task of it again" if over else f"the planner is {target.agents[0].status}"
-    return f"{target.names} is {target.agents[0].status}; R runs its task again" + ("" if over else ", or message the planner")
+    return f"{target.names} is {target.agents[0].status}; R runs its task again" + (
+        "" if over else ", or message the planner"
+    )
 
 
 def _over(target: Target) -> str:
@@ -125,7 +127,10 @@ def _each_agent(
 
     def requests(target: Target, text: str) -> list[Request]:
         wanted = [agent for agent in target.agents if able(agent)]
-        return [Request(kind, agent.id, None, payload(text), f"{verb or kind} {sanitize(agent.name)}") for agent in wanted]
+        return [
+            Request(kind, agent.id, None, payload(text), f"{verb or kind} {sanitize(agent.name)}")
+            for agent in wanted
+        ]
 
     return requests
 
@@ -135,7 +140,11 @@ def _whole_run(kind: str) -> Callable[[Target, str], list[Request]]:
 
 
 def _why_not_cancel_run(target: Target) -> str:
-    return "" if target.snapshot.state in (SessionState.LIVE, SessionState.PAUSED, SessionState.DEAD) else "the run is over"
+    return (
+        ""
+        if target.snapshot.state in (SessionState.LIVE, SessionState.PAUSED, SessionState.DEAD)
+        else "the run is over"
+    )
 
 
 def _why_not_cancel(target: Target) -> str:
@@ -147,7 +156,10 @@ def _why_not_cancel(target: Target) -> str:
 
 
 def _cancel(target: Target, text: str) -> list[Request]:
-    return [Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”") for task in cancellable(target)]
+    return [
+        Request("cancel", None, task.id, about=f"cancel “{clip(sanitize(task.title), 30)}”")
+        for task in cancellable(target)
+    ]
 
 
 def _rerun(fresh: bool) -> Callable[[Target, str], list[Request]]:
@@ -191,7 +203,13 @@ def _decide(kind: str) -> Callable[[Target, str], list[Request]]:
         questions = target.approvals[:1]
         payload = {"reason": text.strip()} if text.strip() else {}
         return [
-            Request(kind, each.agent_id, each.task_id, {"approval": each.id, **payload}, f"{kind} {sanitize(each.tool)}")
+            Request(
+                kind,
+                each.agent_id,
+                each.task_id,
+                {"approval": each.id, **payload},
+                f"{kind} {sanitize(each.tool)}",
+            )
             for each in questions
         ]
 
@@ -200,7 +218,11 @@ def _decide(kind: str) -> Callable[[Target, str], list[Request]]:
 
 def _revoke(target: Target, text: str) -> list[Request]:
     number = text.strip().removeprefix("#")
-    return [Request("revoke", None, None, {"grant": int(number)}, f"revoke grant {number}")] if number.isdecimal() else []
+    return (
+        [Request("revoke", None, None, {"grant": int(number)}, f"revoke grant {number}")]
+        if number.isdecimal()
+        else []
+    )
 
 
 def _set_budget(target: Target, text: str) -> list[Request]:
@@ -224,12 +246,21 @@ def _pin(target: Target, text: str) -> list[Request]:
 
 def _unpin(target: Target, text: str) -> list[Request]:
     number = text.strip().removeprefix("#")
-    return [Request("unpin", None, None, {"fact": int(number)}, f"unpin fact #{number}")] if number.isdecimal() else []
+    return (
+        [Request("unpin", None, None, {"fact": int(number)}, f"unpin fact #{number}")]
+        if number.isdecimal()
+        else []
+    )
 
 
 _ACTIONS: tuple[Action, ...] = (
     Action(
-        "pause", "p", "Pause", "pause the selected agent at its next step", _each_agent("pause", able=_can_pause), _why_not_pause
+        "pause",
+        "p",
+        "Pause",
+        "pause the selected agent at its next step",
+        _each_agent("pause", able=_can_pause),
+        _why_not_pause,
     ),
     Action(
         "resume",
@@ -249,7 +280,14 @@ _ACTIONS: tuple[Action, ...] = (
         _why_not_steer,
         asks="Message to",
     ),
-    Action("answer", "a", "Answer", "answer the question that waits: approve or deny", _decide("approve"), _why_not_answer),
+    Action(
+        "answer",
+        "a",
+        "Answer",
+        "answer the question that waits: approve or deny",
+        _decide("approve"),
+        _why_not_answer,
+    ),
     Action(
         "undo",
         "u",
@@ -268,7 +306,8 @@ _ACTIONS: tuple[Action, ...] = (
         _why_not_undo,
         once=True,
         preview=lambda target, text: [
-            f"Redo {target.names}: the compaction that was undone last stands again; refused where none was undone."
+            f"Redo {target.names}: the compaction that was undone last stands again; refused where none was"
+            " undone."
         ],
     ),
     Action(
@@ -296,7 +335,9 @@ _ACTIONS: tuple[Action, ...] = (
         "C",
         "Compact",
         "compact the agent's context now",
-        _each_agent("compact", lambda text: {"instructions": text.strip()} if text.strip() else {}, able=_has_context),
+        _each_agent(
+            "compact", lambda text: {"instructions": text.strip()} if text.strip() else {}, able=_has_context
+        ),
         _why_not_compact,
         compact_lines,
         once=True,
@@ -316,7 +357,9 @@ _ACTIONS: tuple[Action, ...] = (
         "Pause run",
         "pause every agent of the run at its next step",
         _whole_run("pause"),
-        lambda target: "" if target.snapshot.state is SessionState.LIVE else _why_still(target) or "the run is not live",
+        lambda target: (
+            "" if target.snapshot.state is SessionState.LIVE else _why_still(target) or "the run is not live"
+        ),
         lambda target, text: ["Pause the whole run: every agent stops at its next step. r resumes it."],
     ),
     Action(
@@ -326,7 +369,9 @@ _ACTIONS: tuple[Action, ...] = (
         "pause the agent at once, giving up the call that runs",
         _each_agent("pause", lambda text: {"now": True}, able=_can_pause),
         _why_not_pause,
-        lambda target, text: [f"Pause {target.names} at once: the model call or tool that runs is given up, and paid for."],
+        lambda target, text: [
+            f"Pause {target.names} at once: the model call or tool that runs is given up, and paid for."
+        ],
     ),
     Action(
         "budget",
@@ -344,13 +389,36 @@ _ACTIONS: tuple[Action, ...] = (
         "end the whole run; what was done is kept",
         _whole_run("cancel"),
         _why_not_cancel_run,
-        lambda target, text: ["Cancel the whole run: every task that has not ended is cancelled. What was done is kept."],
+        lambda target, text: [
+            "Cancel the whole run: every task that has not ended is cancelled. What was done is kept."
+        ],
         once=True,
     ),
-    Action("pin", "", "Pin", "put a text, or a fact, into every prompt of the run", _pin, asks="Pin to every prompt", once=True),
-    Action("unpin", "", "Unpin", "take a fact out of the prompts again", _unpin, asks="The fact's number", once=True),
     Action(
-        "memory_sync", "", "Sync memory", "persist the memory of every active agent now", _whole_run("memory_sync"), once=True
+        "pin",
+        "",
+        "Pin",
+        "put a text, or a fact, into every prompt of the run",
+        _pin,
+        asks="Pin to every prompt",
+        once=True,
+    ),
+    Action(
+        "unpin",
+        "",
+        "Unpin",
+        "take a fact out of the prompts again",
+        _unpin,
+        asks="The fact's number",
+        once=True,
+    ),
+    Action(
+        "memory_sync",
+        "",
+        "Sync memory",
+        "persist the memory of every active agent now",
+        _whole_run("memory_sync"),
+        once=True,
     ),
     Action(
         "revoke",

@@ -79,7 +79,9 @@ class WatchkeeperApp(TellingApp):
         self.settings = settings if settings is not None else load_settings()
         self._layout_path = layout_path or layout_file()
         self.layout_kept, self._layout_problem = load_layout(self._layout_path)
-        super().__init__(theme or self.settings.theme or self.layout_kept.theme or None, theme_folders, now=now)
+        super().__init__(
+            theme or self.settings.theme or self.layout_kept.theme or None, theme_folders, now=now
+        )
         if self.settings.reduced_motion:
             self.animation_level = "none"
         self.database_path = database_path
@@ -124,7 +126,9 @@ class WatchkeeperApp(TellingApp):
         if self._layout_problem:
             problems.append(self._layout_problem)
         if problems:
-            self.call_after_refresh(self._live.say, sanitize("; ".join(problems)), "failed", seconds=12, beside=True)
+            self.call_after_refresh(
+                self._live.say, sanitize("; ".join(problems)), "failed", seconds=12, beside=True
+            )
 
     def on_unmount(self) -> None:
         self._leave_presence()
@@ -143,7 +147,9 @@ class WatchkeeperApp(TellingApp):
 
     def _show_newest(self) -> None:
         self._announced = False
-        snapshot = self.snapshot  # read once: the reader's thread may put a newer one in its place at any moment
+        snapshot = (
+            self.snapshot
+        )  # read once: the reader's thread may put a newer one in its place at any moment
         self._be_present(snapshot)
         compared, self._compared = self._compared, snapshot
         self.tell(news(compared, snapshot, self.settings.notifications), self.settings.notifications)
@@ -179,12 +185,15 @@ class WatchkeeperApp(TellingApp):
     # Pictures of the screen.
 
     def save_picture(self) -> None:
-        """Save the screen as SVG in the folder that the dashboard was started in, or hand it to the browser."""
+        """Save the screen as SVG in the folder that the dashboard was started in, or hand it to the
+        browser."""
         self.deliver_screenshot(path=str(Path.cwd()))
 
     def on_delivery_complete(self, event: events.DeliveryComplete) -> None:
         event.prevent_default()  # the toolkit would read the path as markup
-        where = f"is in {sanitize(str(event.path))}" if event.path is not None else "was handed to the browser"
+        where = (
+            f"is in {sanitize(str(event.path))}" if event.path is not None else "was handed to the browser"
+        )
         self._say_in_front(f"✓ the picture {where}", "done")
 
     def on_delivery_failed(self, event: events.DeliveryFailed) -> None:
@@ -255,7 +264,10 @@ class WatchkeeperApp(TellingApp):
             self.pop_screen()
         if read_only:
             self.call_after_refresh(
-                self._live.say, f"{session_id} is open read-only: every action is refused", "waiting", seconds=30
+                self._live.say,
+                f"{session_id} is open read-only: every action is refused",
+                "waiting",
+                seconds=30,
             )
 
     @property
@@ -285,7 +297,9 @@ class WatchkeeperApp(TellingApp):
         if how == "pause" and session is not None:
             self._live.say("pausing the run, then leaving …", "muted", seconds=60)
             # Beside the event loop: another program may hold the database.
-            self.run_worker(lambda: self._pause(session.id), thread=True, exit_on_error=False, group="commands")
+            self.run_worker(
+                lambda: self._pause(session.id), thread=True, exit_on_error=False, group="commands"
+            )
         else:
             self.exit(0)
 
@@ -296,7 +310,9 @@ class WatchkeeperApp(TellingApp):
         except Exception as error:
             # Better to stay than to leave in the belief that it was paused.
             self.left_by = "leave"
-            self.call_from_thread(self._live.say, f"not paused: {self._live.trouble(error)}", "failed", seconds=12)
+            self.call_from_thread(
+                self._live.say, f"not paused: {self._live.trouble(error)}", "failed", seconds=12
+            )
         else:
             self.call_from_thread(self.exit, 0)
 
@@ -319,7 +335,9 @@ class WatchkeeperApp(TellingApp):
         if isinstance(screen, WatchScreen):
             yield SystemCommand("Replay", "this session as it was, step by step", screen.action_replay)
             yield SystemCommand("Help", "keys and commands", screen.action_help)
-        yield SystemCommand("Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture))
+        yield SystemCommand(
+            "Screenshot", "save the screen as SVG", lambda: self.set_timer(0.1, self.save_picture)
+        )
         yield SystemCommand("Quit", "leave the dashboard; the run goes on", lambda: self.exit(0))
 
 
@@ -337,8 +355,9 @@ def _at_home(driver: type[Driver]) -> type[Driver]:
 def share_the_processor() -> None:
     """Set the interpreter up for a screen beside a reader, in one process.
 
-    The reader holds the interpreter's lock for a millisecond at most before a key is heard. What was imported lives as long
-    as the process and is never searched for garbage; what is young is, but a whole collection (50 ms with a thousand agents)
+    The reader holds the interpreter's lock for a millisecond at most before a key is heard. What was imported
+    lives as long as the process and is never searched for garbage; what is young is, but a whole collection
+    (50 ms with a thousand agents)
     comes seldom: readings form no cycles.
     """
     sys.setswitchinterval(0.001)
@@ -357,12 +376,14 @@ def run(
 ) -> int:
     """Show the dashboard until the user leaves; returns an exit code.
 
-    `session_id` None opens the newest session, or the list where there is none. `screen` is `live` or `sessions`.
-    `on_quit` is told how the user left: `leave` or `pause` (the pause is already queued then).
+    `session_id` None opens the newest session, or the list where there is none. `screen` is `live` or
+    `sessions`. `on_quit` is told how the user left: `leave` or `pause` (the pause is already queued then).
     """
     if session_id is None:
         session_id, screen = _newest(db_path, screen)
-    app = WatchkeeperApp(db_path, session_id, screen=screen, theme=theme or os.environ.get("WATCHKEEPER_THEME"))
+    app = WatchkeeperApp(
+        db_path, session_id, screen=screen, theme=theme or os.environ.get("WATCHKEEPER_THEME")
+    )
     share_the_processor()
     code = app.run()
     if on_quit is not None:

@@ -51,7 +51,9 @@ class Condition:
         return self.role in ("waiting", "failed", "dead", "silent", "retrying")
 
 
-def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausing: bool = False) -> Condition:
+def agent_condition(
+    agent: AgentFacts, state: SessionState, now: float, *, pausing: bool = False
+) -> Condition:
     """How an agent stands at `now`; `pausing`: it was told to pause, and does so at its next step."""
     reason = sanitize(agent.status_reason or "")
     ended = _ENDED.get(agent.status)
@@ -64,7 +66,9 @@ def agent_condition(agent: AgentFacts, state: SessionState, now: float, *, pausi
     if agent.status == "parked":
         return _parked(agent, state, now, reason)
     if agent.status == "waiting":
-        return Condition("?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else ""))
+        return Condition(
+            "?", "needs you", "waiting", reason or (sanitize(agent.live.detail) if agent.live else "")
+        )
     if agent.status == "idle":
         return Condition("○", "idle", "muted", reason)
     if state is SessionState.PAUSED:
@@ -101,7 +105,8 @@ def last_sign(agent: AgentFacts) -> float:
 
 
 def lasted(agent: AgentFacts, state: SessionState, now: float) -> float:
-    """Seconds from when the agent was made until it ended, or until now; where nothing drives it, until its last sign."""
+    """Seconds from when the agent was made until it ended, or until now; where nothing drives it, until its
+    last sign."""
     goes_on = state in (SessionState.LIVE, SessionState.REPLAY, SessionState.OPENING)
     return max(0.0, (agent.ended_at or (now if goes_on else last_sign(agent))) - agent.created_at)
 
@@ -156,7 +161,11 @@ def task_condition(task: TaskFacts, unmet: tuple[str, ...] = ()) -> Condition:
     glyph, word, role = _TASKS.get(task.status, ("·", sanitize(task.status), "muted"))
     if task.status == "pending" and unmet:
         return Condition(glyph, word, role, "after " + ", ".join(sanitize(name) for name in unmet))
-    note = sanitize(task.error or task.status_reason or "") if task.status in ("failed", "paused", "cancelled", "stale") else ""
+    note = (
+        sanitize(task.error or task.status_reason or "")
+        if task.status in ("failed", "paused", "cancelled", "stale")
+        else ""
+    )
     return Condition(glyph, word, role, note)
 
 

@@ -1,4 +1,5 @@
-"""Writing commands, beside the event loop. What became of each is read from the `commands` table like all else."""
+"""Writing commands, beside the event loop. What became of each is read from the `commands` table like all
+else."""
 
 from __future__ import annotations
 
@@ -12,7 +13,15 @@ from watchkeeper.records.errors import WatchkeeperError
 class Control(Protocol):
     """What the dashboard may do to a run."""
 
-    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+    def submit(
+        self,
+        session_id: str,
+        kind: str,
+        *,
+        agent_id: str | None,
+        task_id: str | None,
+        payload: dict[str, Any],
+    ) -> int:
         """Queue a command; returns its id."""
         ...
 
@@ -24,7 +33,15 @@ class Control(Protocol):
 class ReadOnlyControl:
     """Refuses everything: the session is only looked at."""
 
-    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+    def submit(
+        self,
+        session_id: str,
+        kind: str,
+        *,
+        agent_id: str | None,
+        task_id: str | None,
+        payload: dict[str, Any],
+    ) -> int:
         raise ReadOnly
 
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
@@ -44,7 +61,15 @@ class StoreControl:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def submit(self, session_id: str, kind: str, *, agent_id: str | None, task_id: str | None, payload: dict[str, Any]) -> int:
+    def submit(
+        self,
+        session_id: str,
+        kind: str,
+        *,
+        agent_id: str | None,
+        task_id: str | None,
+        payload: dict[str, Any],
+    ) -> int:
         import getpass
 
         from watchkeeper.runtime.control import submit
@@ -53,9 +78,23 @@ class StoreControl:
             who = f"{getpass.getuser()} (dashboard)"
         except (KeyError, OSError):  # a user without a name
             who = "dashboard"
-        return submit(self._path, session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload, requested_by=who)
+        return submit(
+            self._path,
+            session_id,
+            kind,
+            agent_id=agent_id,
+            task_id=task_id,
+            payload=payload,
+            requested_by=who,
+        )
 
     def start_host(self, session_id: str, *, resume: bool, once: int | None) -> int | None:
         from watchkeeper.runtime.control import start_host
 
-        return start_host(self._path, session_id, resume=resume, once=once, environment=f"this dashboard (pid {os.getpid()})")
+        return start_host(
+            self._path,
+            session_id,
+            resume=resume,
+            once=once,
+            environment=f"this dashboard (pid {os.getpid()})",
+        )

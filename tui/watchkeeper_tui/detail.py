@@ -30,7 +30,8 @@ class DetailFold:
         self._parts: tuple[object, ...] = ()
 
     def read(self, connection: Connection, agent: AgentFacts) -> AgentDetail:
-        """The agent's transcript, calls, facts and context as they stand: the same object where nothing changed."""
+        """The agent's transcript, calls, facts and context as they stand: the same object where nothing
+        changed."""
         reading, report = self._fold.read(connection), self._report.read(connection, agent)
         self._tail(connection, agent.last_seq)
         if self._view is None or self._view.version != agent.view_version:

@@ -1,4 +1,5 @@
-"""What a compaction would bring, told before it is done: from the passes that were, else from how contexts are made up."""
+"""What a compaction would bring, told before it is done: from the passes that were, else from how contexts
+are made up."""
 
 from __future__ import annotations
 
@@ -36,8 +37,14 @@ def estimate_compaction(agent: AgentFacts, passes: Sequence[CompactionFacts]) ->
     """
     now = agent.context_used
     fixed = min(now, dict(agent.composition).get("overhead", 0))
-    ended = [each for each in passes if each.status == "applied" and each.tokens_before and each.tokens_after is not None]
-    mine = [each for each in ended if each.agent_id == agent.id] or [each for each in ended if each.model == agent.model]
+    ended = [
+        each
+        for each in passes
+        if each.status == "applied" and each.tokens_before and each.tokens_after is not None
+    ]
+    mine = [each for each in ended if each.agent_id == agent.id] or [
+        each for each in ended if each.model == agent.model
+    ]
     before = sum(each.tokens_before or 0 for each in mine)
     messages = dict(agent.composition).get("messages", now)
     if before:

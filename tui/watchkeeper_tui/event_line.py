@@ -7,7 +7,8 @@ from watchkeeper_tui.wording import EventWords, event_words
 
 
 class EventLine:
-    """One event. It is put into words when it is first looked at: of thousands that come, a screen shows a few."""
+    """One event. It is put into words when it is first looked at: of thousands that come, a screen shows a
+    few."""
 
     __slots__ = ("_words", "agent_id", "at", "facts", "seq", "task_id")
 

@@ -54,6 +54,8 @@ async def export(database_path: Path, session_id: str, form: str, folder: Path) 
         raise
     if process.returncode != 0:
         lines = err.decode("utf-8", "replace").strip().splitlines()
-        return Exported(str(path), 0, None, lines[-1].removeprefix("wk: ") if lines else f"exit code {process.returncode}")
+        return Exported(
+            str(path), 0, None, lines[-1].removeprefix("wk: ") if lines else f"exit code {process.returncode}"
+        )
     told = json.loads(out.decode("utf-8", "replace").strip().splitlines()[-1])
     return Exported(str(told["path"]), int(told["bytes"]), told.get("redacted"))

@@ -43,7 +43,8 @@ def bill(of: Bill) -> str:
 
 
 def cost(usd: float | None, unpriced_calls: int = 0, *, estimated: bool = False) -> str:
-    """`$4.82`; `unpriced` where no call had a price; `~` before an estimate, `+` after a lower bound: some had no price."""
+    """`$4.82`; `unpriced` where no call had a price; `~` before an estimate, `+` after a lower bound: some
+    had no price."""
     if usd is None:
         return "unpriced" if unpriced_calls else "-"
     return ("~" if estimated else "") + money(usd) + ("+" if unpriced_calls else "")
@@ -69,7 +70,8 @@ def rate(usd_per_minute: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """How long something has lasted, no finer than anybody needs: `92s`, from five minutes on `5m`, then `3h`."""
+    """How long something has lasted, no finer than anybody needs: `92s`, from five minutes on `5m`, then
+    `3h`."""
     if seconds < 300:
         return f"{int(max(0.0, seconds))}s"
     return f"{int(seconds // 60)}m" if seconds < 7200 else f"{int(seconds // 3600)}h"
@@ -146,7 +148,8 @@ def bar_cells(fraction: float, cells: int) -> int:
 
 
 def split_cells(parts: Sequence[float], cells: int) -> list[int]:
-    """`cells` shared out in proportion to `parts` (largest remainder); every part above 0 gets one while they last."""
+    """`cells` shared out in proportion to `parts` (largest remainder); every part above 0 gets one while they
+    last."""
     total = sum(parts)
     if total <= 0 or cells <= 0:
         return [0] * len(parts)
@@ -169,7 +172,9 @@ def sparkline(values: Sequence[float], cells: int) -> str:
     if not shown:
         return " " * cells
     highest = max(shown)
-    drawn = "".join(SPARKS[0] if highest <= 0 else SPARKS[min(7, int(value / highest * 7.999))] for value in shown)
+    drawn = "".join(
+        SPARKS[0] if highest <= 0 else SPARKS[min(7, int(value / highest * 7.999))] for value in shown
+    )
     return drawn.rjust(cells)
 
 
@@ -179,6 +184,7 @@ def plural(count: int, noun: str, many: str = "") -> str:
 
 
 def model_name(ref: str) -> str:
-    """A model's short name: `anthropic/claude-opus-4-1-20250805` is `opus-4-1`, `offline/surveyor` is `surveyor`."""
+    """A model's short name: `anthropic/claude-opus-4-1-20250805` is `opus-4-1`, `offline/surveyor` is
+    `surveyor`."""
     name = ref.rsplit("/", 1)[-1].removeprefix("claude-")
     return _DATED.sub("", name)

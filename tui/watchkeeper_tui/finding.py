@@ -1,4 +1,5 @@
-"""What the list of sessions is made of: those that filters and words find, each with the message that holds the words."""
+"""What the list of sessions is made of: those that filters and words find, each with the message that holds
+the words."""
 
 from __future__ import annotations
 
@@ -48,12 +49,16 @@ def find_sessions(
     rows = list_sessions(connection, words, most, order=order, also=hits)
     best: dict[str, MessageHit] = {}
     if ranked and filters.words:
-        for hit in search(connection, filters.text, ranked=True, limit=RANKED_MESSAGES, cancelled=cancelled).hits:
+        for hit in search(
+            connection, filters.text, ranked=True, limit=RANKED_MESSAGES, cancelled=cancelled
+        ).hits:
             if hit.session_id not in best:
                 text = plain_snippet(hit.snippet)
                 best[hit.session_id] = MessageHit(hit.session_id, hit.agent_id, hit.seq, text, hit.snippet)
         places = {session_id: place for place, session_id in enumerate(best)}
-        rows = tuple(sorted(rows, key=lambda row: (not _is_named(row, filters.words), places.get(row.id, len(places)))))
+        rows = tuple(
+            sorted(rows, key=lambda row: (not _is_named(row, filters.words), places.get(row.id, len(places))))
+        )
     shown = {row.id for row in rows}
     hits = {session_id: hit for session_id, hit in {**hits, **best}.items() if session_id in shown}
     names = agent_names(connection, [hit.agent_id for hit in hits.values()])

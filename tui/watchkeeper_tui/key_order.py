@@ -1,10 +1,12 @@
 """Keys one after the other: none is passed on before the one before it has done what it does.
 
-The toolkit passes a key to the focused widget and hears of it again when it has bubbled up; only then does a binding act. Of
-keys that come in one burst (typed under load, pasted, sent by tmux) all would go to the widget that was focused before the
+The toolkit passes a key to the focused widget and hears of it again when it has bubbled up; only then does a
+binding act. Of keys that come in one burst (typed under load, pasted, sent by tmux) all would go to the
+widget that was focused before the
 first acted: `:resume` would open the command bar and then press `r`, `e`, `s`, …
 
-What a key does goes before what the database says: a reading that comes meanwhile is drawn after the key has been painted.
+What a key does goes before what the database says: a reading that comes meanwhile is drawn after the key has
+been painted.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ class KeyOrder(App[int]):
         return self._passed_at is not None and time.monotonic() - self._passed_at < LONGEST_WAIT
 
     def after_keys(self, do: Callable[[], None]) -> None:
-        """Do it now; or, while a key is under way, when that key has been painted. The last of several is done."""
+        """Do it now; or, while a key is under way, when that key has been painted. The last of several is
+        done."""
         if self._under_way or self._unpainted:
             self._held = do
         else:
@@ -58,7 +61,8 @@ class KeyOrder(App[int]):
             held()
 
     def release_lost(self) -> None:
-        """Do what was held back for a key that never came back; what waits for one that is under way, waits on."""
+        """Do what was held back for a key that never came back; what waits for one that is under way, waits
+        on."""
         if not self._under_way:
             self.release()
 

@@ -24,7 +24,8 @@ _NAMED = frozenset(KEY_NAME_REPLACEMENTS.values()) | {
 
 
 def is_key(name: str) -> bool:
-    """Whether a terminal can send a key of that name: `p`, `P`, `?`, `question_mark`, `f5`, `ctrl+x`, `pageup`."""
+    """Whether a terminal can send a key of that name: `p`, `P`, `?`, `question_mark`, `f5`, `ctrl+x`,
+    `pageup`."""
     *modifiers, key = name.split("+") if len(name) > 1 else [name]
     if not _MODIFIERS.issuperset(modifiers):
         return False
@@ -35,7 +36,8 @@ def is_key(name: str) -> bool:
 
 
 def active_together() -> list[list[BindingType]]:
-    """The bindings of each screen, and of the panes in it that have keys of their own, with those that every screen has."""
+    """The bindings of each screen, and of the panes in it that have keys of their own, with those that every
+    screen has."""
     from watchkeeper_tui.screens.approval import ApprovalScreen
     from watchkeeper_tui.screens.base import WatchScreen
     from watchkeeper_tui.screens.compaction import CompactionScreen
@@ -62,12 +64,17 @@ def active_together() -> list[list[BindingType]]:
     return groups
 
 
-def usable_keys(wanted: Mapping[str, str], groups: Iterable[Iterable[BindingType]]) -> tuple[dict[str, str], list[str]]:
+def usable_keys(
+    wanted: Mapping[str, str], groups: Iterable[Iterable[BindingType]]
+) -> tuple[dict[str, str], list[str]]:
     """The part of `wanted` that can be used, and one line for each that cannot.
 
     `groups` are the bindings that may be active together: within one, a key may do one thing only.
     """
-    scopes = [{each.id: normal(each.key) for each in group if isinstance(each, Binding) and each.id} for group in groups]
+    scopes = [
+        {each.id: normal(each.key) for each in group if isinstance(each, Binding) and each.id}
+        for group in groups
+    ]
     known = {name for scope in scopes for name in scope}
     problems = [f"keys.{name} is no action; see docs/dashboard.md" for name in wanted if name not in known]
     used = {name: keys for name, keys in wanted.items() if name in known}
@@ -78,13 +85,20 @@ def usable_keys(wanted: Mapping[str, str], groups: Iterable[Iterable[BindingType
             continue
         unknown = next((key for key in normal(used[name]) if not is_key(key)), None)
         if unknown is not None:
-            problems.append(f"keys.{name}: {unknown!r} is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one before stays")
+            problems.append(
+                f"keys.{name}: {unknown!r} is no key (keys are p, P, ?, f5, ctrl+x, pageup …); the one"
+                " before stays"
+            )
             del used[name]
             continue
         for scope in scopes:
             if name not in scope:
                 continue
-            others = {other: normal(used[other]) if other in used else keys for other, keys in scope.items() if other != name}
+            others = {
+                other: normal(used[other]) if other in used else keys
+                for other, keys in scope.items()
+                if other != name
+            }
             clash = next((other for other, keys in others.items() if keys & normal(used[name])), None)
             if clash is not None:
                 problems.append(f"keys.{name}: {used[name]!r} is {clash}'s key; the one before stays")

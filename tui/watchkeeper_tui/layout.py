@@ -1,4 +1,5 @@
-"""How the user left the dashboard: which tab, which order, how wide the panes. Kept in the user's state folder."""
+"""How the user left the dashboard: which tab, which order, how wide the panes. Kept in the user's state
+folder."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def load_layout(path: Path) -> tuple[Layout, str]:
     if not isinstance(content, dict):
         return Layout(hinted=True), f"{path.name} is not used, so the layout starts anew: it holds no table"
     known = {each.name: type(each.default) for each in fields(Layout)}
-    usable: dict[str, Any] = {name: value for name, value in content.items() if name in known and type(value) is known[name]}
+    usable: dict[str, Any] = {
+        name: value for name, value in content.items() if name in known and type(value) is known[name]
+    }
     return Layout(**usable), ""
 
 

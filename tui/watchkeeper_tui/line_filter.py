@@ -10,11 +10,14 @@ from textual.filter import LineFilter
 
 from watchkeeper_tui.sanitize import MARK
 
-_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e0fff]")
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e0fff]"
+)
 
 
 class HostileTextFilter(LineFilter):
-    """Replaces, in every line painted, each character that could act on a terminal; keeps the number of cells."""
+    """Replaces, in every line painted, each character that could act on a terminal; keeps the number of
+    cells."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         if not any(_UNSAFE.search(segment.text) for segment in segments):

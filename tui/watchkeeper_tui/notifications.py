@@ -32,7 +32,12 @@ class Notice:
 
 def news(before: Snapshot, after: Snapshot, wanted: Notifications) -> list[Notice]:
     """What has happened between two readings of one session; nothing where they are of different ones."""
-    if before.session is None or after.session is None or before.session.id != after.session.id or before.problem:
+    if (
+        before.session is None
+        or after.session is None
+        or before.session.id != after.session.id
+        or before.problem
+    ):
         return []
     found: list[Notice] = []
     if wanted.needs_input:
@@ -60,7 +65,9 @@ def _failures(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     failed = {task.id for task in before.tasks if task.status == "failed"}
     for task in after.tasks:
         if task.status == "failed" and task.id not in failed:
-            yield Notice("task failed", clip(f"{sanitize(task.title)}: {sanitize(task.error or '')}", 200), "error")
+            yield Notice(
+                "task failed", clip(f"{sanitize(task.title)}: {sanitize(task.error or '')}", 200), "error"
+            )
 
 
 def budget_share(snapshot: Snapshot, budget: BudgetFacts) -> float:
@@ -110,7 +117,8 @@ def _ended(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
 
 
 def terminal_signal(notice: Notice, how: str) -> str:
-    """What is written to the terminal: a bell, or a desktop notification that holds no character that acts."""
+    """What is written to the terminal: a bell, or a desktop notification that holds no character that
+    acts."""
     title, text = clip(sanitize(f"watchkeeper: {notice.title}"), 80), clip(sanitize(notice.text), 200)
     if how == "osc9":
         return f"\x1b]9;{title} — {text}\x07"

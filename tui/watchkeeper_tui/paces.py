@@ -1,4 +1,5 @@
-"""How fast contexts grow: for the agents near a compaction, read beside the snapshots, and only when they have gone on."""
+"""How fast contexts grow: for the agents near a compaction, read beside the snapshots, and only when they
+have gone on."""
 
 from __future__ import annotations
 
@@ -22,8 +23,11 @@ class Paces:
         self._asked: tuple[tuple[str, int], ...] = ()
         self._asked_at = float("-inf")
 
-    def look(self, reader: Reader, agents: Sequence[AgentFacts], now: float, arrived: Callable[[], object]) -> None:
-        """Have the paces of these agents read, where they have taken turns since; `arrived` is called in the reader's thread."""
+    def look(
+        self, reader: Reader, agents: Sequence[AgentFacts], now: float, arrived: Callable[[], object]
+    ) -> None:
+        """Have the paces of these agents read, where they have taken turns since; `arrived` is called in the
+        reader's thread."""
         wanted = tuple((agent.id, agent.turn) for agent in agents)
         if wanted == self._asked or 0 <= now - self._asked_at < ASK_SECONDS:
             return

@@ -58,7 +58,8 @@ ROLES: Mapping[str, str] = {
     "marked": "bold #f2cc60",
     "match": "bold underline #f2cc60",
 }
-"""Every role with the value it has where a theme is silent. A theme file may set any of them, and no other."""
+"""Every role with the value it has where a theme is silent. A theme file may set any of them, and no
+other."""
 
 
 class Palette:
@@ -120,9 +121,12 @@ def parse_style(text: str) -> Style:
 
 
 def _without_colour(style: Style) -> Style:
-    return Style(bold=style.bold, italic=style.italic, underline=style.underline, reverse=style.reverse, dim=style.dim)
+    return Style(
+        bold=style.bold, italic=style.italic, underline=style.underline, reverse=style.reverse, dim=style.dim
+    )
 
 
 def on_selection(style: Style, selected: Style) -> Style:
-    """A style on a selected row: words that stand on a ground of their own keep both, unless the selection colours words too."""
+    """A style on a selected row: words that stand on a ground of their own keep both, unless the selection
+    colours words too."""
     return style + selected if selected.color is not None or style.bgcolor is None else selected + style

@@ -1,4 +1,5 @@
-"""Who was told to pause and is still at work: a pause comes at the next step, and until then it can be taken back."""
+"""Who was told to pause and is still at work: a pause comes at the next step, and until then it can be taken
+back."""
 
 from __future__ import annotations
 
@@ -10,10 +11,14 @@ from watchkeeper_tui.event_line import EventLine
 _AT_WORK = ("working", "waiting")
 
 
-def pausing_agents(agents: Iterable[AgentFacts], commands: Sequence[CommandFacts], events: Sequence[EventLine]) -> frozenset[str]:
-    """The agents at work for whom a pause is queued or under way, where a host lives. `commands`: the newest first.
+def pausing_agents(
+    agents: Iterable[AgentFacts], commands: Sequence[CommandFacts], events: Sequence[EventLine]
+) -> frozenset[str]:
+    """The agents at work for whom a pause is queued or under way, where a host lives. `commands`: the newest
+    first.
 
-    A pause counts as long as nothing that was read since (another command, the agent's own pause, a new host) ended it.
+    A pause counts as long as nothing that was read since (another command, the agent's own pause, a new host)
+    ended it.
     """
     whole, own = _last_words(commands)
     pauses = {agent_id: each for agent_id, each in own.items() if each.kind == "pause"}
@@ -23,7 +28,9 @@ def pausing_agents(agents: Iterable[AgentFacts], commands: Sequence[CommandFacts
     found = {agent_id for agent_id, each in pauses.items() if not ended.has_come(each, agent_id)}
     whole_pauses = whole is not None and _is_pause(whole) and not ended.has_come(whole, None)
     return frozenset(
-        agent.id for agent in agents if agent.status in _AT_WORK and (agent.id in found or (whole_pauses and agent.id not in own))
+        agent.id
+        for agent in agents
+        if agent.status in _AT_WORK and (agent.id in found or (whole_pauses and agent.id not in own))
     )
 
 
@@ -49,14 +56,17 @@ def _last_words(commands: Sequence[CommandFacts]) -> tuple[CommandFacts | None, 
 
 
 class _Ended:
-    """What the events say has ended a wish to pause: one look through those that came since the oldest of the wishes."""
+    """What the events say has ended a wish to pause: one look through those that came since the oldest of the
+    wishes."""
 
     def __init__(self, events: Sequence[EventLine], wishes: list[CommandFacts]) -> None:
         self._host_started = float("-inf")
         self._paused: dict[str | None, float] = {}
         # Before what is kept nothing is known: a wish as old as that counts as come.
         self._known_from = events[0].at if events and events[0].seq > 1 else float("-inf")
-        oldest = min((each.applied_at for each in wishes if each.applied_at is not None), default=float("inf"))
+        oldest = min(
+            (each.applied_at for each in wishes if each.applied_at is not None), default=float("inf")
+        )
         for event in reversed(events):
             if event.at < oldest:
                 break
@@ -69,5 +79,8 @@ class _Ended:
         """Whether the wish was fulfilled, or its host is gone."""
         if told.status == "queued" or told.applied_at is None:
             return False
-        since = max(self._host_started, self._paused.get(agent_id, float("-inf")) if agent_id is not None else float("-inf"))
+        since = max(
+            self._host_started,
+            self._paused.get(agent_id, float("-inf")) if agent_id is not None else float("-inf"),
+        )
         return since >= told.applied_at or told.applied_at < self._known_from

@@ -1,4 +1,5 @@
-"""Who stands below whom in the plan: the planner, its tasks with the agents that do them, earlier attempts below."""
+"""Who stands below whom in the plan: the planner, its tasks with the agents that do them, earlier attempts
+below."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Node:
 
 
 def plan_nodes(snapshot: Snapshot) -> list[Node]:
-    """The topmost nodes, in the planner's order. Cycles and missing parents do not break it: every node has one place."""
+    """The topmost nodes, in the planner's order. Cycles and missing parents do not break it: every node has
+    one place."""
     agents = snapshot.agents_by_id
     by_task: dict[str, list[AgentFacts]] = {}
     for agent in snapshot.agents:
@@ -43,7 +45,8 @@ def plan_nodes(snapshot: Snapshot) -> list[Node]:
                 child = Node(f"agent:{earlier.id}", None, earlier.id, above=node)
                 node.children.append(child)
                 nodes.setdefault(earlier.id, child)
-        # A plan of its own has its agent's id (sub-agents of other programs keep lists): its tasks stand below that agent.
+        # A plan of its own has its agent's id (sub-agents of other programs keep lists): its tasks stand
+        # below that agent.
         keeper = task.plan_id if task.plan_id in agents else planner_id
         placed.append((node, current.parent_agent_id if current else keeper))
     for agent in snapshot.agents:

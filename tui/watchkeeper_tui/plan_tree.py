@@ -1,7 +1,8 @@
 """The plan as rows: the planner, its tasks with the agents that do them, earlier attempts below.
 
-The shape of the tree changes seldom, the figures in it all the time: the shape is kept as long as it holds, and a row with
-its figures is made only when somebody looks at it. So a thousand agents cost no more than the twenty in sight.
+The shape of the tree changes seldom, the figures in it all the time: the shape is kept as long as it holds,
+and a row with its figures is made only when somebody looks at it. So a thousand agents cost no more than the
+twenty in sight.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ class PlanShape:
 class PlanRows(Sequence[PlanRow]):
     """The rows of one reading at one moment, each made when it is asked for."""
 
-    def __init__(self, shape: PlanShape, snapshot: Snapshot, now: float, before: PlanRows | None = None) -> None:
+    def __init__(
+        self, shape: PlanShape, snapshot: Snapshot, now: float, before: PlanRows | None = None
+    ) -> None:
         """`before`: the rows shown until now, of which is kept what time alone does not change."""
         self.shape = shape
         self.snapshot = snapshot
@@ -118,7 +121,9 @@ class PlanRows(Sequence[PlanRow]):
 
     def place_of_agent(self, agent_id: str | None) -> int | None:
         """Where the agent's row stands, or None."""
-        return next((number for number, place in enumerate(self.shape.places) if place.agent_id == agent_id), None)
+        return next(
+            (number for number, place in enumerate(self.shape.places) if place.agent_id == agent_id), None
+        )
 
     def _make(self, place: _Place) -> PlanRow:
         snapshot = self.snapshot
@@ -162,8 +167,10 @@ class PlanShaper:
         words: str = "",
         order: str = "tree",
     ) -> PlanRows:
-        """The rows to show. `words` keeps matching rows and, in the tree, those above them; `order` is one of `ORDERS`."""
-        # What is searched for may be a state, which time alone can change; what is sorted moves once a second at most.
+        """The rows to show. `words` keeps matching rows and, in the tree, those above them; `order` is one of
+        `ORDERS`."""
+        # What is searched for may be a state, which time alone can change; what is sorted moves once a second
+        # at most.
         flat = order in _KEYS
         wanted = (collapsed, words, order, int(now) if words or flat else 0)
         before, self._snapshot = self._snapshot, snapshot
@@ -171,14 +178,18 @@ class PlanShaper:
             self._for = wanted
             nodes = plan_nodes(snapshot)
             places = (
-                _sorted_places(nodes, snapshot, now, words, order) if flat else _places(nodes, snapshot, now, collapsed, words)
+                _sorted_places(nodes, snapshot, now, words, order)
+                if flat
+                else _places(nodes, snapshot, now, collapsed, words)
             )
             self._shape = PlanShape(tuple(places))
         self._rows = PlanRows(self._shape, snapshot, now, self._rows)
         return self._rows
 
 
-def plan_rows(snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = "") -> PlanRows:
+def plan_rows(
+    snapshot: Snapshot, now: float, *, collapsed: frozenset[str] = frozenset(), words: str = ""
+) -> PlanRows:
     """The rows of one reading; see `PlanShaper.rows`."""
     return PlanShaper().rows(snapshot, now, collapsed=collapsed, words=words)
 
@@ -191,7 +202,9 @@ def _same_shape(before: Snapshot, after: Snapshot, *, exact: bool) -> bool:
         return False
     if exact:
         return before.tasks is after.tasks and before.agents is after.agents and before.state is after.state
-    return _alike(before.tasks, after.tasks, _task_shape) and _alike(before.agents, after.agents, _agent_shape)
+    return _alike(before.tasks, after.tasks, _task_shape) and _alike(
+        before.agents, after.agents, _agent_shape
+    )
 
 
 def _alike(before: Sequence[T], after: Sequence[T], shape: Callable[[T], object]) -> bool:
@@ -210,7 +223,9 @@ def _agent_shape(agent: AgentFacts) -> object:
     return agent.id, agent.parent_agent_id, agent.task_id
 
 
-def _places(roots: list[Node], snapshot: Snapshot, now: float, collapsed: frozenset[str], words: str) -> Iterator[_Place]:
+def _places(
+    roots: list[Node], snapshot: Snapshot, now: float, collapsed: frozenset[str], words: str
+) -> Iterator[_Place]:
     kept = _kept(roots, words.casefold().split(), snapshot, now)
     waiting = [(root, "", True, 0) for root in reversed(roots) if kept is None or root.id in kept]
     while waiting:
@@ -234,12 +249,22 @@ def _places(roots: list[Node], snapshot: Snapshot, now: float, collapsed: frozen
                 waiting.append((children[index], inner, index == len(children) - 1, depth + 1))
 
 
-def _sorted_places(roots: list[Node], snapshot: Snapshot, now: float, words: str, order: str) -> Iterator[_Place]:
+def _sorted_places(
+    roots: list[Node], snapshot: Snapshot, now: float, words: str, order: str
+) -> Iterator[_Place]:
     """Every agent and task on a row of its own, without the tree."""
     wanted = words.casefold().split()
-    nodes = [each for root in roots for each in (root, *below(root)) if not wanted or _matches(each, wanted, snapshot, now)]
+    nodes = [
+        each
+        for root in roots
+        for each in (root, *below(root))
+        if not wanted or _matches(each, wanted, snapshot, now)
+    ]
     key = _KEYS[order]
-    nodes.sort(key=lambda node: key(snapshot.task(node.task_id), snapshot.agent(node.agent_id), snapshot, now), reverse=True)
+    nodes.sort(
+        key=lambda node: key(snapshot.task(node.task_id), snapshot.agent(node.agent_id), snapshot, now),
+        reverse=True,
+    )
     for node in nodes:
         yield _Place(node.id, "", node.task_id, node.agent_id, expandable=False, expanded=True)
 
@@ -276,7 +301,9 @@ _URGENT = (
 _KEYS: dict[str, Callable[[TaskFacts | None, AgentFacts | None, Snapshot, float], float]] = {
     "cost": lambda task, agent, snapshot, now: agent.cost_usd or 0.0 if agent is not None else -1.0,
     "tokens": lambda task, agent, snapshot, now: agent.total_tokens if agent is not None else -1.0,
-    "context": lambda task, agent, snapshot, now: agent.context_used / (agent.context_limit or 1) if agent is not None else -1.0,
+    "context": lambda task, agent, snapshot, now: (
+        agent.context_used / (agent.context_limit or 1) if agent is not None else -1.0
+    ),
     "attention": _urgency,
 }
 
@@ -324,7 +351,9 @@ def _subtree(place: _Place, snapshot: Snapshot) -> _Subtree:
 
 
 def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snapshot, now: float) -> Condition:
-    if task is not None and (agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")):
+    if task is not None and (
+        agent is None or task.status in ("pending", "stale", "dropped", "done", "failed", "cancelled")
+    ):
         return task_condition(task, _unmet(task, snapshot))
     if agent is not None:
         return agent_condition(agent, snapshot.state, now, pausing=agent.id in snapshot.pausing)
@@ -332,12 +361,15 @@ def _condition(task: TaskFacts | None, agent: AgentFacts | None, snapshot: Snaps
 
 
 def _name(task: TaskFacts | None, agent: AgentFacts | None) -> str:
-    """A task's title; an agent's name, and which attempt at its task it was where it has none of its own in the tree."""
+    """A task's title; an agent's name, and which attempt at its task it was where it has none of its own in
+    the tree."""
     if task is not None:
         return task.title or task.name
     if agent is None:
         return ""
-    return f"{agent.name} (attempt {agent.attempt})" if agent.task_id is not None else agent.name or agent.role
+    return (
+        f"{agent.name} (attempt {agent.attempt})" if agent.task_id is not None else agent.name or agent.role
+    )
 
 
 def _unmet(task: TaskFacts, snapshot: Snapshot) -> tuple[str, ...]:
@@ -354,7 +386,14 @@ def _matches(node: Node, wanted: list[str], snapshot: Snapshot, now: float) -> b
     agent, task = snapshot.agent(node.agent_id), snapshot.task(node.task_id)
     hay = [_name(task, agent)]
     if agent is not None:
-        hay += [agent.id, agent.name, agent.role, agent.model, agent.status, agent_condition(agent, snapshot.state, now).word]
+        hay += [
+            agent.id,
+            agent.name,
+            agent.role,
+            agent.model,
+            agent.status,
+            agent_condition(agent, snapshot.state, now).word,
+        ]
     if task is not None:
         hay += [task.id, task.name, task.title, task.status, task.role]
     text = " ".join(hay).casefold()

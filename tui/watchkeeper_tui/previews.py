@@ -29,14 +29,27 @@ def rerun_lines(fresh: bool) -> Callable[[Target, str], list[str]]:
         for task in target.tasks[:4]:
             agent = target.snapshot.agent(task.assigned_agent)
             spent = (
-                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok, {figures.bill(agent)}" if agent else ""
+                f"; attempt {task.attempt} took {figures.tokens(agent.total_tokens)} tok,"
+                f" {figures.bill(agent)}"
+                if agent
+                else ""
             )
             lines.append(f"Re-run “{clip(sanitize(task.title), 50)}” as attempt {task.attempt + 1}{spent}")
         names = {task.id: task for task in target.snapshot.tasks}
         ids = {task.id for task in target.tasks}
-        later = [each for each in names.values() if ids & set(each.depends_on) and each.status not in ("pending", "dropped")]
-        memory = "The new agent starts with an empty memory." if fresh else "The new agent keeps what the old one remembers."
-        lines.append(memory + (f" {figures.plural(len(later), 'dependent task')} may run again too." if later else ""))
+        later = [
+            each
+            for each in names.values()
+            if ids & set(each.depends_on) and each.status not in ("pending", "dropped")
+        ]
+        memory = (
+            "The new agent starts with an empty memory."
+            if fresh
+            else "The new agent keeps what the old one remembers."
+        )
+        lines.append(
+            memory + (f" {figures.plural(len(later), 'dependent task')} may run again too." if later else "")
+        )
         if any(task.status in ("running", "paused") for task in target.tasks):
             lines.append("The attempt that is under way is cancelled first.")
         return lines
@@ -49,7 +62,8 @@ HARDLY_LESS = 0.97
 
 
 def compact_lines(target: Target, text: str) -> list[str]:
-    """What a pass over each agent's context would let go, and what it would cost, as far as that can be told before."""
+    """What a pass over each agent's context would let go, and what it would cost, as far as that can be told
+    before."""
     lines = []
     for agent in target.agents[:4]:
         guess = estimate_compaction(agent, target.snapshot.compactions)
@@ -58,13 +72,15 @@ def compact_lines(target: Target, text: str) -> list[str]:
         if guess.tokens_left > guess.tokens_now * HARDLY_LESS:
             left = "about as many, there is little to let go yet"
         lines.append(
-            f"Compact {sanitize(agent.name)}: {figures.tokens(guess.tokens_now)} of {figures.tokens(agent.context_limit)} tok"
+            f"Compact {sanitize(agent.name)}: {figures.tokens(guess.tokens_now)} of"
+            f" {figures.tokens(agent.context_limit)} tok"
             f" now → {left}, by {sanitize(figures.model_name(guess.model))}, {price}"
         )
         if guess.tokens_fixed:
             moving = f"{figures.tokens(guess.tokens_now - guess.tokens_fixed)} → {figures.tokens(guess.tokens_left - guess.tokens_fixed)}"
             lines.append(
-                f"  messages and observations {moving}; system prompt and tools, {figures.tokens(guess.tokens_fixed)}, stay"
+                f"  messages and observations {moving}; system prompt and tools,"
+                f" {figures.tokens(guess.tokens_fixed)}, stay"
             )
         lines.append(f"  estimated from {guess.basis}; {_meanwhile(target, agent)}")
     if len(target.agents) > 4:
@@ -79,18 +95,30 @@ def _meanwhile(target: Target, agent: AgentFacts) -> str:
     """What else goes on while the pass runs."""
     if not target.hosted:
         return "a host is started for it alone"
-    return "it has ended, and keeps its result" if agent.ended_at is not None else "the agent goes on working meanwhile"
+    return (
+        "it has ended, and keeps its result"
+        if agent.ended_at is not None
+        else "the agent goes on working meanwhile"
+    )
 
 
 def budget_lines(target: Target, text: str) -> list[str]:
     """The limit wanted beside the one that holds; or what a budget is, where the text is none."""
     now = (
-        ", ".join(f"{sanitize(each.kind)} {each.amount:g}" for each in target.snapshot.budgets if each.task_id is None) or "none"
+        ", ".join(
+            f"{sanitize(each.kind)} {each.amount:g}"
+            for each in target.snapshot.budgets
+            if each.task_id is None
+        )
+        or "none"
     )
     try:
         kind, amount = budget_of(text)
     except ValueError:
-        return ["A budget is a kind and an amount: usd 5, tokens 2000000, turns 200, seconds 3600; `usd none` lifts it"]
+        return [
+            "A budget is a kind and an amount: usd 5, tokens 2000000, turns 200, seconds 3600; `usd none`"
+            " lifts it"
+        ]
     wanted = "no limit" if amount is None else f"{amount:g}"
     return [
         f"Set the run's budget: {sanitize(kind)} {wanted} (now: {now})",

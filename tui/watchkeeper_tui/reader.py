@@ -1,7 +1,7 @@
 """The one thread that reads the database: it folds what changed into frozen snapshots, at most one a tick.
 
-It only ever reads: its connection is `mode=ro` and `query_only`, reads are short, and nothing is held open between
-them. Whoever receives a snapshot may keep it for ever.
+It only ever reads: its connection is `mode=ro` and `query_only`, reads are short, and nothing is held open
+between them. Whoever receives a snapshot may keep it for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, sessio
 
 TICK_SECONDS = 0.05
 FEED_MILLISECONDS, QUIET_FEED_MILLISECONDS = 20, 100
-"""How often file events are collected, and how often when none came for a while: a dashboard is open all day."""
+"""How often file events are collected, and how often when none came for a while: a dashboard is open all
+day."""
 STARTING_SECONDS = 8.0
 """How long a new session may be without a host before it counts as dead."""
 LOOK_SECONDS = 1.0
@@ -59,7 +60,9 @@ def change_feed(path: Path) -> Feed:
     """The store's own feed."""
     from watchkeeper.store.changes import ChangeFeed
 
-    return ChangeFeed(path, step_milliseconds=FEED_MILLISECONDS, quiet_step_milliseconds=QUIET_FEED_MILLISECONDS)
+    return ChangeFeed(
+        path, step_milliseconds=FEED_MILLISECONDS, quiet_step_milliseconds=QUIET_FEED_MILLISECONDS
+    )
 
 
 class Reader(threading.Thread):
@@ -117,7 +120,8 @@ class Reader(threading.Thread):
         self._nudge()
 
     def ask(self, question: Callable[[Connection], Any], answer: Callable[[Any], None]) -> None:
-        """Run a short query on the reader's connection; `answer` gets its result, or the error, in this thread."""
+        """Run a short query on the reader's connection; `answer` gets its result, or the error, in this
+        thread."""
         self._questions.append((question, answer))
         self._nudge()
 
@@ -160,7 +164,8 @@ class Reader(threading.Thread):
                 watching = threading.Thread(target=self._watch, name="watchkeeper-watch", daemon=True)
                 watching.start()
             spent = time.monotonic() - started
-            # A slow read (thousands of agents) is paced by its own cost, so that the screen keeps its processor.
+            # A slow read (thousands of agents) is paced by its own cost, so that the screen keeps its
+            # processor.
             if self._stopping.wait(max(self._tick_seconds - spent, spent)):
                 break
             changed = self._stale.wait(LOOK_SECONDS)
@@ -172,10 +177,13 @@ class Reader(threading.Thread):
         if self._connection is None:
             from watchkeeper.store.database import VIEWER_LOCK_SECONDS, open_readonly
 
-            opened = open_readonly(self._path, check_same_thread=False, lock_timeout_seconds=VIEWER_LOCK_SECONDS)
+            opened = open_readonly(
+                self._path, check_same_thread=False, lock_timeout_seconds=VIEWER_LOCK_SECONDS
+            )
             self._connection = accept_any_text(opened)
             self._files = identities(self._path)
-            # A new connection may be to another file of that name: nothing of the old one is taken for granted.
+            # A new connection may be to another file of that name: nothing of the old one is taken for
+            # granted.
             self._fold = self._detail = None
         elif gone := taken_away(self._files, identities(self._path)):
             # Long enough for the feed to let go of it too: it looks at least once a second.
@@ -229,7 +237,11 @@ class Reader(threading.Thread):
         if reading.agents is not shown.agents:
             self._working = any(agent.status in ("working", "waiting") for agent in reading.agents)
         state = session_state(facts.status, host_pid is not None, working=self._working, origin=facts.origin)
-        if state is SessionState.DEAD and facts.host_pid is None and now - facts.created_at < STARTING_SECONDS:
+        if (
+            state is SessionState.DEAD
+            and facts.host_pid is None
+            and now - facts.created_at < STARTING_SECONDS
+        ):
             state = SessionState.OPENING
         snapshot = Snapshot(
             version=shown.version + 1,
@@ -249,7 +261,9 @@ class Reader(threading.Thread):
         )
         return None if snapshot.shows_the_same(shown) else snapshot
 
-    def _look(self, connection: Connection, session_id: str, agents: tuple[AgentFacts, ...]) -> AgentDetail | None:
+    def _look(
+        self, connection: Connection, session_id: str, agents: tuple[AgentFacts, ...]
+    ) -> AgentDetail | None:
         focus = self._focus  # read once: another thread may choose another agent at any moment
         agent = next((each for each in agents if each.id == focus), None)
         if agent is None:

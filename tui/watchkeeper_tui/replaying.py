@@ -54,7 +54,8 @@ News = Opened | Frame | Problem
 
 
 class Projector(threading.Thread):
-    """Reads the recording, then publishes a frame for the last position asked for. `publish` is called from this thread."""
+    """Reads the recording, then publishes a frame for the last position asked for. `publish` is called from
+    this thread."""
 
     def __init__(self, path: Path, session_id: str, publish: Callable[[News], None]) -> None:
         super().__init__(name="watchkeeper-replay", daemon=True)
@@ -71,7 +72,8 @@ class Projector(threading.Thread):
         self._version = 0
 
     def show(self, position: int, agent_id: str | None) -> None:
-        """Ask for a position, and what to tell of which agent; what was asked before and not begun is forgotten."""
+        """Ask for a position, and what to tell of which agent; what was asked before and not begun is
+        forgotten."""
         with self._news:
             self._wanted = (position, agent_id)
             self._news.notify()
@@ -95,13 +97,19 @@ class Projector(threading.Thread):
                 try:
                     if connection is None:
                         connection = accept_any_text(
-                            database.open_readonly(self._path, lock_timeout_seconds=database.VIEWER_LOCK_SECONDS)
+                            database.open_readonly(
+                                self._path, lock_timeout_seconds=database.VIEWER_LOCK_SECONDS
+                            )
                         )
                     news = self._open(connection) if work == "open" else self._frame(connection, *work)
                 except InterruptedError:
                     break
                 except (sqlite3.Error, WatchkeeperError, OSError, ValueError) as error:
-                    news = Problem(database.explain(self._path, error) if isinstance(error, sqlite3.Error) else str(error))
+                    news = Problem(
+                        database.explain(self._path, error)
+                        if isinstance(error, sqlite3.Error)
+                        else str(error)
+                    )
                     if database.is_busy(error) or database.is_busy(error.__cause__ or error):
                         self._again(work)
                 if news is not None and not self._closed:
@@ -114,7 +122,9 @@ class Projector(threading.Thread):
         """What is to be done next; None when the replay was left."""
         with self._news:
             self._news.wait_for(
-                lambda: self._closed or self._reopen or (self._wanted is not None and self._recording is not None)
+                lambda: (
+                    self._closed or self._reopen or (self._wanted is not None and self._recording is not None)
+                )
             )
             if self._closed:
                 return None
@@ -125,7 +135,8 @@ class Projector(threading.Thread):
             return wanted
 
     def _again(self, work: tuple[int, str | None] | str) -> None:
-        """Another program holds the database: in a moment the same again, unless something else is asked for."""
+        """Another program holds the database: in a moment the same again, unless something else is asked
+        for."""
         with self._news:
             self._news.wait_for(lambda: self._closed or self._wanted is not None, RETRY_SECONDS)
             if isinstance(work, str):

@@ -1,4 +1,5 @@
-"""What a tool gave back, in a few words: a result in JSON is told by what it names and counts, every other as it is."""
+"""What a tool gave back, in a few words: a result in JSON is told by what it names and counts, every other as
+it is."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _MOST_CHARS = 500
 
 
 def result_words(text: str) -> str:
-    """One line for a result, or for its beginning; what is not JSON, or holds nothing that can be told, as it is.
+    """One line for a result, or for its beginning; what is not JSON, or holds nothing that can be told, as it
+    is.
 
     To be sanitised, even if the text was: JSON spells characters out.
     """
@@ -32,7 +34,13 @@ def result_words(text: str) -> str:
 def _listed(value: list[Any]) -> str:
     """The first of a list, which may have been cut before its end."""
     first = value[0] if value else None
-    said = ", ".join(_told(first)) if isinstance(first, dict) else str(first) if isinstance(first, (str, int, float)) else ""
+    said = (
+        ", ".join(_told(first))
+        if isinstance(first, dict)
+        else str(first)
+        if isinstance(first, (str, int, float))
+        else ""
+    )
     return f"{said}, …" if said and len(value) > 1 else said
 
 
@@ -68,7 +76,8 @@ def _counted(noun: str, count: int) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """The value, also of a text that was cut: without the last thing in it, which may be half of one. None where it is no JSON."""
+    """The value, also of a text that was cut: without the last thing in it, which may be half of one. None
+    where it is no JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """What is told of all agents at once: names, how many stand how, who comes nearest to a compaction.
 
-Kept up to date at the price of what changed: only agents that are another object than in the reading before are looked at,
-and those whom time alone makes silent.
+Kept up to date at the price of what changed: only agents that are another object than in the reading before
+are looked at, and those whom time alone makes silent.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class Roster:
     def update(self, snapshot: Snapshot, now: float) -> None:
         """Take in a reading, at `now`."""
         agents = snapshot.agents
-        others = any(was.id != now_is.id for was, now_is in zip(self._agents, agents, strict=False) if was is not now_is)
+        others = any(
+            was.id != now_is.id
+            for was, now_is in zip(self._agents, agents, strict=False)
+            if was is not now_is
+        )
         if snapshot.state is not self._state or len(agents) < len(self._agents) or others:
             self._start(snapshot.state)
         if agents is not self._agents:
@@ -73,7 +77,8 @@ class Roster:
         return self._counts
 
     def nearest(self, share: float, snapshot: Snapshot) -> list[AgentFacts]:
-        """The agents that have not ended whose context is fullest, from `share` of it on: the fullest first."""
+        """The agents that have not ended whose context is fullest, from `share` of it on: the fullest
+        first."""
         near = [(filled, agent_id) for agent_id, filled in self._shares.items() if filled >= share]
         by_id = snapshot.agents_by_id
         return [by_id[agent_id] for _, agent_id in nlargest(NEAREST, near)]
@@ -96,7 +101,9 @@ class Roster:
             self._counts[condition.glyph] += 1
             self._glyphs[agent.id] = condition.glyph
             self.roles[condition.glyph] = condition.role
-        self._shares[agent.id] = 0.0 if agent.ended_at is not None else figures.share(agent.context_used, agent.context_limit)
+        self._shares[agent.id] = (
+            0.0 if agent.ended_at is not None else figures.share(agent.context_used, agent.context_limit)
+        )
         turn = silent_at(agent)
         if condition.glyph == "●" and turn > now:
             self._turns[agent.id] = turn

@@ -1,7 +1,7 @@
 """The one door through which text from models, tools and files reaches the screen.
 
-What passes moves no cursor, starts no escape sequence, reorders no neighbour and hides nothing: what was there and
-cannot be shown becomes a visible mark or a space.
+What passes moves no cursor, starts no escape sequence, reorders no neighbour and hides nothing: what was
+there and cannot be shown becomes a visible mark or a space.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _COLOURS = re.compile(r"(?:\x1b\[|\x9b)[0-9:;]*m")
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # control sequences (CSI)
-    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # short sequences; the strings (OSC, DCS, APC, PM, SOS) keep their text in sight
+    # short sequences; the strings (OSC, DCS, APC, PM, SOS) keep their text in sight
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"
 )
 _UNSTEADY = "\U0001f3fb-\U0001f3ff"
 """Skin tones: two columns or none, as the terminal has it; all else in their line would stand elsewhere."""
@@ -47,9 +48,9 @@ def _replace(match: re.Match[str]) -> str:
 def sanitize(text: str) -> str:
     """`text` as one line that is safe on any terminal: same words, nothing that acts, nothing that hides.
 
-    Colours go; other escape sequences, C0 and C1 controls, DEL, bidi controls, zero-width and tag characters and variation
-    selectors become `MARK`; line breaks and tabs a space; lone surrogates U+FFFD; unusual spaces a plain one. The text
-    inside a terminal's string (a title, a clipboard) stays in sight. Idempotent.
+    Colours go; other escape sequences, C0 and C1 controls, DEL, bidi controls, zero-width and tag characters
+    and variation selectors become `MARK`; line breaks and tabs a space; lone surrogates U+FFFD; unusual
+    spaces a plain one. The text inside a terminal's string (a title, a clipboard) stays in sight. Idempotent.
     """
     if _PLAIN.match(text):
         return text
@@ -60,7 +61,8 @@ def sanitize(text: str) -> str:
 
 
 def sanitize_text(text: str) -> str:
-    """`text` with its lines and tabs, else as `sanitize` has it: what is copied acts on no terminal that it is pasted into."""
+    """`text` with its lines and tabs, else as `sanitize` has it: what is copied acts on no terminal that it
+    is pasted into."""
     return "\n".join("\t".join(map(sanitize, line.split("\t"))) for line in _LINES.split(text))
 
 

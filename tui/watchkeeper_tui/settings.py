@@ -1,7 +1,8 @@
 """The dashboard's part of the user's `config.toml`: theme, keys, notifications.
 
-Read with the standard library alone: a viewer must paint before a validation library is even loaded. The command line
-checks the same file in full (`watchkeeper.runtime.config`); here, what cannot be used is said and its default stands.
+Read with the standard library alone: a viewer must paint before a validation library is even loaded. The
+command line checks the same file in full (`watchkeeper.runtime.config`); here, what cannot be used is said
+and its default stands.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Notifications:
     when_focused: bool = False
     """Also while the terminal has the focus."""
     terminal: str = "bell"
-    """How the terminal is told: `bell`, `osc9` or `osc777` (desktop notifications), or `off`: in the dashboard alone."""
+    """How the terminal is told: `bell`, `osc9` or `osc777` (desktop notifications), or `off`: in the
+    dashboard alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,8 @@ class Settings:
     reduced_motion: bool = False
     """Nothing moves by itself. Also where `WATCHKEEPER_REDUCED_MOTION` is set."""
     summarization_threshold: float = DEFAULT_THRESHOLD
-    """The share of a window at which the host starts to compact: what is shown as coming must be what comes."""
+    """The share of a window at which the host starts to compact: what is shown as coming must be what
+    comes."""
     problems: tuple[str, ...] = ()
     """One line for each setting that could not be used."""
 
@@ -60,7 +63,8 @@ def config_folder() -> Path:
 
 
 def load_settings(folder: Path | None = None) -> Settings:
-    """The settings of `config.toml`; a damaged file is a problem, not an error: the dashboard opens all the same."""
+    """The settings of `config.toml`; a damaged file is a problem, not an error: the dashboard opens all the
+    same."""
     path = (folder or config_folder()) / "config.toml"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))

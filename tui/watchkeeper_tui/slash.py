@@ -70,7 +70,11 @@ def parse(line: str) -> Parsed:
         near = [slash for slash in SLASHES if slash.name.startswith(name)]
         if len(near) != 1:
             several = ", ".join(f"/{slash.name}" for slash in near[:6])
-            return Parsed(None, argument, f"/{name} could be {several}" if near else f"no command /{name}; ? shows them all")
+            return Parsed(
+                None,
+                argument,
+                f"/{name} could be {several}" if near else f"no command /{name}; ? shows them all",
+            )
         exact = near[0]
     return Parsed(exact, argument.strip())
 

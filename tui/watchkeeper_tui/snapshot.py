@@ -110,7 +110,11 @@ class Snapshot:
     @cached_property
     def pausing(self) -> frozenset[str]:
         """The agents at work that were told to pause."""
-        return pausing_agents(self.agents, self.commands, self.events) if self.host_pid is not None else frozenset()
+        return (
+            pausing_agents(self.agents, self.commands, self.events)
+            if self.host_pid is not None
+            else frozenset()
+        )
 
     @cached_property
     def pauses_all(self) -> bool:
@@ -126,23 +130,28 @@ class Snapshot:
         return self.tasks_by_id.get(task_id) if task_id else None
 
     def shows_the_same(self, other: Snapshot) -> bool:
-        """Nothing that is shown differs, whenever each was read. Sound for snapshots of one reader, which share what did not change."""
+        """Nothing that is shown differs, whenever each was read. Sound for snapshots of one reader, which
+        share what did not change."""
         return all(
-            getattr(self, each.name) is getattr(other, each.name) or getattr(self, each.name) == getattr(other, each.name)
+            getattr(self, each.name) is getattr(other, each.name)
+            or getattr(self, each.name) == getattr(other, each.name)
             for each in fields(self)
             if each.name not in ("version", "read_at")
         )
 
     def with_problem(self, problem: str, now: float) -> Snapshot:
         """The same reading, marked as one that could not be renewed."""
-        return replace(self, problem=problem, version=self.version + 1, read_at=self.read_at if self.problem else now)
+        return replace(
+            self, problem=problem, version=self.version + 1, read_at=self.read_at if self.problem else now
+        )
 
 
 def session_state(status: str, hosted: bool, *, working: bool = False, origin: str = "run") -> SessionState:
     """What a session's stored status means, given whether a process drives it now.
 
-    A host that was started for one command alone (a re-run, say) leaves the status as it was while agents are `working`.
-    Another program's session that nobody follows any more is over as far as anybody here knows: nothing of it died.
+    A host that was started for one command alone (a re-run, say) leaves the status as it was while agents are
+    `working`. Another program's session that nobody follows any more is over as far as anybody here knows:
+    nothing of it died.
     """
     if hosted and working:
         return SessionState.LIVE

@@ -43,7 +43,8 @@ class Target:
 
     @property
     def not_ours(self) -> str:
-        """Why nothing can be controlled here: another program ran the session, or it is only looked at; empty where it can."""
+        """Why nothing can be controlled here: another program ran the session, or it is only looked at; empty
+        where it can."""
         session = self.snapshot.session
         program = imported_from(session.origin) if session is not None else None
         if program:
@@ -81,7 +82,9 @@ class Request:
     """For the status line: `pause coder-17`."""
 
 
-def target_of(snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]], *, read_only: str = "") -> Target:
+def target_of(
+    snapshot: Snapshot, rows: Sequence[tuple[AgentFacts | None, TaskFacts | None]], *, read_only: str = ""
+) -> Target:
     """The target that rows of the plan stand for, each agent and task once and as it is now."""
     agents: dict[str, AgentFacts] = {}
     tasks: dict[str, TaskFacts] = {}

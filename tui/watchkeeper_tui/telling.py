@@ -1,4 +1,5 @@
-"""Telling whoever looks elsewhere: notices in the dashboard that stay until somebody can have read them, and the terminal's."""
+"""Telling whoever looks elsewhere: notices in the dashboard that stay until somebody can have read them, and
+the terminal's."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ A_DAY = 86_400.0
 class TellingApp(ThemedApp):
     """An app that knows whether somebody looks at it."""
 
-    def __init__(self, theme: str | None, theme_folders: list[Path] | None, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, theme: str | None, theme_folders: list[Path] | None, *, now: Callable[[], float]
+    ) -> None:
         super().__init__(theme, theme_folders)
         self.now = now
         self._focused: bool | None = None
@@ -39,7 +42,13 @@ class TellingApp(ThemedApp):
         for number, notice in enumerate(notices[:room], start=1):
             more = f"  (+{len(notices) - room} more)" if number == room < len(notices) else ""
             seconds = A_DAY if unattended else SEEN_SECONDS
-            self.notify(f"{notice.text}{more}", title=notice.title, severity=notice.severity, timeout=seconds, markup=False)
+            self.notify(
+                f"{notice.text}{more}",
+                title=notice.title,
+                severity=notice.severity,
+                timeout=seconds,
+                markup=False,
+            )
         signal = terminal_signal(notices[0], wanted.terminal)
         if signal and self._driver is not None:
             self._driver.write(signal)

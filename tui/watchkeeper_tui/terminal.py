@@ -1,4 +1,5 @@
-"""The terminal that the dashboard is shown on, where it goes away, or where the program is stopped from outside."""
+"""The terminal that the dashboard is shown on, where it goes away, or where the program is stopped from
+outside."""
 
 from __future__ import annotations
 
@@ -22,11 +23,14 @@ class TerminalDriver(LinuxDriver):
         super().start_application_mode()  # type: ignore[no-untyped-call]
         if self.input_tty and not self._watched:
             self._watched = True
-            Thread(target=leave_at_hangup, args=(self.fileno,), name="watchkeeper-hangup", daemon=True).start()
+            Thread(
+                target=leave_at_hangup, args=(self.fileno,), name="watchkeeper-hangup", daemon=True
+            ).start()
 
     def _sigcont_application(self, *_: Any) -> None:
-        """Continued. Where nothing was suspended before (a SIGSTOP, which no program hears), the terminal's modes are
-        whatever the shell made of them, and the threads that read and write still run: end both first, as Ctrl+Z does."""
+        """Continued. Where nothing was suspended before (a SIGSTOP, which no program hears), the terminal's
+        modes are whatever the shell made of them, and the threads that read and write still run: end both
+        first, as Ctrl+Z does."""
         if self._auto_restart and self._key_thread is not None and self._key_thread.is_alive():
             self.suspend_application_mode()
             self._must_signal_resume = True
@@ -34,11 +38,13 @@ class TerminalDriver(LinuxDriver):
 
 
 def leave_at_hangup(terminal: int) -> None:
-    """Wait, without a sound, until the terminal is gone; then end this process as a hangup does. Runs in a thread.
+    """Wait, without a sound, until the terminal is gone; then end this process as a hangup does. Runs in a
+    thread.
 
-    Only the terminal's session leader and its group are told of a hangup by the kernel. Anyone else, or who was started
-    with `nohup`, would read an end of file from then on, as fast as a processor can, and wait for ever for a place in the
-    queue of a writer whose thread has died. Nothing is lost: the dashboard keeps nothing of its own, and the run goes on.
+    Only the terminal's session leader and its group are told of a hangup by the kernel. Anyone else, or who
+    was started with `nohup`, would read an end of file from then on, as fast as a processor can, and wait for
+    ever for a place in the queue of a writer whose thread has died. Nothing is lost: the dashboard keeps
+    nothing of its own, and the run goes on.
     """
     watch = select.poll()
     watch.register(terminal, 0)

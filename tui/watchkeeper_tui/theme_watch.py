@@ -11,7 +11,8 @@ LOOK_SECONDS = 2.0
 
 
 class ThemeWatch:
-    """Calls `changed`, in a thread of its own, whenever a theme file in `folder` was written, also once it is made."""
+    """Calls `changed`, in a thread of its own, whenever a theme file in `folder` was written, also once it is
+    made."""
 
     def __init__(self, folder: Path, changed: Callable[[], None]) -> None:
         self._folder = folder

@@ -20,7 +20,19 @@ TERMINAL_THEME = "terminal"
 """The theme that keeps the terminal's own sixteen colours; also used under `NO_COLOR`."""
 
 _SCREEN = frozenset(
-    {"background", "surface", "panel", "foreground", "primary", "secondary", "accent", "warning", "error", "success", "boost"}
+    {
+        "background",
+        "surface",
+        "panel",
+        "foreground",
+        "primary",
+        "secondary",
+        "accent",
+        "warning",
+        "error",
+        "success",
+        "boost",
+    }
 )
 
 
@@ -35,7 +47,8 @@ class ThemeFile:
 
 
 def shipped_folder() -> Path:
-    """Where the shipped themes are: a checkout's `themes/` when there is one, else beside the installed package."""
+    """Where the shipped themes are: a checkout's `themes/` when there is one, else beside the installed
+    package."""
     package = Path(__file__).resolve().parent
     checkout = package.parents[1]
     if (checkout / "pyproject.toml").is_file() and (checkout / "themes").is_dir():
@@ -48,7 +61,9 @@ def user_folder() -> Path:
     return config_folder() / "themes"
 
 
-def load_themes(folders: list[Path] | None = None, *, plain: bool = False) -> tuple[dict[str, ThemeFile], list[str]]:
+def load_themes(
+    folders: list[Path] | None = None, *, plain: bool = False
+) -> tuple[dict[str, ThemeFile], list[str]]:
     """Every readable theme by name, and one line for each file that could not be used."""
     found: dict[str, ThemeFile] = {}
     problems: list[str] = []
@@ -80,7 +95,8 @@ def read_theme(path: Path, *, plain: bool = False) -> ThemeFile:
     screen, roles, variables = (_table(content, key) for key in ("screen", "roles", "variables"))
     if content:
         raise ValueError(
-            f"unknown key {next(iter(content))!r}; a theme has name, title, dark, ansi, [screen], [roles], [variables]"
+            f"unknown key {next(iter(content))!r}; a theme has name, title, dark, ansi, [screen], [roles],"
+            " [variables]"
         )
     for key in screen:
         if key not in _SCREEN:

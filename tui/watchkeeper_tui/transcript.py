@@ -19,10 +19,15 @@ MOST_COLUMNS = 4_000
 
 
 def fold_message(message: StoredMessage, tool_names: dict[str, str]) -> list[TranscriptBlock]:
-    """The blocks of one message. `tool_names` learns which tool each `tool_use` id called, so that results can name it."""
+    """The blocks of one message. `tool_names` learns which tool each `tool_use` id called, so that results
+    can name it."""
     if message.cut:
         lines, hidden = _lines(message.content)
-        return [_block(message, 0, message.role, f"{message.role} (too large to fold)", lines, hidden, message.tokens)]
+        return [
+            _block(
+                message, 0, message.role, f"{message.role} (too large to fold)", lines, hidden, message.tokens
+            )
+        ]
     try:
         content = json.loads(message.content)
     except ValueError:
@@ -47,7 +52,13 @@ def live_block(live: LiveFacts | None) -> TranscriptBlock | None:
 
 
 def _block(
-    message: StoredMessage, index: int, kind: str, title: str, lines: tuple[str, ...], hidden: int, tokens: int
+    message: StoredMessage,
+    index: int,
+    kind: str,
+    title: str,
+    lines: tuple[str, ...],
+    hidden: int,
+    tokens: int,
 ) -> TranscriptBlock:
     return TranscriptBlock(
         key=f"{message.seq}.{index}",
@@ -85,7 +96,11 @@ def _parts(role: str, blocks: list[Any], tool_names: dict[str, str]) -> Iterator
             yield "tool_use", name, _arguments(block.get("input"))
         elif kind == "tool_result":
             name = tool_names.get(str(block.get("tool_use_id")), "result")
-            yield "tool_error" if block.get("is_error") else "tool_result", name, _result(block.get("content"))
+            yield (
+                "tool_error" if block.get("is_error") else "tool_result",
+                name,
+                _result(block.get("content")),
+            )
         else:
             yield "attachment", str(kind), f"[{kind}]"
 
@@ -94,7 +109,9 @@ def _arguments(value: Any) -> str:
     """A call's input: one `key: value` a line; a long string keeps its own lines."""
     if not isinstance(value, dict):
         return _flat(value)
-    return "\n".join(f"{key}: {each if isinstance(each, str) else _flat(each)}" for key, each in value.items())
+    return "\n".join(
+        f"{key}: {each if isinstance(each, str) else _flat(each)}" for key, each in value.items()
+    )
 
 
 def _result(content: Any) -> str:
@@ -102,7 +119,8 @@ def _result(content: Any) -> str:
         return content
     if isinstance(content, list):
         return "\n".join(
-            str(each.get("text", f"[{each.get('type')}]")) if isinstance(each, dict) else str(each) for each in content
+            str(each.get("text", f"[{each.get('type')}]")) if isinstance(each, dict) else str(each)
+            for each in content
         )
     return _flat(content)
 

@@ -1,4 +1,5 @@
-"""Wearing a theme: the user's choice, others tried on in the palette, and every theme file as it was saved last."""
+"""Wearing a theme: the user's choice, others tried on in the palette, and every theme file as it was saved
+last."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class ThemedApp(KeyOrder):
     """An application whose colours are those of a theme file."""
 
     def __init__(self, wanted: str | None, folders: list[Path] | None) -> None:
-        """`wanted` is the theme's name, or None for the default; under `NO_COLOR` it is the terminal's own colours."""
+        """`wanted` is the theme's name, or None for the default; under `NO_COLOR` it is the terminal's own
+        colours."""
         self._plain = "NO_COLOR" in os.environ
         self._theme_folders = folders
         self.themes, self.theme_problems = load_themes(folders, plain=self._plain)
@@ -32,7 +34,9 @@ class ThemedApp(KeyOrder):
         self._theme_names: dict[str, Theme] | None = None
         super().__init__(ansi_color=True if self._plain else None)
         self._register_themes()
-        self._chosen = (TERMINAL_THEME if self._plain and TERMINAL_THEME in self.themes else wanted) or DEFAULT_THEME
+        self._chosen = (
+            TERMINAL_THEME if self._plain and TERMINAL_THEME in self.themes else wanted
+        ) or DEFAULT_THEME
         """What the user wants to wear, whether or not it can be read now."""
         self._wear(self._chosen)
 
@@ -43,7 +47,8 @@ class ThemedApp(KeyOrder):
 
     @property
     def available_themes(self) -> dict[str, Theme]:
-        """Ours only: the toolkit's own themes do not know our roles. Asked for a dozen times in each painting."""
+        """Ours only: the toolkit's own themes do not know our roles. Asked for a dozen times in each
+        painting."""
         # None while the toolkit's part is still being constructed.
         return super().available_themes if self._theme_names is None else self._theme_names
 
@@ -65,7 +70,8 @@ class ThemedApp(KeyOrder):
         """The user chose a theme; a subclass may keep it for the next time."""
 
     def reload_themes(self) -> None:
-        """Read every theme file again, and wear what was chosen as it is now; while it is damaged, as it was before."""
+        """Read every theme file again, and wear what was chosen as it is now; while it is damaged, as it was
+        before."""
         before = self.themes
         self.themes, self.theme_problems = load_themes(self._theme_folders, plain=self._plain)
         if self.theme_problems and self._chosen in before:
@@ -77,7 +83,9 @@ class ThemedApp(KeyOrder):
         said = "; ".join(self.theme_problems)
         front = self.screen
         if isinstance(front, WatchScreen):
-            front.say(sanitize(said) if said else "themes read again", "failed" if said else "muted", beside=True)
+            front.say(
+                sanitize(said) if said else "themes read again", "failed" if said else "muted", beside=True
+            )
 
     def theme_commands(self) -> dict[str, str]:
         """The palette's line for each theme, and the theme's name."""

@@ -41,7 +41,13 @@ _ROLES = {
     "saved": "kind_observations",
     "delivered": "user",
 }
-_KIND_ROLES = {"plan": "accent", "compaction": "compaction", "memory": "compaction", "tool": "tool", "approval": "waiting"}
+_KIND_ROLES = {
+    "plan": "accent",
+    "compaction": "compaction",
+    "memory": "compaction",
+    "tool": "tool",
+    "approval": "waiting",
+}
 _WORDS = {
     "session": "run",
     "compaction": "compact",
@@ -50,7 +56,19 @@ _WORDS = {
     "command": "control",
     "assistant": "reply",
 }
-_SAID = ("text", "message", "question", "summary", "title", "error", "result", "reason", "goal", "detail", "name")
+_SAID = (
+    "text",
+    "message",
+    "question",
+    "summary",
+    "title",
+    "error",
+    "result",
+    "reason",
+    "goal",
+    "detail",
+    "name",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +90,9 @@ def event_words(event: EventFacts) -> EventWords:
     if data.get("is_error") in (True, 1):
         role = "failed"
     text = _text(subject, verb, data)
-    return EventWords(sanitize(_WORDS.get(subject, subject))[:8], role, clip(" ".join(sanitize(text).split()), 400))
+    return EventWords(
+        sanitize(_WORDS.get(subject, subject))[:8], role, clip(" ".join(sanitize(text).split()), 400)
+    )
 
 
 def question_words(tool: str, question: str) -> str:
@@ -93,7 +113,11 @@ def _text(subject: str, verb: str, data: dict[str, Any]) -> str:
         return f"{verb} {_one(data, 'name')} ({_one(data, 'bytes')} bytes)"
     if subject == "inbox":
         items = data.get("items")
-        return "told: " + ", ".join(str(item).replace("_", " ") for item in items) if isinstance(items, list) else verb
+        return (
+            "told: " + ", ".join(str(item).replace("_", " ") for item in items)
+            if isinstance(items, list)
+            else verb
+        )
     if subject == "memory" and "fact_kind" in data:
         return f"{verb} {_one(data, 'fact_kind')} {_one(data, 'fact')}{_said(data, 'text', ': ')}"
     if subject == "compaction":
@@ -122,7 +146,11 @@ def _tool(verb: str, data: dict[str, Any]) -> str:
     if verb == "unknown":
         return f"{name}: interrupted, outcome unknown"
     arrow = {"done": "→", "error": "✗"}.get(verb, verb)
-    return f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip() if said or verb != "done" else f"{name} done"
+    return (
+        f"{name}{_said(data, 'input', ' ')} {arrow} {said}".strip()
+        if said or verb != "done"
+        else f"{name} done"
+    )
 
 
 def _model(verb: str, data: dict[str, Any]) -> str:
@@ -149,7 +177,9 @@ def _other(verb: str, data: dict[str, Any]) -> str:
         if data.get(key) not in (None, "", [], {}):
             parts.append(_one(data, key))
     if len(parts) <= 1:
-        parts += [f"{key}={_flat(value)}" for key, value in data.items() if value not in (None, "", [], {})][:6]
+        parts += [f"{key}={_flat(value)}" for key, value in data.items() if value not in (None, "", [], {})][
+            :6
+        ]
     return " ".join(parts)
 
 

@@ -14,7 +14,8 @@ from watchkeeper.store.encoding import encode
 from watchkeeper.store.transaction import Transaction
 
 MOST_REREAD = 5_000
-"""Messages that a digest stands in for until a summary is there: of more than these, the summary reads the digest."""
+"""Messages that a digest stands in for until a summary is there: of more than these, the summary reads the
+digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,12 @@ class Recorded:
     composition: dict[str, int]
 
     def write(
-        self, tx: Transaction, *, trigger: str = "auto", instructions: str | None = None, compaction_id: int | None = None
+        self,
+        tx: Transaction,
+        *,
+        trigger: str = "auto",
+        instructions: str | None = None,
+        compaction_id: int | None = None,
     ) -> None:
         """Messages, observations, views, and the record of a compaction if there was one.
 
@@ -94,12 +100,21 @@ class Snapshot:
     def write(self, tx: Transaction, turn: int) -> str:
         """Keep it as an artifact, and point the agent's snapshot at it; returns the reference."""
         ref = artifacts.put(tx, self.blob, "application/json")
-        memory.save_snapshot(tx, self.agent_id, ref, version=self.version, last_seq=self.last_seq, turn=turn, tokens=self.tokens)
+        memory.save_snapshot(
+            tx,
+            self.agent_id,
+            ref,
+            version=self.version,
+            last_seq=self.last_seq,
+            turn=turn,
+            tokens=self.tokens,
+        )
         return ref
 
 
 class AgentMemory:
-    """A `ContextState` with its persistence: change it first, then write what was recorded in the step's transaction."""
+    """A `ContextState` with its persistence: change it first, then write what was recorded in the step's
+    transaction."""
 
     def __init__(self, state: ContextState, agent_id: str) -> None:
         self.state = state
@@ -124,7 +139,13 @@ class AgentMemory:
         if start <= row[1]:
             messages += memory.load_messages(reads, agent_id, max(2, start))
         state = ContextState.restore(
-            limits, counter, agent_id=agent_id, messages=messages, views=views, current=row[0], total_tokens=row[2]
+            limits,
+            counter,
+            agent_id=agent_id,
+            messages=messages,
+            views=views,
+            current=row[0],
+            total_tokens=row[2],
         )
         return cls(state, agent_id)
 
@@ -139,7 +160,8 @@ class AgentMemory:
             self.state.load_earlier(memory.load_messages(reads, self.agent_id, *missing))
 
     def forget_covered(self) -> None:
-        """Let go of the messages that the view covers. Only while everything that was appended is committed."""
+        """Let go of the messages that the view covers. Only while everything that was appended is
+        committed."""
         if self.state.view.version != self._forgotten_at:
             self._forgotten_at = self.state.view.version
             self.state.forget_covered()

@@ -1,8 +1,8 @@
 """Whether one call of an agent may run: permissions, grants, repeated calls, and the question to a person.
 
-A person answers for one input, and for `write` and `edit` for one state of the file: if the file is another one when the call is
-to run, the question is put again. What a person edited takes the place of the model's input. An answer is in the store before
-it is used, so a crash loses none and asks nothing twice.
+A person answers for one input, and for `write` and `edit` for one state of the file: if the file is another
+one when the call is to run, the question is put again. What a person edited takes the place of the model's
+input. An answer is in the store before it is used, so a crash loses none and asks nothing twice.
 """
 
 from __future__ import annotations
@@ -51,7 +51,13 @@ class Permit:
 class Approvals:
     """Decides for the calls of one agent."""
 
-    def __init__(self, environment: Environment, agent: Agent, control: AgentControl, has_effects: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        agent: Agent,
+        control: AgentControl,
+        has_effects: Callable[[str], bool],
+    ) -> None:
         """`has_effects` says whether a tool may change something outside the database."""
         self._environment = environment
         self._agent = agent
@@ -65,15 +71,20 @@ class Approvals:
         """
         store = self._environment.store
         row = store.one(
-            "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY coalesce(commit_seq, 0) DESC LIMIT 1",
+            "SELECT id, status, cause, note, scope FROM approvals WHERE tool_call_id = ? ORDER BY"
+            " coalesce(commit_seq, 0) DESC LIMIT 1",
             (call.id,),
         )
         if row is not None and row["scope"] == "grant" and self._granted(call) is None:
-            row = None  # the grant that answered was revoked before the call ran, or is one of the session that was forked
+            # the grant that answered was revoked before the call ran, or is one of the session that was
+            # forked
+            row = None
         repeated = self._repeated(call)
         while True:
             if changed:
-                waiting = row is not None and row["status"] == ApprovalStatus.WAITING and row["cause"] == "changed"
+                waiting = (
+                    row is not None and row["status"] == ApprovalStatus.WAITING and row["cause"] == "changed"
+                )
                 permit = await self._ask(call, row["id"] if waiting else None, "changed", changed)
                 row = None
             elif row is not None and row["status"] in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
@@ -94,7 +105,9 @@ class Approvals:
             if permit.subject_digest == digest:
                 return permit
             if call.status is ToolCallStatus.RUNNING and await self._wrote_already(permit.call):
-                return replace(permit, subject_digest=digest)  # the host died after the write; it writes the same again
+                return replace(
+                    permit, subject_digest=digest
+                )  # the host died after the write; it writes the same again
             call, changed = permit.call, FILE_CHANGED
 
     def _repeated(self, call: Call) -> str:
@@ -102,7 +115,11 @@ class Approvals:
         if call.idempotent:
             return ""
         count = identical_runs(self._environment.store, self._agent.id, call, self._has_effects)
-        return f"the same {call.name} call, with the same input, ran {count} times already" if count >= IDENTICAL_RUNS else ""
+        return (
+            f"the same {call.name} call, with the same input, ran {count} times already"
+            if count >= IDENTICAL_RUNS
+            else ""
+        )
 
     def _granted(self, call: Call) -> tuple[Grant, ProgramRun | None] | None:
         """The grant that covers a call, and what runs where it is a pattern's."""
@@ -129,7 +146,9 @@ class Approvals:
     async def _wrote_already(self, call: Call) -> bool:
         environment = self._environment
         protected = protected_files(environment.store.path)
-        return await asyncio.to_thread(holds_already, environment.workspace, call.name, call.arguments, protected)
+        return await asyncio.to_thread(
+            holds_already, environment.workspace, call.name, call.arguments, protected
+        )
 
     async def _ask(self, call: Call, approval_id: str | None, cause: str, note: str) -> Permit:
         """Put a question, or the one with that id again, and wait for its answer."""
@@ -181,7 +200,8 @@ class Approvals:
         return permit
 
     async def _answer(self, call: Call, question_id: str, cause: str, decided: asyncio.Event) -> bool:
-        """Wait for a person; False where nobody answered in time. A time of 0 counts only while nobody watches."""
+        """Wait for a person; False where nobody answered in time. A time of 0 counts only while nobody
+        watches."""
         environment = self._environment
         timeout_seconds = environment.settings.approval_timeout_seconds
         while True:
@@ -190,19 +210,30 @@ class Approvals:
             if not await _within(decided, timeout_seconds):
                 return False
             status = environment.store.one("SELECT status FROM approvals WHERE id = ?", (question_id,))[0]
-            if status != ApprovalStatus.WAITING or (cause == "permission" and self._granted(call) is not None):
+            if status != ApprovalStatus.WAITING or (
+                cause == "permission" and self._granted(call) is not None
+            ):
                 return True
-            decided.clear()  # woken by a grant that another question was answered with, and that does not cover this call
+            # woken by a grant that another question was answered with, and that does not cover this call
+            decided.clear()
 
     def _settle(
-        self, tx: Transaction, *, call: Call, question_id: str, granted: tuple[Grant, ProgramRun | None] | None, in_time: bool
+        self,
+        tx: Transaction,
+        *,
+        call: Call,
+        question_id: str,
+        granted: tuple[Grant, ProgramRun | None] | None,
+        in_time: bool,
     ) -> None:
         assert_mine(tx, self._agent.id)
         if granted is not None:
             grant = granted[0]
             by = f"grant {grant.id} of {grant.granted_by}"
             if commands.decide_approval(tx, question_id, ApprovalStatus.APPROVED, by, None, scope="grant"):
-                tx.event("approval.approved", agent_id=self._agent.id, approval=question_id, tool=call.name, by=by)
+                tx.event(
+                    "approval.approved", agent_id=self._agent.id, approval=question_id, tool=call.name, by=by
+                )
         elif not in_time:
             agents.expire_approval(tx, question_id, call.name)
         agents.move(tx, self._agent.id, AgentStatus.WORKING)
@@ -223,7 +254,11 @@ class Approvals:
             call = replace(call, arguments=decode(edited), original=original)
         if scope == "grant":  # it must hold still, and says what runs
             granted = self._granted(call)
-            return Permit(call, True, program=granted[1]) if granted is not None else Permit(call, False, "its grant was revoked")
+            return (
+                Permit(call, True, program=granted[1])
+                if granted is not None
+                else Permit(call, False, "its grant was revoked")
+            )
         return Permit(call, True, subject_digest=digest or "")
 
 

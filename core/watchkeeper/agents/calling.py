@@ -6,7 +6,14 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
 from watchkeeper.agents.control import AgentControl, Interrupted
-from watchkeeper.agents.environment import Admission, BudgetReached, Environment, LiveBoard, PlannedCall, Reservation
+from watchkeeper.agents.environment import (
+    Admission,
+    BudgetReached,
+    Environment,
+    LiveBoard,
+    PlannedCall,
+    Reservation,
+)
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, raising_host_faults
 from watchkeeper.records.model import (
@@ -47,7 +54,8 @@ class Called:
     refused: BudgetReached | None = None
     """Set where no call was made, because no budget covers it."""
     was_made: bool = True
-    """False where nothing was sent, and so there is nothing to record: no budget covers it, or a usage limit is in force."""
+    """False where nothing was sent, and so there is nothing to record: no budget covers it, or a usage limit
+    is in force."""
 
     @property
     def status(self) -> ModelCallStatus:
@@ -62,7 +70,8 @@ class Called:
         return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
 
     def record(self, tx: Transaction, agent_id: str, turn: int) -> int:
-        """Write the row of `model_calls`, with the running totals, and settle its reservation; returns its id."""
+        """Write the row of `model_calls`, with the running totals, and settle its reservation; returns its
+        id."""
         reply = self.reply
         if self.reservation is not None:
             budgets.settle_reservation(tx, self.reservation.id)
@@ -104,7 +113,8 @@ class Spent:
         return self.tokens + sum(called.tokens for called, _ in self.calls)
 
     def record(self, tx: Transaction, agent_id: str) -> float | None:
-        """Write the calls that are not written yet; returns the cost of all so far (None: nothing of it is priced)."""
+        """Write the calls that are not written yet; returns the cost of all so far (None: nothing of it is
+        priced)."""
         calls, cost = tuple(self.calls), self.cost_usd
         for called, turn in calls:
             called.record(tx, agent_id, turn)
@@ -113,7 +123,8 @@ class Spent:
         return cost
 
     def take(self) -> Spent:
-        """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits or not."""
+        """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits
+        or not."""
         taken = Spent(self.calls, self.cost_usd, self.tokens)
         for called, _ in self.calls:
             if called.cost.usd is not None:
@@ -152,8 +163,9 @@ async def call_model(
 ) -> Called:
     """Call the model once (its own retries included). Never raises for what a model or a provider does.
 
-    Room for the call is reserved in the budgets of the session and of `task_id` first, which may wait for other calls.
-    `shown`: whether the agent's live row follows the call; a call beside the loop leaves it alone.
+    Room for the call is reserved in the budgets of the session and of `task_id` first, which may wait for
+    other calls. `shown`: whether the agent's live row follows the call; a call beside the loop leaves it
+    alone.
 
     Raises:
         HostFault: the machine ran out of something, and still had none of it when the call was tried again.
@@ -161,7 +173,9 @@ async def call_model(
     clock, agent_id = environment.clock, request.agent_id
     live: LiveBoard = environment.live if shown else _Unshown()
     started_at, began = clock.now(), clock.monotonic()
-    planned = PlannedCall(agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens)
+    planned = PlannedCall(
+        agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens
+    )
     waited = 0.0
     retries = 0
     reservation: Reservation | None = None
@@ -190,7 +204,9 @@ async def call_model(
                     if admission is not Admission.WAIT:
                         return
                     await held.aclose()
-                    live.show(agent_id, "slot", "waiting for one call that tests whether the usage limit has ended")
+                    live.show(
+                        agent_id, "slot", "waiting for one call that tests whether the usage limit has ended"
+                    )
                     await limits.await_test(model_ref)
 
             await enter()
@@ -281,11 +297,18 @@ async def call_model(
 
 
 async def call_beside(
-    environment: Environment, agent: Agent, request: ModelRequest, *, turn: int, estimated_prompt_tokens: int, spent: Spent | None
+    environment: Environment,
+    agent: Agent,
+    request: ModelRequest,
+    *,
+    turn: int,
+    estimated_prompt_tokens: int,
+    spent: Spent | None,
 ) -> str:
     """Call the agent's model beside its loop, at background priority; returns the text of the reply.
 
-    The call is added to `spent` with the agent's `turn`, whether it came to a reply or not; one that no budget covers is not made.
+    The call is added to `spent` with the agent's `turn`, whether it came to a reply or not; one that no
+    budget covers is not made.
 
     Raises:
         ModelError: it failed, or was not made.

@@ -16,7 +16,8 @@ from watchkeeper.store.encoding import decode
 from watchkeeper.store.transaction import Transaction
 
 OUTCOME_UNKNOWN = (
-    "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken effect, in part or"
+    "[interrupted, outcome unknown] The program stopped while this call was running. It may have taken"
+    " effect, in part or"
     " whole. Verify before you do it again."
 )
 
@@ -41,9 +42,12 @@ class Call:
 
 def load_calls(reads: Any, agent_id: str, turn: int, content: Any) -> list[Call]:
     """The calls of a turn, joined with the inputs that stand in the model's reply."""
-    uses: list[Block] = [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
+    uses: list[Block] = (
+        [block for block in content if block.get("type") == "tool_use"] if isinstance(content, list) else []
+    )
     rows = reads.all(
-        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error, edited_input FROM tool_calls"
+        "SELECT id, position, tool_use_id, name, idempotent, status, result, is_error, edited_input FROM"
+        " tool_calls"
         " WHERE agent_id = ? AND turn = ? ORDER BY position",
         (agent_id, turn),
     )
@@ -80,11 +84,19 @@ def assert_mine(tx: Transaction, agent_id: str) -> None:
 
 
 def mark_unknown(tx: Transaction, *, agent: Agent, call: Call) -> None:
-    """A call was running when its host died: nobody knows what it did. It runs again only where that does no harm."""
+    """A call was running when its host died: nobody knows what it did. It runs again only where that does no
+    harm."""
     assert_mine(tx, agent.id)
     if not call.idempotent:
         agents.end_tool_call(tx, call.id, ToolCallStatus.UNKNOWN, OUTCOME_UNKNOWN, True, tx.now)
-    tx.event("tool.unknown", agent_id=agent.id, task_id=agent.task_id, tool=call.name, call=call.id, again=call.idempotent)
+    tx.event(
+        "tool.unknown",
+        agent_id=agent.id,
+        task_id=agent.task_id,
+        tool=call.name,
+        call=call.id,
+        again=call.idempotent,
+    )
 
 
 IDENTICAL_RUNS = 3
@@ -93,14 +105,16 @@ _RECENT_CALLS = 200
 
 
 def identical_runs(reads: Any, agent_id: str, call: Call, changes: Callable[[str], bool]) -> int:
-    """How often the agent ran this very call (same tool, same input) since it last did something else of effect.
+    """How often the agent ran this very call (same tool, same input) since it last did something else of
+    effect.
 
-    Calls that only look do not end the count, and neither does a call that is itself repeated: a cycle of several calls
-    is counted like one. A call of effect that was made once ends it, so a test that runs after each edit is no repetition.
-    `changes` says whether a tool may have an effect outside the database.
+    Calls that only look do not end the count, and neither does a call that is itself repeated: a cycle of
+    several calls is counted like one. A call of effect that was made once ends it, so a test that runs after
+    each edit is no repetition. `changes` says whether a tool may have an effect outside the database.
     """
     rows = reads.all(
-        "SELECT id, name, input_digest FROM tool_calls WHERE agent_id = ? AND status IN (?, ?, ?) ORDER BY id DESC LIMIT ?",
+        "SELECT id, name, input_digest FROM tool_calls WHERE agent_id = ? AND status IN (?, ?, ?) ORDER BY"
+        " id DESC LIMIT ?",
         (agent_id, ToolCallStatus.DONE, ToolCallStatus.ERROR, ToolCallStatus.UNKNOWN, _RECENT_CALLS),
     )
     own = reads.one("SELECT input_digest FROM tool_calls WHERE id = ?", (call.id,))[0]

@@ -1,10 +1,11 @@
 """Compaction of one agent's context, by a model, beside its loop.
 
-A pass begins at a step boundary, is prepared while the agent goes on working, and is published at a later boundary, in
-one transaction with its record. Its result is stored as soon as it is there, so that a crash between the two loses
-nothing: the next host publishes it. A pass that a person or the agent ordered is an order: where a crash or a pause
-comes before its result, it is begun again when the agent goes on. Where a pass is late, the context's own digest holds
-the bound meanwhile.
+A pass begins at a step boundary, is prepared while the agent goes on working, and is published at a later
+boundary, in one transaction with its record. Its result is stored as soon as it is there, so that a crash
+between the two loses
+nothing: the next host publishes it. A pass that a person or the agent ordered is an order: where a crash or a
+pause comes before its result, it is begun again when the agent goes on. Where a pass is late, the context's
+own digest holds the bound meanwhile.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ ORDERED = ("manual", "agent")
 DIED, AGAIN = "the host that ran it stopped", "it is begun again when the agent goes on"
 
 ROOM_SHARE = 0.75
-"""Of the threshold: how full a context may be after a summary has replaced a digest that is smaller than it."""
+"""Of the threshold: how full a context may be after a summary has replaced a digest that is smaller than
+it."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,9 @@ class Compaction:
         self._agent = agent
         self._memory = memory
         self._compactor = Compactor(memory.state, write=self._write, monotonic=environment.clock.monotonic)
-        self._observing = Observing(environment, agent, memory) if environment.settings.observational else None
+        self._observing = (
+            Observing(environment, agent, memory) if environment.settings.observational else None
+        )
         self._pacer = Pacer()
         self._flight: _Flight | None = None
         self._cached_tokens = 0
@@ -103,7 +107,9 @@ class Compaction:
             return
         clock, state = self._environment.clock, self._memory.state
         self._pacer.grew(clock.monotonic(), state.total_tokens)
-        if self._flight is None and self._pacer.due(state, clock.monotonic(), self._compactor.expected_seconds()):
+        if self._flight is None and self._pacer.due(
+            state, clock.monotonic(), self._compactor.expected_seconds()
+        ):
             begun = await self.begin(trigger="auto")
             if isinstance(begun, Rejection):
                 self._pacer.ended(state, gained=False)
@@ -125,10 +131,12 @@ class Compaction:
         command: int | None = None,
         also: Callable[[Transaction, CompactionPass], None] | None = None,
     ) -> CompactionPass | Rejection:
-        """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be gained).
+        """Begin a pass beside the loop; the rejection says why not (one runs already, or nothing is to be
+        gained).
 
-        `command` is what it carries out, noted with its beginning. `also` writes more in the transaction in which the pass
-        begins, so that whoever asked for it is never told of a pass that did not begin, nor asks for one again that did.
+        `command` is what it carries out, noted with its beginning. `also` writes more in the transaction in
+        which the pass begins, so that whoever asked for it is never told of a pass that did not begin, nor
+        asks for one again that did.
         """
         run = self._compactor.begin(up_to, instructions)
         if isinstance(run, Rejection):
@@ -168,7 +176,8 @@ class Compaction:
         command: int | None = None,
         also: Callable[[Transaction, Outcome], None] | None = None,
     ) -> Outcome | Rejection:
-        """A whole pass, waited for: where no loop runs. `also` writes more in the transaction in which the pass ends."""
+        """A whole pass, waited for: where no loop runs. `also` writes more in the transaction in which the
+        pass ends."""
         begun = await self.begin(trigger=trigger, up_to=up_to, instructions=instructions, command=command)
         if isinstance(begun, Rejection):
             return begun
@@ -191,10 +200,13 @@ class Compaction:
         flight.task.cancel()
         await asyncio.gather(flight.task, return_exceptions=True)
         self._compactor.end()
-        await self._environment.store.commit(lambda tx: self._write_end(tx, flight, status="abandoned", reason=reason))
+        await self._environment.store.commit(
+            lambda tx: self._write_end(tx, flight, status="abandoned", reason=reason)
+        )
 
     def drop(self) -> None:
-        """Stop what is in flight without a word, because the store takes none any more; `take_over` finds it as it is."""
+        """Stop what is in flight without a word, because the store takes none any more; `take_over` finds it
+        as it is."""
         if self._observing is not None:
             self._observing.drop()
         if self._flight is not None:
@@ -203,8 +215,8 @@ class Compaction:
     async def take_over(self, *, begin_again: bool = True) -> None:
         """After a crash or a pause: publish what was prepared; what was only running is abandoned.
 
-        `begin_again`: whoever ordered a pass that was not finished gets it now, from the same message, with the same
-        instructions, unless an undo came since.
+        `begin_again`: whoever ordered a pass that was not finished gets it now, from the same message, with
+        the same instructions, unless an undo came since.
         """
         store = self._environment.store
         for found in passes.unfinished_passes(store, self._agent.id):
@@ -214,11 +226,17 @@ class Compaction:
                 continue
             if found.prepared and not observed:
                 outcome = self._compactor.republish(_load(found.prepared), at=self._environment.clock.now())
-            elif begin_again and found.trigger in ORDERED and not passes.moved_by_hand_since(store, self._agent.id, found):
+            elif (
+                begin_again
+                and found.trigger in ORDERED
+                and not passes.moved_by_hand_since(store, self._agent.id, found)
+            ):
                 await self._begin_again(found)
                 continue
             await self._write_outcome(found, outcome, DIED)
-        put_off = passes.last_pass(store, self._agent.id, ORDERED) if begin_again and self._flight is None else None
+        put_off = (
+            passes.last_pass(store, self._agent.id, ORDERED) if begin_again and self._flight is None else None
+        )
         if (
             put_off is not None
             and put_off.reason.endswith(AGAIN)
@@ -262,7 +280,7 @@ class Compaction:
         )
         rows.end_compaction(tx, self._agent.id, again, status="rejected", reason=reason)
 
-    # --- one pass ----------------------------------------------------------------------------------------------
+    # --- one pass -------------------------------------------------------------------------------------------
 
     async def _prepare(self, run: CompactionPass, compaction_id: int) -> Prepared:
         prepared = await self._compactor.prepare(run)
@@ -271,7 +289,9 @@ class Compaction:
 
         def write(tx: Transaction) -> None:
             cost = spent.record(tx, self._agent.id)
-            rows.keep_prepared(tx, self._agent.id, compaction_id, text, cost_usd=cost, tokens_spent=spent.all_tokens)
+            rows.keep_prepared(
+                tx, self._agent.id, compaction_id, text, cost_usd=cost, tokens_spent=spent.all_tokens
+            )
 
         await self._environment.store.commit(write)
         return prepared
@@ -288,10 +308,17 @@ class Compaction:
         )
         spent = self._flight.spent if self._flight is not None else None
         return await call_beside(
-            environment, self._agent, request, turn=self._turn, estimated_prompt_tokens=run.source_tokens, spent=spent
+            environment,
+            self._agent,
+            request,
+            turn=self._turn,
+            estimated_prompt_tokens=run.source_tokens,
+            spent=spent,
         )
 
-    async def _land(self, flight: _Flight, also: Callable[[Transaction, Outcome], None] | None = None) -> Outcome:
+    async def _land(
+        self, flight: _Flight, also: Callable[[Transaction, Outcome], None] | None = None
+    ) -> Outcome:
         self._flight = None
         state = self._memory.state
         error = None if flight.task.cancelled() else flight.task.exception()
@@ -317,7 +344,8 @@ class Compaction:
         return outcome
 
     def _publish(self, prepared: Prepared) -> Outcome:
-        """Put the pass in its place, unless a digest that stands in already leaves more room than it would."""
+        """Put the pass in its place, unless a digest that stands in already leaves more room than it
+        would."""
         state = self._memory.state
         last = prepared.covers[1]
         standing = sum(one.tokens for one in state.view.observations if one.covers[1] <= last)
@@ -327,14 +355,20 @@ class Compaction:
         if not stands_in and prepared.tokens + HEADING_TOKENS >= standing:
             self._compactor.end()
             reason = f"the summary would take as much room ({prepared.tokens} tokens) as what it replaces ({standing})"
-            return Outcome(applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens)
+            return Outcome(
+                applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens
+            )
         if prepared.tokens > standing and after > state.threshold * ROOM_SHARE:
             self._compactor.end()
             reason = f"a digest stands in with {standing} tokens; the summary takes {prepared.tokens}, and room is short"
-            return Outcome(applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens)
+            return Outcome(
+                applied=False, reason=reason, tokens_before=state.tokens, tokens_after=state.tokens
+            )
         return self._compactor.publish(prepared, at=self._environment.clock.now())
 
-    def _write_end(self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None) -> None:
+    def _write_end(
+        self, tx: Transaction, flight: _Flight, *, status: str, reason: str, outcome: Outcome | None = None
+    ) -> None:
         cost = flight.spent.record(tx, self._agent.id)
         change = outcome.change if outcome else None
         rows.end_compaction(
@@ -351,7 +385,9 @@ class Compaction:
             cost_usd=cost,
             tokens_spent=flight.spent.all_tokens,
             seconds=self._environment.clock.monotonic() - flight.began,
-            cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated) if change else 0,
+            cache_tokens_invalidated=min(self._cached_tokens, change.cache_tokens_invalidated)
+            if change
+            else 0,
         )
 
     async def _write_outcome(self, found: passes.Pass, outcome: Outcome | None, otherwise: str) -> None:
@@ -382,8 +418,9 @@ class Compaction:
 def _tokens_after(before: int, outcome: Outcome | None) -> int | None:
     """What the context of `before` tokens, as it was when the pass began, takes with the summary in it.
 
-    Messages that came meanwhile are in what was counted right before and after the publishing, and count in neither here.
-    Where a digest stood in and the summary takes more room than it, the context as it is now is told.
+    Messages that came meanwhile are in what was counted right before and after the publishing, and count in
+    neither here. Where a digest stood in and the summary takes more room than it, the context as it is now is
+    told.
     """
     if outcome is None or not outcome.applied:
         return None

@@ -34,7 +34,8 @@ class AgentControl:
             self._now.set()
 
     def go_on(self) -> bool:
-        """Take back a pause that has not come; False where it comes already, so that the loop ends before it can go on."""
+        """Take back a pause that has not come; False where it comes already, so that the loop ends before it
+        can go on."""
         if self.pause_reason is not None and not self._came and not self._now.is_set():
             self.pause_reason = None
         return self.pause_reason is None
@@ -44,7 +45,8 @@ class AgentControl:
         self._came = True
 
     def waits(self, waiting: bool) -> None:
-        """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with it."""
+        """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with
+        it."""
         self._waiting = waiting
         if waiting and self.pause_reason is not None:
             self._now.set()

@@ -49,7 +49,9 @@ def note_budget(tx: Transaction, *, agent: Agent, reached: BudgetReached) -> Non
     budgets.note_reached(tx, agent.id, owner, reached.kind, reached.reason, reached.required)
 
 
-def write_ending(tx: Transaction, agent: Agent, ending: Ending, text: str, turn: int, snapshot: Snapshot | None) -> None:
+def write_ending(
+    tx: Transaction, agent: Agent, ending: Ending, text: str, turn: int, snapshot: Snapshot | None
+) -> None:
     """Write an ending: the agent, its memory snapshot, its task, the planner's inbox, the session.
 
     `text` is the agent's last word; `snapshot` may be missing for a planner that only rests.

@@ -34,8 +34,8 @@ class LoopSettings:
     """How loops of one session behave."""
 
     approval_timeout_seconds: float | None = None
-    """How long a question waits for a person before it is denied; None: for as long as it takes. 0 denies at once, but only
-    while nobody watches the session."""
+    """How long a question waits for a person before it is denied; None: for as long as it takes. 0 denies at
+    once, but only while nobody watches the session."""
     max_output_tokens: int = 8_192
     context_tokens: int | None = None
     """A smaller window than the model's own, if any."""
@@ -56,7 +56,8 @@ class BudgetReached:
     whole_session: bool
     """False: only the task that has this budget stops."""
     required: float | None = None
-    """The smallest budget that covers the input of the call that was refused, where it is not simply used up."""
+    """The smallest budget that covers the input of the call that was refused, where it is not simply used
+    up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,8 @@ class Reservation:
 
     id: str
     end: Callable[[Usage, float | None, int], None]
-    """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that records it."""
+    """Say what the call used (tokens, USD, turns); `store.budgets.settle_reservation` in the transaction that
+    records it."""
     release: Callable[[], None]
     """The call was given up, and nothing of it will be recorded."""
 
@@ -226,7 +228,8 @@ class Environment:
     shell_folder: Callable[[str], str | None] = _no_shell
     """The folder that an agent's shell is in, where that is known."""
     program: Callable[[str, Sequence[str]], ProgramRun | None] = _no_program
-    """(agent, words) → what a command of these words would run outside the agent's shell, where that is certain."""
+    """(agent, words) → what a command of these words would run outside the agent's shell, where that is
+    certain."""
     calibrations: Calibrations = field(default_factory=Calibrations)
     """How far our token counts are from what each model reports."""
     decisions: dict[str, asyncio.Event] = field(default_factory=dict)

@@ -12,7 +12,8 @@ from watchkeeper.store.encoding import encode
 
 
 def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
-    """How large this agent's context may be: its window, less what a reply, the system prompt and the tools take."""
+    """How large this agent's context may be: its window, less what a reply, the system prompt and the tools
+    take."""
     window = agent.context_limit
     reserve = max(256, min(environment.settings.max_output_tokens, window // 6))
     return ContextLimits(

@@ -1,9 +1,9 @@
 """One agent's loop: a sequence of steps, each one transaction.
 
-(a) the model's reply, its model call and its tool intents; (b) `running`, before each call that may have an effect;
-(c) each result; (d) the results message with everything that changed with it. Whatever moment the process dies at,
-`run` on the same agent carries on: an open turn is settled first, a `pending` call runs, a `running` one is marked unknown,
-and runs again only if its tool is declared idempotent.
+(a) the model's reply, its model call and its tool intents; (b) `running`, before each call that may have an
+effect; (c) each result; (d) the results message with everything that changed with it. Whatever moment the
+process dies at, `run` on the same agent carries on: an open turn is settled first, a `pending` call runs, a
+`running` one is marked unknown, and runs again only if its tool is declared idempotent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from watchkeeper.agents.control import AgentControl, AgentStopped, Interrupted
 from watchkeeper.agents.endings import Ending, Outcome, note_budget, write_ending
 from watchkeeper.agents.environment import BudgetReached, Environment
 from watchkeeper.agents.limits import limits_of
-from watchkeeper.agents.replies import SAME_CALLS_IN_A_ROW, Repetition, results_of, succeeded, text_of, usable, used_ids
+from watchkeeper.agents.replies import (
+    SAME_CALLS_IN_A_ROW,
+    Repetition,
+    results_of,
+    succeeded,
+    text_of,
+    usable,
+    used_ids,
+)
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.recall.pinned import pinned_lines
@@ -66,7 +74,14 @@ def _for_a_call() -> Iterator[None]:
 class AgentLoop:
     """Drives one agent until it ends, pauses or has nothing to do."""
 
-    def __init__(self, environment: Environment, agent: Agent, control: AgentControl, *, rested: AgentLoop | None = None) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        agent: Agent,
+        control: AgentControl,
+        *,
+        rested: AgentLoop | None = None,
+    ) -> None:
         """`rested`: the agent's loop before, which ended with a pass in flight; this one takes it along."""
         self._environment = environment
         self._agent = agent
@@ -98,7 +113,8 @@ class AgentLoop:
         return self._turn
 
     async def run(self) -> Ending:
-        """Work. Whatever a model or a tool does becomes an ending, and so does a machine that is short of something for a call.
+        """Work. Whatever a model or a tool does becomes an ending, and so does a machine that is short of
+        something for a call.
 
         Raises:
             LeaseLost, StoreUnusable: nothing more can be written.
@@ -143,7 +159,7 @@ class AgentLoop:
             finishing = await self._take_turn()
         return finishing
 
-    # --- one turn ---------------------------------------------------------------------------------------------
+    # --- one turn -------------------------------------------------------------------------------------------
 
     async def _take_turn(self) -> Ending | None:
         if self._turn >= self._environment.settings.most_turns:
@@ -177,7 +193,9 @@ class AgentLoop:
             ids = agents.add_intents(tx, self._agent.id, turn, change.last_seq, intents)
             for call_id, (use_id, _, _, _) in zip(ids, intents, strict=True):
                 if use_id in invalid:
-                    agents.end_tool_call(tx, call_id, ToolCallStatus.ERROR, NOT_RUN + invalid[use_id], True, tx.now)
+                    agents.end_tool_call(
+                        tx, call_id, ToolCallStatus.ERROR, NOT_RUN + invalid[use_id], True, tx.now
+                    )
             tx.event(
                 "model.replied",
                 agent_id=self._agent.id,
@@ -206,7 +224,12 @@ class AgentLoop:
 
     def _intent(self, block: Block) -> tuple[str, str, bool, str]:
         name = str(block.get("name", ""))
-        return block["id"], name, self._toolbox.is_idempotent(name), agents.input_digest(name, block.get("input"))
+        return (
+            block["id"],
+            name,
+            self._toolbox.is_idempotent(name),
+            agents.input_digest(name, block.get("input")),
+        )
 
     async def _call(self) -> Called:
         await self._make_room()
@@ -224,7 +247,12 @@ class AgentLoop:
         environment, model = self._environment, self._agent.model
         with _for_a_call():
             return await call_model(
-                environment, self._control, model, request, estimated_prompt_tokens=estimated, task_id=self._agent.task_id
+                environment,
+                self._control,
+                model,
+                request,
+                estimated_prompt_tokens=estimated,
+                task_id=self._agent.task_id,
             )
 
     def _calibrate(self, reply: Reply, estimated_tokens: int) -> None:
@@ -233,15 +261,19 @@ class AgentLoop:
             calibration.observe(estimated_tokens=estimated_tokens, reported_tokens=reply.usage.prompt_tokens)
 
     def _pin(self) -> None:
-        """The session's standing instructions and the tools, as they are now; the prompt changes only when they do."""
-        system = prompts.with_pinned(self._agent.system, pinned_lines(self._environment.store, self._environment.session_id))
+        """The session's standing instructions and the tools, as they are now; the prompt changes only when
+        they do."""
+        system = prompts.with_pinned(
+            self._agent.system, pinned_lines(self._environment.store, self._environment.session_id)
+        )
         known = len(self._environment.tools)
         if system != self._system or known != self._tools_known:
             self._system, self._tools_known, self._specs = system, known, self._toolbox.specs()
             self._limits = limits_of(self._environment, replace(self._agent, system=system), self._specs)
 
     async def _make_room(self) -> None:
-        """Before a call: keep the bound, publish a compaction that is ready, begin one that is due. Waits for no model."""
+        """Before a call: keep the bound, publish a compaction that is ready, begin one that is due. Waits for
+        no model."""
         self._pin()
         self.memory.forget_covered()
         state, now = self.memory.state, self._environment.clock.now()
@@ -272,7 +304,9 @@ class AgentLoop:
         finish = succeeded(calls, "finish_session")
         ending = None
         if finish is not None:
-            ending = Ending(Outcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done"))
+            ending = Ending(
+                Outcome.FINISHED, str(finish.get("summary", "")), str(finish.get("status") or "done")
+            )
         snapshot = self.memory.snapshot() if ending is not None else None
 
         def write(tx: Transaction) -> None:
@@ -292,7 +326,9 @@ class AgentLoop:
         begun: Any = None
         if asked is not None:
             instructions = asked.get("instructions")
-            begun = await self.compaction.begin(trigger="agent", instructions=instructions, also=lambda tx, _: write(tx))
+            begun = await self.compaction.begin(
+                trigger="agent", instructions=instructions, also=lambda tx, _: write(tx)
+            )
         if begun is None or isinstance(begun, Rejection):
             await self._environment.store.commit(write)
         return ending
@@ -301,7 +337,8 @@ class AgentLoop:
         """After a crash or a pause: finish the turn whose results message is missing, if there is one."""
         store = self._environment.store
         row = store.one(
-            "SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ? AND ended_at IS NULL", (self._agent.id, self._turn)
+            "SELECT reply_seq FROM steps WHERE agent_id = ? AND turn = ? AND ended_at IS NULL",
+            (self._agent.id, self._turn),
         )
         if row is None:
             return None
@@ -313,12 +350,13 @@ class AgentLoop:
                 await store.commit(partial(mark_unknown, agent=self._agent, call=call))
         return await self._finish_turn(reply)
 
-    # --- between turns ----------------------------------------------------------------------------------------
+    # --- between turns --------------------------------------------------------------------------------------
 
     async def _deliver_inbox(self) -> None:
         store = self._environment.store
         rows = store.all(
-            "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id", (self._agent.id,)
+            "SELECT id, kind, payload FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id",
+            (self._agent.id,),
         )
         if not rows:
             return
@@ -328,9 +366,16 @@ class AgentLoop:
         def write(tx: Transaction) -> None:
             assert_mine(tx, self._agent.id)
             change.write(tx)
-            tx.executemany("UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(change.last_seq, row[0]) for row in rows])
+            tx.executemany(
+                "UPDATE inbox SET delivered_seq = ? WHERE id = ?", [(change.last_seq, row[0]) for row in rows]
+            )
             agents.move(tx, self._agent.id, AgentStatus.WORKING)
-            tx.event("inbox.delivered", agent_id=self._agent.id, task_id=self._agent.task_id, items=[row[1] for row in rows])
+            tx.event(
+                "inbox.delivered",
+                agent_id=self._agent.id,
+                task_id=self._agent.task_id,
+                items=[row[1] for row in rows],
+            )
 
         await store.commit(write)
 
@@ -351,12 +396,16 @@ class AgentLoop:
 
     async def _continue_reply(self, stop_reason: str) -> Ending | None:
         self._continuations += 1
-        text = "Your reply was cut at its length limit. Go on where it stopped." if stop_reason == "max_tokens" else "Go on."
+        text = (
+            "Your reply was cut at its length limit. Go on where it stopped."
+            if stop_reason == "max_tokens"
+            else "Go on."
+        )
         change = self.memory.append("user", text, at=self._environment.clock.now())
         await self._environment.store.commit(change.write)
         return None
 
-    # --- endings ----------------------------------------------------------------------------------------------
+    # --- endings --------------------------------------------------------------------------------------------
 
     def _how_it_ends(self, stop_reason: str) -> Ending | None:
         """What a reply without tool calls means; None: ask it to go on."""
@@ -396,7 +445,9 @@ class AgentLoop:
                 return None
         if error.kind is ErrorKind.COMPACT:
             reason = f"its context is too long for {self._agent.model} even when compacted ({reason})"
-        blocked = error.kind is ErrorKind.PAUSE or (error.kind is ErrorKind.RETRY and self._agent.task_id is None)
+        blocked = error.kind is ErrorKind.PAUSE or (
+            error.kind is ErrorKind.RETRY and self._agent.task_id is None
+        )
         if blocked:
             await self._environment.store.commit(lambda tx: self._note_lost_call(tx, called))
             return await self._pause(reason, tell=True, blocked=True)
@@ -408,7 +459,8 @@ class AgentLoop:
         recorded.write(tx, trigger="overflow")
 
     async def _park(self, called: Called, reason: str, until: float) -> Ending:
-        """Wait for the end of a usage limit without a loop; the task runs on, and no attempt or retry is used up."""
+        """Wait for the end of a usage limit without a loop; the task runs on, and no attempt or retry is used
+        up."""
         self._control.comes()
         snapshot = self.memory.snapshot()
 

@@ -1,8 +1,9 @@
-"""Observational memory of one agent in a run: observers and reflectors beside its loop, each call recorded and kept.
+"""Observational memory of one agent in a run: observers and reflectors beside its loop, each call recorded
+and kept.
 
-Every observer's and every reflector's work is a row of `compactions`: running while its model writes, prepared once
-there is a text (stored at once, so that a crash loses none that was paid for), applied when it stands in the context.
-The engine decides; this module asks the models and writes the rows.
+Every observer's and every reflector's work is a row of `compactions`: running while its model writes,
+prepared once there is a text (stored at once, so that a crash loses none that was paid for), applied when it
+stands in the context. The engine decides; this module asks the models and writes the rows.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Observing:
         await self._drop_void()
 
     async def restore(self) -> None:
-        """After a crash or a pause: take up the chunks that were paid for; what was only running is abandoned."""
+        """After a crash or a pause: take up the chunks that were paid for; what was only running is
+        abandoned."""
         chunks: list[ObservationChunk] = []
         ranges: list[tuple[int, int, tuple[int, ...]]] = []
         for row in self._open_rows():
@@ -76,7 +78,9 @@ class Observing:
                 ranges.append((first, last, tuple(citations)))
                 self._observed[last] = _Row(row["id"], last, self._environment.clock.monotonic())
             else:
-                await self._end(_Row(row["id"], 0, self._environment.clock.monotonic()), "abandoned", "its host stopped")
+                await self._end(
+                    _Row(row["id"], 0, self._environment.clock.monotonic()), "abandoned", "its host stopped"
+                )
         if chunks:
             self._engine.restore(EngineState(BufferingState(tuple(chunks), 0), tuple(ranges)))
         await self._drop_void()
@@ -97,9 +101,11 @@ class Observing:
                 await self._end(row, "abandoned", reason)
         self._observed, self._reflecting = {}, None
 
-    # --- what the engine asks for ------------------------------------------------------------------------------
+    # --- what the engine asks for ---------------------------------------------------------------------------
 
-    async def _observe(self, messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def _observe(
+        self, messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         last = messages[-1].seq
         if last not in self._observed:
             self._observed[last] = await self._begin(OBSERVER, last)
@@ -110,9 +116,13 @@ class Observing:
         if self._reflecting is None:
             covered = max((o.covers[1] for o in self._memory.state.view.observations), default=0)
             self._reflecting = await self._begin(REFLECTOR, covered)
-        return await model_reflector(self._asking(Purpose.REFLECTOR, self._reflecting))(observations, level, instruction)
+        return await model_reflector(self._asking(Purpose.REFLECTOR, self._reflecting))(
+            observations, level, instruction
+        )
 
-    async def _keep(self, output: ObserverOutput, place: tuple[int, int, tuple[int, ...]], tokens: int) -> None:
+    async def _keep(
+        self, output: ObserverOutput, place: tuple[int, int, tuple[int, ...]], tokens: int
+    ) -> None:
         """An observer has written: what it wrote is stored before it is needed."""
         row = self._observed.get(place[1])
         if row is None:
@@ -151,17 +161,23 @@ class Observing:
                 task.add_done_callback(self._tasks.discard)
             tokens = environment.counter.count(prompt)
             return await call_beside(
-                environment, self._agent, request, turn=self.turn, estimated_prompt_tokens=tokens, spent=row.spent
+                environment,
+                self._agent,
+                request,
+                turn=self.turn,
+                estimated_prompt_tokens=tokens,
+                spent=row.spent,
             )
 
         return complete
 
-    # --- rows --------------------------------------------------------------------------------------------------
+    # --- rows -----------------------------------------------------------------------------------------------
 
     def _open_rows(self) -> list[Any]:
         """Observers and reflectors that have not ended, oldest first."""
         return self._environment.store.all(
-            "SELECT id, trigger, status, prepared FROM compactions WHERE agent_id = ? AND trigger IN ('observer', 'reflector')"
+            "SELECT id, trigger, status, prepared FROM compactions WHERE agent_id = ? AND trigger IN"
+            " ('observer', 'reflector')"
             " AND status IN ('running', 'prepared') ORDER BY id",
             (self._agent.id,),
         )
@@ -170,7 +186,13 @@ class Observing:
         before, model = self._memory.state.tokens, self._agent.model
         number = await self._environment.store.commit(
             lambda tx: rows.begin_compaction(
-                tx, self._agent.id, trigger=trigger, instructions=None, high_water=high_water, tokens_before=before, model=model
+                tx,
+                self._agent.id,
+                trigger=trigger,
+                instructions=None,
+                high_water=high_water,
+                tokens_before=before,
+                model=model,
             )
         )
         return _Row(number, high_water, self._environment.clock.monotonic())
@@ -195,10 +217,13 @@ class Observing:
         await self._environment.store.commit(write)
 
     async def _drop_void(self) -> None:
-        """End the rows of chunks and reflections that the engine holds no more: the context went another way."""
+        """End the rows of chunks and reflections that the engine holds no more: the context went another
+        way."""
         held = self._engine.held_marks()
         for last in [last for last in self._observed if last not in held]:
-            await self._end(self._observed.pop(last), "rejected", "the context was changed while it was written")
+            await self._end(
+                self._observed.pop(last), "rejected", "the context was changed while it was written"
+            )
         if self._reflecting is not None and not self._engine.is_reflecting:
             row, self._reflecting = self._reflecting, None
             await self._end(row, "rejected", "what it wrote could not be used")
@@ -206,7 +231,9 @@ class Observing:
     async def _end(self, row: _Row, status: str, reason: str) -> None:
         await self._environment.store.commit(lambda tx: self._write_end(tx, row, status, reason))
 
-    def _write_end(self, tx: Transaction, row: _Row, status: str, reason: str, change: Change | None = None) -> None:
+    def _write_end(
+        self, tx: Transaction, row: _Row, status: str, reason: str, change: Change | None = None
+    ) -> None:
         cost = row.spent.record(tx, self._agent.id)
         rows.end_compaction(
             tx,

@@ -26,11 +26,18 @@ class Input:
 def system_prompt(role: str, instructions: str, *, workspace: str, agents_md: str | None) -> str:
     """The system prompt of an agent: role, place, and the workspace's own instructions.
 
-    The first line is `Role: <name>`. It is made once, when the agent is, so that every prompt has the same prefix.
+    The first line is `Role: <name>`. It is made once, when the agent is, so that every prompt has the same
+    prefix.
     """
-    parts = [f"Role: {role}", instructions.strip(), f"The workspace is the folder {workspace}. Paths are relative to it."]
+    parts = [
+        f"Role: {role}",
+        instructions.strip(),
+        f"The workspace is the folder {workspace}. Paths are relative to it.",
+    ]
     if agents_md:
-        parts.append(f"Instructions of this workspace (AGENTS.md):\n<agents_md>\n{agents_md.strip()}\n</agents_md>")
+        parts.append(
+            f"Instructions of this workspace (AGENTS.md):\n<agents_md>\n{agents_md.strip()}\n</agents_md>"
+        )
     return "\n\n".join(parts)
 
 
@@ -38,7 +45,11 @@ def with_pinned(system: str, pinned: Sequence[str]) -> str:
     """The system prompt with what a person has said for good: in every call, whatever is compacted."""
     if not pinned:
         return system
-    return system + "\n\nStanding instructions of the person you work for:\n" + "\n".join(f"- {line}" for line in pinned)
+    return (
+        system
+        + "\n\nStanding instructions of the person you work for:\n"
+        + "\n".join(f"- {line}" for line in pinned)
+    )
 
 
 def goal_message(goal: str, workspace: str) -> str:
@@ -47,7 +58,12 @@ def goal_message(goal: str, workspace: str) -> str:
 
 
 def assignment(
-    task: Task, inputs: Sequence[Input], *, memory_delta_ref: str | None, facts: Sequence[str], resumed_memory: bool
+    task: Task,
+    inputs: Sequence[Input],
+    *,
+    memory_delta_ref: str | None,
+    facts: Sequence[str],
+    resumed_memory: bool,
 ) -> str:
     """A sub-agent's first message: its task and the handoff."""
     handoff = {
@@ -57,13 +73,22 @@ def assignment(
         "expected_outputs": list(task.expected_outputs),
         "memory_delta_ref": memory_delta_ref,
     }
-    parts = [f"# Task: {task.title}", task.instructions.strip(), "handoff: " + json.dumps(handoff, ensure_ascii=False)]
+    parts = [
+        f"# Task: {task.title}",
+        task.instructions.strip(),
+        "handoff: " + json.dumps(handoff, ensure_ascii=False),
+    ]
     if inputs:
         parts.append("Read an input with `read_artifact`, by its name or reference.")
     if facts:
-        parts.append("What this session knows so far:\n" + "\n".join(f"- {fact}" for fact in facts[:FACTS_IN_ASSIGNMENT]))
+        parts.append(
+            "What this session knows so far:\n"
+            + "\n".join(f"- {fact}" for fact in facts[:FACTS_IN_ASSIGNMENT])
+        )
     if resumed_memory:
-        parts.append("You keep the memory of the earlier attempt, above. Do the task again with what you know.")
+        parts.append(
+            "You keep the memory of the earlier attempt, above. Do the task again with what you know."
+        )
     if task.expected_outputs:
         parts.append("Save each expected output with `save_artifact` under its name.")
     parts.append("When you are done, reply with your result in a few sentences and call no tool.")

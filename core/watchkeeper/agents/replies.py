@@ -14,7 +14,9 @@ SAME_CALLS_IN_A_ROW = 12
 """Turns with exactly the same tool calls after which an agent counts as looping."""
 
 
-def usable(reply: Reply, redact: Callable[[Any], Any], taken: set[str], turn: int) -> tuple[list[Block], dict[str, str]]:
+def usable(
+    reply: Reply, redact: Callable[[Any], Any], taken: set[str], turn: int
+) -> tuple[list[Block], dict[str, str]]:
     """The reply's blocks: not empty, without secrets, and every tool call with an id that no other has.
 
     With them, why calls cannot be run, by the id that they have now. `taken` gains the new ids.
@@ -73,7 +75,8 @@ class Repetition:
         self._last: tuple[object, int] = (None, 0)
 
     def is_endless(self, calls: list[Call]) -> bool:
-        """Whether these calls, of one more turn, are those of the turns before, `SAME_CALLS_IN_A_ROW` times."""
+        """Whether these calls, of one more turn, are those of the turns before, `SAME_CALLS_IN_A_ROW`
+        times."""
         same = [(call.name, repr(call.arguments)) for call in calls]
         last, count = self._last
         self._last = (same, count + 1 if same == last else 1)

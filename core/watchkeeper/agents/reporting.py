@@ -34,7 +34,9 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
     )
     agents.move(tx, agent.id, AgentStatus.DONE)
     tx.execute("UPDATE tasks SET resume_token = ? WHERE id = ?", (f"{agent.id}:{turn}:{seq}", task.id))
-    plans.finish(tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id)
+    plans.finish(
+        tx, task.id, result=text, artifact_refs=[result_ref, *(ref for _, ref in produced)], agent_id=agent.id
+    )
     delta = memory_delta(tx, agent, task.name, text, produced, memory_ref)
     missing = [name for name in task.expected_outputs if name not in {one for one, _ in produced}]
     tell_planner(
@@ -51,14 +53,17 @@ def task_done(tx: Transaction, agent: Agent, text: str, memory_ref: str, turn: i
 
 
 def task_failed(tx: Transaction, agent: Agent, reason: str, memory_ref: str, turn: int, seq: int) -> None:
-    """The agent failed: all that it did is kept, and the planner is told. A planner's failure fails the session."""
+    """The agent failed: all that it did is kept, and the planner is told. A planner's failure fails the
+    session."""
     agents.move(tx, agent.id, AgentStatus.FAILED, reason)
     if agent.task_id is None:
         sessions.set_status(tx, SessionStatus.FAILED, reason)
         return
-    # Failures are counted for as long as no turn comes between them: what a planner may resume is bounded by that.
+    # Failures are counted for as long as no turn comes between them: what a planner may resume is bounded by
+    # that.
     tx.execute(
-        "UPDATE tasks SET error = ?1, failures = CASE WHEN resume_token LIKE ?2 THEN failures + 1 ELSE 1 END, resume_token = ?3"
+        "UPDATE tasks SET error = ?1, failures = CASE WHEN resume_token LIKE ?2 THEN failures + 1 ELSE 1"
+        " END, resume_token = ?3"
         " WHERE id = ?4",
         (reason, f"{agent.id}:{turn}:%", f"{agent.id}:{turn}:{seq}", agent.task_id),
     )
@@ -96,22 +101,30 @@ def tell_planner(tx: Transaction, kind: str, task_id: str, **payload: Any) -> No
 
 def produced_by(tx: Transaction, agent_id: str) -> list[tuple[str, str]]:
     """What an agent saved, the newest of each name, in order of name: `(name, reference)`."""
-    rows = tx.all("SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = 'artifact' ORDER BY id", (agent_id,))
+    rows = tx.all(
+        "SELECT name, digest FROM outputs WHERE agent_id = ? AND kind = 'artifact' ORDER BY id", (agent_id,)
+    )
     newest = {row[0]: artifacts.ref_of(row[1]) for row in rows}
     return sorted(newest.items())
 
 
 def learned_by(tx: Transaction, agent_id: str) -> list[str]:
-    """The newest of what an agent remembered and what holds still, a line each with its pointers, for the planner to read
-    at once; all of it is in the memory delta."""
+    """The newest of what an agent remembered and what holds still, a line each with its pointers, for the
+    planner to read at once; all of it is in the memory delta."""
     newest = facts.current_facts(tx, tx.session_id, writer=agent_id, limit=LEARNED_LINES)
     return [replace(fact, text=fact.text[:LEARNED_CHARACTERS]).cited() for fact in newest]
 
 
 def memory_delta(
-    tx: Transaction, agent: Agent, task_name: str, result: str, produced: list[tuple[str, str]], memory_ref: str
+    tx: Transaction,
+    agent: Agent,
+    task_name: str,
+    result: str,
+    produced: list[tuple[str, str]],
+    memory_ref: str,
 ) -> str:
-    """What a sub-agent learned and made, with pointers to where it stands, as an artifact; returns its reference."""
+    """What a sub-agent learned and made, with pointers to where it stands, as an artifact; returns its
+    reference."""
     learned = facts.current_facts(tx, tx.session_id, writer=agent.id)
     last_seq = tx.one("SELECT last_seq FROM agents WHERE id = ?", (agent.id,))[0]
     delta = {
@@ -119,7 +132,13 @@ def memory_delta(
         "task": task_name,
         "result": result,
         "facts": [
-            {"id": one.id, "kind": one.kind, "text": one.text, "sources": one.sources, "replaces": one.replaces}
+            {
+                "id": one.id,
+                "kind": one.kind,
+                "text": one.text,
+                "sources": one.sources,
+                "replaces": one.replaces,
+            }
             for one in learned
         ],
         "artifacts": [{"name": name, "ref": ref} for name, ref in produced],

@@ -25,7 +25,8 @@ from watchkeeper.store.questions import editable, unified_diff
 from watchkeeper.store.transaction import Transaction
 
 _OUTCOME_UNKNOWN_BY_HOST = (
-    "[interrupted, outcome unknown] The machine ran out of memory or of another resource while this call was running. It may"
+    "[interrupted, outcome unknown] The machine ran out of memory or of another resource while this call was"
+    " running. It may"
     " have taken effect, in part or whole. Verify before you do it again."
 )
 LOOKING = frozenset({"list_folder", "read", "glob", "grep"})
@@ -53,7 +54,8 @@ class Toolbox:
 
     @property
     def names(self) -> list[str]:
-        """The tools that its role may call, as far as they are there: those of an MCP server may come later."""
+        """The tools that its role may call, as far as they are there: those of an MCP server may come
+        later."""
         tools = self._environment.tools
         return [name for name in self._environment.tools_of(self._agent.role) if name in tools]
 
@@ -91,7 +93,10 @@ class Toolbox:
 
     def _side_by_side(self, call: Call) -> bool:
         """Whether it may run beside its neighbours: it only looks, and needs no answer."""
-        return call.name in LOOKING and self._environment.permission(self._agent.role, call.name) is Permission.ALLOW
+        return (
+            call.name in LOOKING
+            and self._environment.permission(self._agent.role, call.name) is Permission.ALLOW
+        )
 
     async def _one(self, call: Call, turn: int) -> ToolResult:
         environment = self._environment
@@ -105,21 +110,29 @@ class Toolbox:
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
         invalid = _problem(tool.spec.input_schema, call.arguments)
         if invalid:
-            refused = ToolResult(f"the input cannot be used: {invalid}. Correct it and call again", is_error=True)
+            refused = ToolResult(
+                f"the input cannot be used: {invalid}. Correct it and call again", is_error=True
+            )
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
-        if marked := mark_fault(call.name, call.arguments):  # before a person is asked for a call that cannot succeed
+        if marked := mark_fault(
+            call.name, call.arguments
+        ):  # before a person is asked for a call that cannot succeed
             refused = ToolResult(f"{call.name}: {marked}", is_error=True)
             return await self._end(call, refused, ToolCallStatus.ERROR, began)
         permission = environment.permission(self._agent.role, call.name)
         if permission is Permission.DENY:
-            refused = ToolResult("denied: the configuration denies it. Go on without it, or another way", is_error=True)
+            refused = ToolResult(
+                "denied: the configuration denies it. Go on without it, or another way", is_error=True
+            )
             return await self._end(call, refused, ToolCallStatus.DENIED, began)
         changed, result = "", ToolResult(SUBJECT_CHANGED, is_error=True)
         for _ in range(MOST_CHANGES):
             permit = await self._approvals.permit(call, permission, changed)
             call = permit.call
             if not permit.allowed:
-                refused = ToolResult(f"denied: {permit.reason}. Go on without it, or another way", is_error=True)
+                refused = ToolResult(
+                    f"denied: {permit.reason}. Go on without it, or another way", is_error=True
+                )
                 return await self._end(call, refused, ToolCallStatus.DENIED, began)
             context = self._context(call, permit)
             if isinstance(tool, StoreTool):
@@ -128,15 +141,20 @@ class Toolbox:
             ran = await self._run_outside(tool, call, context)
             if ran is None:
                 unknown = _OUTCOME_UNKNOWN_BY_HOST
-                return await self._end(call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began)
+                return await self._end(
+                    call, ToolResult(unknown, is_error=True), ToolCallStatus.UNKNOWN, began
+                )
             result = ran
             if not (result.is_error and result.content == SUBJECT_CHANGED):
                 break
             changed = "the file changed just before it was written, after the question was answered"
-        return await self._end(call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began)
+        return await self._end(
+            call, result, ToolCallStatus.ERROR if result.is_error else ToolCallStatus.DONE, began
+        )
 
     async def _run_outside(self, tool: OutsideTool, call: Call, context: ToolContext) -> ToolResult | None:
-        """Run a call; where the machine ran out of something, again after a wait. None: its outcome is unknown.
+        """Run a call; where the machine ran out of something, again after a wait. None: its outcome is
+        unknown.
 
         Raises:
             HostFault: the machine is short of it still. The call is `pending`.
@@ -156,7 +174,9 @@ class Toolbox:
                 fault = error
             if fault.began and not call.idempotent:
                 return None
-            await environment.store.commit(partial(self._put_back, call=call, fault=fault, wait_seconds=wait_seconds))
+            await environment.store.commit(
+                partial(self._put_back, call=call, fault=fault, wait_seconds=wait_seconds)
+            )
             if wait_seconds is None:
                 break
             await self._wait_for_room(fault, wait_seconds)
@@ -187,7 +207,9 @@ class Toolbox:
     def _start(self, tx: Transaction, call: Call) -> None:
         assert_mine(tx, self._agent.id)
         agents.start_tool_call(tx, call.id)
-        tx.event("tool.started", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.id)
+        tx.event(
+            "tool.started", agent_id=self._agent.id, task_id=self._agent.task_id, tool=call.name, call=call.id
+        )
 
     async def _apply(self, tool: StoreTool, call: Call, context: ToolContext, began: float) -> ToolResult:
         arguments = self._environment.redact(call.arguments)
@@ -195,7 +217,9 @@ class Toolbox:
         def change(tx: Transaction) -> ToolResult:
             assert_mine(tx, self._agent.id)
             done = self._with_edit(call, tool.apply(tx, arguments, context))
-            self._record(tx, call, done, ToolCallStatus.ERROR if done.is_error else ToolCallStatus.DONE, began)
+            self._record(
+                tx, call, done, ToolCallStatus.ERROR if done.is_error else ToolCallStatus.DONE, began
+            )
             return done
 
         try:
@@ -205,7 +229,11 @@ class Toolbox:
 
     async def _end(self, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> ToolResult:
         result = self._with_edit(call, result)
-        result = ToolResult(self._environment.redact(result.content), result.is_error, self._environment.redact(result.effects))
+        result = ToolResult(
+            self._environment.redact(result.content),
+            result.is_error,
+            self._environment.redact(result.effects),
+        )
 
         def change(tx: Transaction) -> ToolResult:
             assert_mine(tx, self._agent.id)
@@ -229,7 +257,9 @@ class Toolbox:
             return ToolResult(head + result.content, result.is_error, result.effects)
         return ToolResult([{"type": "text", "text": head}, *result.content], result.is_error, result.effects)
 
-    def _record(self, tx: Transaction, call: Call, result: ToolResult, status: ToolCallStatus, began: float) -> None:
+    def _record(
+        self, tx: Transaction, call: Call, result: ToolResult, status: ToolCallStatus, began: float
+    ) -> None:
         agents.end_tool_call(tx, call.id, status, result.content, result.is_error, began)
         tx.event(
             f"tool.{status}",
@@ -244,7 +274,9 @@ class Toolbox:
     def _within_reach(self, tx: Transaction, call: Call, result: ToolResult) -> ToolResult:
         """A result too long for the window becomes an artifact with head, tail and a pointer."""
         text = result.content
-        if not isinstance(text, str) or (len(text) <= self._result_characters and "whole_output" not in result.effects):
+        if not isinstance(text, str) or (
+            len(text) <= self._result_characters and "whole_output" not in result.effects
+        ):
             return result
         ref = artifacts.save_output(
             tx,
@@ -261,7 +293,9 @@ class Toolbox:
 
     def _context(self, call: Call, permit: Permit) -> ToolContext:
         environment = self._environment
-        row = environment.store.one("SELECT current_plan_id FROM sessions WHERE id = ?", (environment.session_id,))
+        row = environment.store.one(
+            "SELECT current_plan_id FROM sessions WHERE id = ?", (environment.session_id,)
+        )
         return ToolContext(
             session_id=environment.session_id,
             agent_id=self._agent.id,

@@ -74,7 +74,9 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             from difflib import get_close_matches
@@ -85,14 +87,17 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="watchkeeper", message="watchkeeper %(version)s")
 @click.pass_context
 def wk(ctx: click.Context) -> None:
     """Run long multi-agent LLM work durably, and watch it live.
 
-    Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` carries on from the
-    exact step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix; `last` is the newest session.
+    Everything is kept in one SQLite file: kill the process at any moment, and `wk resume last` carries on
+    from the exact step. `wk` alone opens the dashboard. SESSION and AGENT take a unique prefix; `last` is the
+    newest session.
     """
     if ctx.invoked_subcommand is None:
         from watchkeeper.cli.watching import watch
@@ -130,10 +135,15 @@ def run(arguments: Sequence[str]) -> int:
             code = HostFault.exit_code if next(iter(arguments), "") in DRIVING else BadInput.exit_code
             return _say(f"{fault}, then try again", code)
         if isinstance(error, UnicodeEncodeError) and (odd := [one for one in arguments if not _is_text(one)]):
-            return _say(f"the argument {odd[0]!a} is no valid UTF-8 text; name it by an id, or in other letters", 2)
+            return _say(
+                f"the argument {odd[0]!a} is no valid UTF-8 text; name it by an id, or in other letters", 2
+            )
         if damage := _damage_in(arguments):
             return _say(damage, 2)
-        return _say(f"a fault of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where", 1)
+        return _say(
+            f"a fault of Watchkeeper: {type(error).__name__}: {error}; set WATCHKEEPER_DEBUG=1 to see where",
+            1,
+        )
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -143,7 +153,8 @@ def _is_text(argument: str) -> bool:
 
 
 def _damage_in(arguments: Sequence[str]) -> str | None:
-    """What is wrong with the rows of the database that a command stumbled over, if it is they that are wrong."""
+    """What is wrong with the rows of the database that a command stumbled over, if it is they that are
+    wrong."""
     from watchkeeper.cli.options import chosen_path
     from watchkeeper.store import database
     from watchkeeper.store.odd_values import first_odd_value
@@ -159,7 +170,11 @@ def _damage_in(arguments: Sequence[str]) -> str | None:
             connection.close()
     except Exception:  # nothing more can be learned: the first fault is the one to tell
         return None
-    return f"{path} is damaged: it holds a value that cannot be read ({odd}); go back to a backup (`wk doctor`)" if odd else None
+    return (
+        f"{path} is damaged: it holds a value that cannot be read ({odd}); go back to a backup (`wk doctor`)"
+        if odd
+        else None
+    )
 
 
 def _say(message: str, code: int) -> int:

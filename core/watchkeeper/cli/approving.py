@@ -63,10 +63,18 @@ def _question(opened: Opened, approval_id: str) -> Question:
 @click.command()
 @_words
 @click.option("--show", is_flag=True, help="Print the question whole, and answer nothing.")
-@click.option("--always", is_flag=True, help="Allow every call of this tool in this session, without asking again.")
-@click.option("--pattern", metavar="WORDS", help="Allow the commands of a pattern, such as 'git status *', without asking again.")
 @click.option(
-    "--edit", metavar="TEXT", help="Run this instead: the command of bash, else the input as JSON; - reads it from a pipe."
+    "--always", is_flag=True, help="Allow every call of this tool in this session, without asking again."
+)
+@click.option(
+    "--pattern",
+    metavar="WORDS",
+    help="Allow the commands of a pattern, such as 'git status *', without asking again.",
+)
+@click.option(
+    "--edit",
+    metavar="TEXT",
+    help="Run this instead: the command of bash, else the input as JSON; - reads it from a pipe.",
 )
 @click.option("--reason", help="Reason shown to the model.")
 @db_option
@@ -75,10 +83,12 @@ def approve(
     words: tuple[str, ...], show: bool, always: bool, pattern: str | None, edit: str | None, reason: str | None,
     db: Path | None, as_json: bool,
 ) -> int:  # fmt: skip
-    """Let the tool call that waits under ID run (`last`: the newest). Without SESSION, ID may be of any session.
+    """Let the tool call that waits under ID run (`last`: the newest). Without SESSION, ID may be of any
+    session.
 
-    A pattern is the words of one simple command, with * as its last word for any further arguments. It never matches a command
-    with an operator, a redirection or a substitution, and what it matches runs without a shell.
+    A pattern is the words of one simple command, with * as its last word for any further arguments. It never
+    matches a command with an operator, a redirection or a substitution, and what it matches runs without a
+    shell.
     """
     opened, approval_id = _found(db, words, waiting=not show)
     if show:
@@ -90,7 +100,10 @@ def approve(
             if question.status == "waiting":
                 print_answers(question)
             else:
-                click.echo(f"\n{question.status}" + (f" by {clean(question.decided_by)}" if question.decided_by else ""))
+                click.echo(
+                    f"\n{question.status}"
+                    + (f" by {clean(question.decided_by)}" if question.decided_by else "")
+                )
         return 0
     payload: dict[str, Any] = {"approval": approval_id, "reason": reason}
     if always and pattern is not None:
@@ -121,18 +134,22 @@ def approve(
 @db_option
 @json_option
 def deny(words: tuple[str, ...], reason: str | None, db: Path | None, as_json: bool) -> int:
-    """Refuse the tool call that waits under ID (`last`: the newest). Without SESSION, ID may be of any session."""
+    """Refuse the tool call that waits under ID (`last`: the newest). Without SESSION, ID may be of any
+    session."""
     opened, approval_id = _found(db, words, waiting=True)
     return command(opened, "deny", as_json, payload={"approval": approval_id, "reason": reason})
 
 
 @click.command()
 @click.argument("session", required=False, shell_complete=complete_session)
-@click.option("--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on; SESSION must be named.")
+@click.option(
+    "--revoke", type=click.IntRange(1), metavar="ID", help="Ask again from now on; SESSION must be named."
+)
 @db_option
 @json_option
 def grants(session: str | None, revoke: int | None, db: Path | None, as_json: bool) -> int:
-    """List what a person allowed in SESSION (default: `last`) without asking again: tools, and patterns of commands."""
+    """List what a person allowed in SESSION (default: `last`) without asking again: tools, and patterns of
+    commands."""
     if revoke is not None and session is None:
         raise BadInput("--revoke needs the session: wk grants SESSION --revoke ID")
     opened = Opened(db, session or "last", own=revoke is not None)
@@ -169,7 +186,11 @@ def print_answers(question: Question) -> None:
     where = f"{question.session_id} {question.id}"
     click.echo(f"\n  wk approve {where}   or   wk deny {where}")
     if question.allows_always:
-        pattern = f", --pattern {click.style(repr(question.suggested_pattern))}" if question.suggested_pattern else ""
+        pattern = (
+            f", --pattern {click.style(repr(question.suggested_pattern))}"
+            if question.suggested_pattern
+            else ""
+        )
         click.echo(f"  with approve: --edit TEXT, --always{reveal(pattern)}")
 
 

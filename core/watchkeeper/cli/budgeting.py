@@ -1,4 +1,5 @@
-"""Budgets on the command line: new limits as a person types them, and what a session that one of them paused needs."""
+"""Budgets on the command line: new limits as a person types them, and what a session that one of them paused
+needs."""
 
 from __future__ import annotations
 
@@ -36,12 +37,15 @@ def typed_budgets(options: dict[str, Any]) -> dict[str, str]:
 
 
 def limits_meant(opened: Opened, kind: str, text: str) -> list[tuple[str | None, float]]:
-    """Whose limit `--budget-KIND TEXT` changes, and to what: each reached budget of that kind, or else the session's.
+    """Whose limit `--budget-KIND TEXT` changes, and to what: each reached budget of that kind, or else the
+    session's.
 
     Raises:
         BadInput: no amount, or not more than what is used.
     """
-    reached = [use for use in budgets.usage(opened, opened.session_id) if use.is_reached and use.budget.kind == kind]
+    reached = [
+        use for use in budgets.usage(opened, opened.session_id) if use.is_reached and use.budget.kind == kind
+    ]
     owners = [use.budget.task_id for use in reached] or [None]
     try:
         return [(owner, budgets.amount_of(opened, opened.session_id, owner, kind, text)) for owner in owners]
@@ -66,8 +70,8 @@ def set_limits(opened: Opened, typed: dict[str, str]) -> None:
 def raise_reached(opened: Opened, typed: dict[str, str], *, ask: bool, as_json: bool) -> bool:
     """Set the limits that were given, then see that no reached budget would pause the session again at once.
 
-    At a terminal (`ask`) each reached budget is shown with what is used of it, and a new limit is asked for. Returns False
-    where the session must stay paused; what to do next was said.
+    At a terminal (`ask`) each reached budget is shown with what is used of it, and a new limit is asked for.
+    Returns False where the session must stay paused; what to do next was said.
 
     Raises:
         BadInput: an amount that was given is refused.
@@ -98,7 +102,9 @@ def _ask(opened: Opened, use: BudgetUse) -> bool:
     while True:
         default = f"+{budgets.plain_amount(use.shortfall, kind)}"
         try:
-            typed = click.prompt(f"New budget in {budgets.UNITS[kind]} (an amount, or +N; q: stay paused)", default=default)
+            typed = click.prompt(
+                f"New budget in {budgets.UNITS[kind]} (an amount, or +N; q: stay paused)", default=default
+            )
         except click.Abort:
             click.echo("")
             return False

@@ -1,5 +1,5 @@
-"""Which models a run uses: those that the user named, or picks at a terminal. None is picked for the user, and none that a
-workspace chooses makes the run dearer without the user's word."""
+"""Which models a run uses: those that the user named, or picks at a terminal. None is picked for the user,
+and none that a workspace chooses makes the run dearer without the user's word."""
 
 from __future__ import annotations
 
@@ -57,10 +57,14 @@ class Offer:
     base_url: str | None = None
 
 
-def choose_model(named: str | None, config: Config, *, arguments: Sequence[str], may_ask: bool) -> ChosenModel:
-    """The model that `--model` named or the configuration holds; else the one that the user picks, if `may_ask`.
+def choose_model(
+    named: str | None, config: Config, *, arguments: Sequence[str], may_ask: bool
+) -> ChosenModel:
+    """The model that `--model` named or the configuration holds; else the one that the user picks, if
+    `may_ask`.
 
-    The surveyor is used where `--model` names it, and never otherwise. `arguments` are those of `wk`, for the error.
+    The surveyor is used where `--model` names it, and never otherwise. `arguments` are those of `wk`, for the
+    error.
 
     Raises:
         BadInput: none was chosen; the line ends with the command that chooses one.
@@ -77,15 +81,20 @@ def choose_model(named: str | None, config: Config, *, arguments: Sequence[str],
         chosen = _ask(why, offers)
         if chosen is not None:
             return chosen
-    key = missing_key(SUGGESTED[0], api_key_env=config.anthropic.api_key_env, base_url=config.anthropic.base_url)
+    key = missing_key(
+        SUGGESTED[0], api_key_env=config.anthropic.api_key_env, base_url=config.anthropic.base_url
+    )
     first = f"set {key}, then run" if key else "run"
     raise BadInput(f"{why}; {first}: {_command(arguments, SUGGESTED[0])}")
 
 
-def confirm_roles(workspace: Path, ref: str, allowed: Sequence[str], *, may_ask: bool, show: bool) -> tuple[str, ...]:
+def confirm_roles(
+    workspace: Path, ref: str, allowed: Sequence[str], *, may_ask: bool, show: bool
+) -> tuple[str, ...]:
     """The user's answers about roles of the workspace that ask for a dearer model, in addition to `allowed`.
 
-    Answers are as `SessionSettings.allow_models` holds them. Without `may_ask` nothing is allowed, and a warning says which
+    Answers are as `SessionSettings.allow_models` holds them. Without `may_ask` nothing is allowed, and a
+    warning says which
     model each of these roles runs on. `show`: print role, source and model of each role that is not built in.
     """
     from watchkeeper.agents.roles import load_roles
@@ -106,7 +115,9 @@ def confirm_roles(workspace: Path, ref: str, allowed: Sequence[str], *, may_ask:
         named = ", ".join(f"{one.role} ({one.source})" for one in choices[:MOST_ROLES])
         more = f" and {len(choices) - MOST_ROLES} more" if len(choices) > MOST_ROLES else ""
         click.echo(
-            f"wk: this workspace chooses a model that costs more than yours, for the role {clean(named, 600)}{more}:", err=True
+            "wk: this workspace chooses a model that costs more than yours, for the role"
+            f" {clean(named, 600)}{more}:",
+            err=True,
         )
         click.echo(f"  its choice  {clean(wanted, 120)}: {price_of(wanted)}", err=True)
         click.echo(f"  yours       {clean(own, 120)}: {price_of(own)}", err=True)
@@ -116,13 +127,15 @@ def confirm_roles(workspace: Path, ref: str, allowed: Sequence[str], *, may_ask:
         for choice in role_models(roles, ref, (*allowed, *confirmed)).values():
             if choice.source != BUILT_IN:
                 say(
-                    f"role {clean(choice.role, 40)}  {clean(choice.source, 80)}  {clean(choice.model, 80)}  {price_of(choice.model)}"
+                    f"role {clean(choice.role, 40)}  {clean(choice.source, 80)}  {clean(choice.model, 80)} "
+                    f" {price_of(choice.model)}"
                 )
     return tuple(confirmed)
 
 
 def _offers(config: Config) -> list[Offer]:
-    """What this machine could run on: models of Anthropic where there is a key, the configured server, local servers."""
+    """What this machine could run on: models of Anthropic where there is a key, the configured server, local
+    servers."""
     from watchkeeper.models.prices import rates
 
     own = config.anthropic
@@ -134,7 +147,8 @@ def _offers(config: Config) -> list[Offer]:
             found.append(Offer(f"a model of {clean(configured, 200)}, the configured server"))
     elif missing_key(SUGGESTED[0], api_key_env=own.api_key_env, base_url=configured) is None:
         variable = own.api_key_env or next(
-            (name for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if os.environ.get(name)), "the SDK's own credentials"
+            (name for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if os.environ.get(name)),
+            "the SDK's own credentials",
         )
         for ref in SUGGESTED:
             rate = rates(ref)
@@ -162,7 +176,9 @@ def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
         if answer.partition("/")[0] == "anthropic" and answer.partition("/")[2]:
             return ChosenModel(answer)
         click.echo(
-            f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or anthropic/MODEL", err=True
+            f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or"
+            " anthropic/MODEL",
+            err=True,
         )
         answer = _line("Which model")
     return None
@@ -219,9 +235,13 @@ def _command(arguments: Sequence[str], ref: str) -> str:
 
 
 def _quoted(word: str) -> str:
-    """A word for a POSIX shell. What one line of a terminal cannot show is written as `$'…'` (bash, zsh, ksh)."""
+    """A word for a POSIX shell. What one line of a terminal cannot show is written as `$'…'` (bash, zsh,
+    ksh)."""
     if " ".join(sanitize(word).split()) != word:
-        escaped = "".join(one if one.isascii() and one.isprintable() and one not in "\\' " else _escaped(one) for one in word)
+        escaped = "".join(
+            one if one.isascii() and one.isprintable() and one not in "\\' " else _escaped(one)
+            for one in word
+        )
         return f"$'{escaped}'"
     if word and shlex.quote(word) == word:
         return word

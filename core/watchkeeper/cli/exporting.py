@@ -25,7 +25,9 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
 
 @click.command()
 @last_session_argument
-@click.option("--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the ending of PATH, else md.")
+@click.option(
+    "--format", "form", type=click.Choice(list(SUFFIXES)), help="Default: by the ending of PATH, else md."
+)
 @click.option(
     "--output",
     "-o",
@@ -34,16 +36,25 @@ SUFFIXES = {"md": ".md", "html": ".html", "json": ".json"}
     help="Where to; `-` prints. Default: SESSION.md, .html or .json in this folder.",
 )
 @click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--no-redact", is_flag=True, help="Leave secrets in. By default they are taken out and counted.")
+@click.option(
+    "--no-redact", is_flag=True, help="Leave secrets in. By default they are taken out and counted."
+)
 @db_option
 @json_option
 def export(
-    session: str, form: str | None, output: Path | None, force: bool, no_redact: bool, db: Path | None, as_json: bool
+    session: str,
+    form: str | None,
+    output: Path | None,
+    force: bool,
+    no_redact: bool,
+    db: Path | None,
+    as_json: bool,
 ) -> int:
-    """Write SESSION (default: the newest), own or imported, into one file: plan, agents, cost, compactions and every transcript.
+    """Write SESSION (default: the newest), own or imported, into one file: plan, agents, cost, compactions
+    and every transcript.
 
-    md and html are for reading; html is one page that needs no network. json holds everything, and `wk import` reads it back.
-    Keys, tokens and passwords are taken out and counted, unless --no-redact is said.
+    md and html are for reading; html is one page that needs no network. json holds everything, and `wk
+    import` reads it back. Keys, tokens and passwords are taken out and counted, unless --no-redact is said.
     """
     opened = Opened(db, session)
     form = form or _form_of(output)
@@ -54,7 +65,8 @@ def export(
         try:
             redacted = _print(opened, form, makes)
         except BrokenPipeError:
-            return 0  # the reader has seen enough (`wk export last -o - | head`): what is in the rest is not known
+            # the reader has seen enough (`wk export last -o - | head`): what is in the rest is not known
+            return 0
         click.echo(f"wk: {_told(redacted, _taken_out_before(opened))}", err=True)
         return 0
     path = _place(output, opened.session_id, form)
@@ -64,7 +76,13 @@ def export(
         redacted = _write(opened, form, file, makes)
     size = path.stat().st_size
     if as_json:
-        about = {"session": opened.session_id, "format": form, "path": str(path), "bytes": size, "redacted": redacted}
+        about = {
+            "session": opened.session_id,
+            "format": form,
+            "path": str(path),
+            "bytes": size,
+            "redacted": redacted,
+        }
         print_json(about | {"redacted_before": _taken_out_before(opened)})
     else:
         click.echo(f"{clean(path)}  {size:,} bytes  {_told(redacted, _taken_out_before(opened))}")
@@ -72,7 +90,8 @@ def export(
 
 
 def _write(opened: Opened, form: str, out: TextIO, redactor: Callable[[], Redactor] | None) -> int | None:
-    """Write the session as of one moment; returns how many secrets were taken out, None where that was forbidden."""
+    """Write the session as of one moment; returns how many secrets were taken out, None where that was
+    forbidden."""
     from watchkeeper.transcripts.export.forms import WRITERS
 
     try:
@@ -88,7 +107,9 @@ def _write(opened: Opened, form: str, out: TextIO, redactor: Callable[[], Redact
 def _print(opened: Opened, form: str, redactor: Callable[[], Redactor] | None) -> int | None:
     import io
 
-    out = io.TextIOWrapper(sys.stdout.buffer, encoding="utf-8", errors="replace", newline="\n", write_through=False)
+    out = io.TextIOWrapper(
+        sys.stdout.buffer, encoding="utf-8", errors="replace", newline="\n", write_through=False
+    )
     try:
         redacted = _write(opened, form, out, redactor)
         out.flush()
@@ -107,8 +128,12 @@ def _form_of(output: Path | None) -> str:
 
 
 def _place(output: Path | None, session_id: str, form: str) -> Path:
-    """The file to write: as it was said, or under the session's id in this folder, or in the folder that was said."""
-    name = "".join(one if one.isalnum() or one in "-_." else "-" for one in session_id).lstrip(".") + SUFFIXES[form]
+    """The file to write: as it was said, or under the session's id in this folder, or in the folder that was
+    said."""
+    name = (
+        "".join(one if one.isalnum() or one in "-_." else "-" for one in session_id).lstrip(".")
+        + SUFFIXES[form]
+    )
     if output is None:
         return Path.cwd() / name
     path = output.expanduser().absolute()
@@ -118,7 +143,8 @@ def _place(output: Path | None, session_id: str, form: str) -> Path:
 def _taken_out_before(opened: Opened) -> int:
     """How many secrets had been taken out of the session's messages before they were stored."""
     row = opened.one(
-        "SELECT sum(length(content) - length(replace(content, '[redacted:', ''))) / length('[redacted:') FROM messages"
+        "SELECT sum(length(content) - length(replace(content, '[redacted:', ''))) / length('[redacted:')"
+        " FROM messages"
         " WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)",
         (opened.session_id,),
     )
@@ -131,7 +157,9 @@ def _told(redacted: int | None, before: int) -> str:
     if redacted is None:
         parts.append("secrets were left in")
     elif redacted or not before:
-        parts.append("no secret was found" if not redacted else f"{redacted:,} {_secrets(redacted)} taken out")
+        parts.append(
+            "no secret was found" if not redacted else f"{redacted:,} {_secrets(redacted)} taken out"
+        )
     if before:
         parts.append(f"{before:,} {_secrets(before)} had been taken out before it was stored")
     return ", ".join(parts)

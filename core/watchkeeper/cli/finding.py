@@ -1,4 +1,5 @@
-"""`wk sessions --search`: bring the index up to date if that is quick, search, and say what was not looked at."""
+"""`wk sessions --search`: bring the index up to date if that is quick, search, and say what was not looked
+at."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ SEARCHING_SECONDS = 10.0
 
 
 def found_sessions(opened: Opened, search: str, limit: int) -> list[dict[str, Any]]:
-    """The sessions that `search` finds, as `state.summaries` tells them; `found` is where a message holds the words, or None."""
+    """The sessions that `search` finds, as `state.summaries` tells them; `found` is where a message holds the
+    words, or None."""
     _index(opened)
     words = parse_filters(search).text
     try:
-        messages = search_by_session(opened.connection, words, limit=100_000, deadline_seconds=SEARCHING_SECONDS)
+        messages = search_by_session(
+            opened.connection, words, limit=100_000, deadline_seconds=SEARCHING_SECONDS
+        )
         hits = {hit.session_id: hit for hit in messages.hits}
         lines = list_sessions(opened.connection, search, limit, also=hits)
     except sqlite3.DatabaseError as error:
@@ -43,7 +47,9 @@ def found_sessions(opened: Opened, search: str, limit: int) -> list[dict[str, An
 
 def say_found(found: dict[str, Any]) -> None:
     """One line below the session: where the words are, and they in their context."""
-    text = "".join(click.style(_bare(part), bold=True) if marked else _bare(part) for part, marked in found["pieces"])
+    text = "".join(
+        click.style(_bare(part), bold=True) if marked else _bare(part) for part, marked in found["pieces"]
+    )
     click.echo(f"    {clean(found['agent'], 40)} #{found['seq']}: {text}")
 
 
@@ -73,6 +79,7 @@ def _index(opened: Opened) -> None:
 def _say_what_is_missing(messages: Found) -> None:
     if not messages.complete:
         click.echo(
-            f"wk: after {SEARCHING_SECONDS:.0f} s the older messages were not searched; narrow it with more words, or search again",
+            f"wk: after {SEARCHING_SECONDS:.0f} s the older messages were not searched; narrow it with more"
+            " words, or search again",
             err=True,
         )

@@ -40,7 +40,9 @@ def drive_headless(
         say(f"session {session_id}  (Ctrl+C once: save and stop; `wk resume {session_id}` carries on)")
     printer.start()
     try:
-        code, shortage = _drive(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds)
+        code, shortage = _drive(
+            path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds
+        )
     finally:
         printer.finish()
     try:
@@ -49,7 +51,10 @@ def drive_headless(
         fault = host_fault(error)
         if fault is None:
             raise
-        shortage = shortage or f"the result cannot be shown: {message_of(fault.shortage)}, then `wk show {session_id}`"
+        shortage = (
+            shortage
+            or f"the result cannot be shown: {message_of(fault.shortage)}, then `wk show {session_id}`"
+        )
     if shortage is None:
         printer.tell_trouble()
     else:
@@ -57,13 +62,16 @@ def drive_headless(
     return code
 
 
-def _drive(path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None) -> tuple[int, str | None]:
+def _drive(
+    path: Path, session_id: str, *, resume: bool, approval_timeout_seconds: float | None
+) -> tuple[int, str | None]:
     """Drive; the exit code, and the line about what the machine ran out of, if it did.
 
     A signal to stop may come while the program still loads: then the session pauses, too.
     """
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # A process that ends after the event loop is a warning of asyncio's: nothing for the person who reads the progress.
+    # A process that ends after the event loop is a warning of asyncio's: nothing for the person who reads the
+    # progress.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
         from watchkeeper.runtime.driving import Asking, drive
@@ -127,7 +135,11 @@ def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> N
     say(f"  tasks      {tasks or 'none'}")
     say(f"  tokens     {result['tokens']['total']:,}   cost {cost}   time {row['hosted_seconds']:.1f} s")
     say(f"  compacted  {plural(result['compactions'], 'time')}")
-    made = [one for one in state.artifacts(opened, session_id) if one["kind"] == "artifact" and "/" not in one["name"]]
+    made = [
+        one
+        for one in state.artifacts(opened, session_id)
+        if one["kind"] == "artifact" and "/" not in one["name"]
+    ]
     if made:
         say("  artifacts  " + ", ".join(clean(one["name"], 60) for one in made[:12]))
         say(f"             wk artifacts {session_id} {clean(made[0]['name'], 60)}")
@@ -135,7 +147,9 @@ def _print_summary(opened: Opened, session_id: str, result: dict[str, Any]) -> N
         reached = budgets.blocking(opened, session_id)
         for use in reached:
             say(f"  budget     {clean(use.describe(), 200)}")
-        say(f"  carry on   {budgets.resume_command(session_id, reached) if reached else f'wk resume {session_id}'}")
+        say(
+            f"  carry on   {budgets.resume_command(session_id, reached) if reached else f'wk resume {session_id}'}"
+        )
 
 
 class EventPrinter:
@@ -185,7 +199,8 @@ class EventPrinter:
             feed.close()
 
     def _printed_to_end(self, feed: ChangeFeed) -> bool:
-        """Print until told to stop; False where the machine ran out of something, and may have it again by now."""
+        """Print until told to stop; False where the machine ran out of something, and may have it again by
+        now."""
         self._trouble = None
         try:
             opened = Opened(self._path)
@@ -210,7 +225,8 @@ class EventPrinter:
         """What is new: time, agent, kind and text of each line. What is printed as JSON is printed here."""
         found: list[tuple[float, str, str, str]] = []
         rows = opened.all(
-            "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE session_id = ? AND seq > ? ORDER BY seq",
+            "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE session_id = ? AND seq > ?"
+            " ORDER BY seq",
             (self._session_id, self._seq),
         )
         for row in rows:
@@ -221,7 +237,9 @@ class EventPrinter:
                 about |= {"agent": row["agent_id"], "task": row["task_id"], "data": data}
                 say(json.dumps(about, ensure_ascii=True))
             elif row["kind"] not in self.quiet:
-                found.append((row["at"], row["agent_id"] or "", row["kind"], self._describe(row["kind"], data)))
+                found.append(
+                    (row["at"], row["agent_id"] or "", row["kind"], self._describe(row["kind"], data))
+                )
         return found
 
     def _describe(self, kind: str, data: dict[str, Any]) -> str:
@@ -243,11 +261,14 @@ def describe(kind: str, data: dict[str, Any]) -> str:
             called = data.get("tools") or []
             tools = ", ".join(called[:4]) + (f" and {len(called) - 4} more" if len(called) > 4 else "")
             said = clean(str(data.get("preview") or "").partition("cursor: {")[0], 90)
-            return f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
+            return (
+                f"turn {data.get('turn')}  {data.get('tokens', 0):,} tok  {'→ ' + tools if tools else said}"
+            )
         case "compaction.applied":
             # The logs of other programs do not always say how large a context was.
             before, after = (
-                f"{size:,}" if isinstance(size := data.get(key), int) else "?" for key in ("tokens_before", "tokens_after")
+                f"{size:,}" if isinstance(size := data.get(key), int) else "?"
+                for key in ("tokens_before", "tokens_after")
             )
             return f"{before} → {after} tokens, {data.get('messages_removed')} messages folded"
         case "agent.parked" if isinstance(data.get("until"), int | float):
@@ -256,7 +277,9 @@ def describe(kind: str, data: dict[str, Any]) -> str:
         case "compaction.started":
             return f"up to message {data.get('high_water')}, beside the agent's work"
         case "memory.remembered":
-            return f"{data.get('fact_kind')} {data.get('fact')}: {clean(data.get('text') or '', 100)}".rstrip(": ")
+            return f"{data.get('fact_kind')} {data.get('fact')}: {clean(data.get('text') or '', 100)}".rstrip(
+                ": "
+            )
         case "plan.revised":
             return f"revision {data.get('revision')}: {clean(data.get('reason') or '', 80)} ({data.get('tasks')} tasks)"
         case "artifact.saved":
@@ -267,5 +290,7 @@ def describe(kind: str, data: dict[str, Any]) -> str:
             reason = data.get("reason")
             return clean(data.get("title") or "", 80) + (f"  ({clean(reason, 100)})" if reason else "")
         case _:
-            parts = [f"{key}={clean(value, 100)}" for key, value in data.items() if value not in (None, "", [])]
+            parts = [
+                f"{key}={clean(value, 100)}" for key, value in data.items() if value not in (None, "", [])
+            ]
             return "  ".join(parts)

@@ -16,7 +16,10 @@ from watchkeeper.cli.options import db_option
 @click.option("--resume", "lift", is_flag=True, help="Lift the session's pause.")
 @click.option("--once", type=int, help="Apply this command, finish what it starts, and stop.")
 @click.option(
-    "--approval-timeout", type=click.FloatRange(0), metavar="SECONDS", help="How long a question waits before it is denied."
+    "--approval-timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long a question waits before it is denied.",
 )
 def host(session: str, db: Path | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
     """Drive SESSION until it ends or pauses."""

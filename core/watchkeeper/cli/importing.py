@@ -34,8 +34,9 @@ TICK_SECONDS = 0.1
 def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None, as_json: bool) -> int:
     """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
 
-    PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode` mean the usual
-    places. Imported sessions are read-only. Importing again adds what is new; an import may be interrupted and continued.
+    PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode`
+    mean the usual places. Imported sessions are read-only. Importing again adds what is new; an import may be
+    interrupted and continued.
     """
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
@@ -62,7 +63,10 @@ def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None,
         importer.settle()
         _clear(as_json)
         if not as_json:
-            say(f"interrupted; what was read is kept, and the same command carries on: {importer.report.line()}")
+            say(
+                "interrupted; what was read is kept, and the same command carries on:"
+                f" {importer.report.line()}"
+            )
         return 130
     finally:
         importer.close()
@@ -119,14 +123,25 @@ def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[s
         found = import_export(path, file)
         if as_json:
             print_json(
-                {"type": "import", "session": found.session_id, "already_there": found.already_there, "messages": found.messages}
+                {
+                    "type": "import",
+                    "session": found.session_id,
+                    "already_there": found.already_there,
+                    "messages": found.messages,
+                }
             )
         elif found.deleted:
-            say(f"session {found.session_id} is here already, deleted; `wk restore {found.session_id}` brings it back")
+            say(
+                f"session {found.session_id} is here already, deleted; `wk restore {found.session_id}`"
+                " brings it back"
+            )
         elif found.already_there:
             say(f"session {found.session_id} is here already; nothing was done")
         else:
-            say(f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows in all")
+            say(
+                f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows in"
+                " all"
+            )
     return tuple(others)
 
 
@@ -148,7 +163,9 @@ def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
             found = [place for place in usual if place.exists()]
             if not found:
                 looked = " or ".join(str(place) for place in usual)
-                raise NotFound(f"no logs of {program.label}: there is no {looked}; name a file or folder: wk import PATH")
+                raise NotFound(
+                    f"no logs of {program.label}: there is no {looked}; name a file or folder: wk import PATH"
+                )
             places += found
             if len(what) == 1:
                 only = program
@@ -186,7 +203,10 @@ def as_record(report: Report) -> dict[str, Any]:
         "deleted": report.deleted,
         "sessions": sorted(report.sessions),
         "read": report.read,
-        "raw": [{"kind": kind, "reason": reason, "lines": count} for (kind, reason), count in report.raw.most_common()],
+        "raw": [
+            {"kind": kind, "reason": reason, "lines": count}
+            for (kind, reason), count in report.raw.most_common()
+        ],
         "skipped": dict(report.skipped.most_common()),
         "changed": report.changed,
         "waiting": report.waiting,
@@ -212,7 +232,8 @@ def _progress(as_json: bool) -> Callable[[Progress], None] | None:
         speed = progress.bytes_done / progress.seconds / 1e6 if progress.seconds > 0 else 0.0
         left = progress.seconds_left
         text = (
-            f"{progress.files_done:,}/{progress.files:,} files  {progress.bytes_done / 1e6:,.0f}/{progress.bytes / 1e6:,.0f} MB"
+            f"{progress.files_done:,}/{progress.files:,} files "
+            f" {progress.bytes_done / 1e6:,.0f}/{progress.bytes / 1e6:,.0f} MB"
             f"  {speed:,.0f} MB/s" + (f"  {_duration(left)} left" if left is not None else "")
         )
         sys.stderr.write(f"\r\x1b[2K{text}")

@@ -1,4 +1,5 @@
-"""`wk rename`, `tag`, `delete`, `restore`, `fork`, `prune`, `backup`: keeping the library of sessions in order."""
+"""`wk rename`, `tag`, `delete`, `restore`, `fork`, `prune`, `backup`: keeping the library of sessions in
+order."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, db_option, is_terminal, json_option, print_json, session_argument
+from watchkeeper.cli.options import (
+    Opened,
+    clean,
+    db_option,
+    is_terminal,
+    json_option,
+    print_json,
+    session_argument,
+)
 from watchkeeper.records.errors import BadInput, DrivenElsewhere
 from watchkeeper.runtime.control import refuse_agents
 from watchkeeper.store import library
@@ -63,7 +72,9 @@ def rename(session: str, title: str, db: Path | None, as_json: bool) -> int:
     opened = Opened(db, session)
     kept = library.rename(opened.path, opened.session_id, title)
     _tell(
-        as_json, {"session": opened.session_id, "title": kept}, f"session {opened.session_id}: {clean(kept or 'no title', 120)}"
+        as_json,
+        {"session": opened.session_id, "title": kept},
+        f"session {opened.session_id}: {clean(kept or 'no title', 120)}",
     )
     return 0
 
@@ -80,7 +91,9 @@ def tag(session: str, tags: tuple[str, ...], remove: bool, db: Path | None, as_j
     opened = Opened(db, session)
     changed = library.change_tags(opened.path, opened.session_id, **{"remove" if remove else "add": tags})
     told = " ".join(f"#{clean(one)}" for one in changed) or "no tags"
-    _tell(as_json, {"session": opened.session_id, "tags": list(changed)}, f"session {opened.session_id}: {told}")
+    _tell(
+        as_json, {"session": opened.session_id, "tags": list(changed)}, f"session {opened.session_id}: {told}"
+    )
     return 0
 
 
@@ -89,14 +102,16 @@ def tag(session: str, tags: tuple[str, ...], remove: bool, db: Path | None, as_j
 @db_option
 @json_option
 def delete(session: str, db: Path | None, as_json: bool) -> int:
-    """Delete SESSION. It is hidden at once; for seven days `wk restore` brings it back, then `wk prune` takes it away."""
+    """Delete SESSION. It is hidden at once; for seven days `wk restore` brings it back, then `wk prune` takes
+    it away."""
     refuse_agents()
     opened = Opened(db, session)
     gone = library.delete(opened.path, opened.session_id)
     _tell(
         as_json,
         {"session": gone.id, "deleted_at": gone.deleted_at, "gone_at": gone.gone_at},
-        f"deleted {gone.id}  {clean(gone.name, 80)}\nuntil {_day(gone.gone_at)} `wk restore {gone.id}` brings it back",
+        f"deleted {gone.id}  {clean(gone.name, 80)}\nuntil {_day(gone.gone_at)} `wk restore {gone.id}`"
+        " brings it back",
     )
     return 0
 
@@ -106,7 +121,8 @@ def delete(session: str, db: Path | None, as_json: bool) -> int:
 @db_option
 @json_option
 def restore(session: str | None, db: Path | None, as_json: bool) -> int:
-    """Bring a deleted SESSION back; `last` is the one deleted last. Without SESSION, list those that can be restored."""
+    """Bring a deleted SESSION back; `last` is the one deleted last. Without SESSION, list those that can be
+    restored."""
     from watchkeeper.store.library.deletion import find_deleted
 
     opened = Opened(db)
@@ -114,11 +130,22 @@ def restore(session: str | None, db: Path | None, as_json: bool) -> int:
         gone = library.deleted_sessions(opened.connection)
         if as_json:
             print_json(
-                [{"session": one.id, "name": one.name, "deleted_at": one.deleted_at, "gone_at": one.gone_at} for one in gone]
+                [
+                    {
+                        "session": one.id,
+                        "name": one.name,
+                        "deleted_at": one.deleted_at,
+                        "gone_at": one.gone_at,
+                    }
+                    for one in gone
+                ]
             )
             return 0
         for one in gone:
-            click.echo(f"{one.id}  deleted {_day(one.deleted_at)}, for good from {_day(one.gone_at)} on  {clean(one.name, 80)}")
+            click.echo(
+                f"{one.id}  deleted {_day(one.deleted_at)}, for good from {_day(one.gone_at)} on "
+                f" {clean(one.name, 80)}"
+            )
         if not gone:
             click.echo("no deleted sessions")
         return 0
@@ -131,27 +158,42 @@ def restore(session: str | None, db: Path | None, as_json: bool) -> int:
 
 @click.command()
 @session_argument
-@click.option("--at", "step", metavar="STEP", help="From this step on: the number of an event, or AGENT:TURN. Default: the end.")
+@click.option(
+    "--at",
+    "step",
+    metavar="STEP",
+    help="From this step on: the number of an event, or AGENT:TURN. Default: the end.",
+)
 @click.option("--title", help="The fork's title.")
 @db_option
 @json_option
 def fork(session: str, step: str | None, title: str | None, db: Path | None, as_json: bool) -> int:
-    """Make a new session that begins where SESSION stands, or stood at a step. `wk resume` carries on from there.
+    """Make a new session that begins where SESSION stands, or stood at a step. `wk resume` carries on from
+    there.
 
-    The new session has its own copy of the plan, of every agent's memory and of what was produced; the workspace is
-    the same folder, as it is now.
+    The new session has its own copy of the plan, of every agent's memory and of what was produced; the
+    workspace is the same folder, as it is now.
     """
     from watchkeeper.runtime.preflight import check_configuration
 
     refuse_agents()
     opened = Opened(db, session, own=True)
-    check_configuration(Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0]))
+    check_configuration(
+        Path(opened.one("SELECT workspace FROM sessions WHERE id = ?", (opened.session_id,))[0])
+    )
     at_seq, at_turn = _step(opened, step)
     made = library.fork(opened.path, opened.session_id, at_seq=at_seq, at_turn=at_turn, title=title)
-    next_step = f"; `wk resume {made.session_id}` carries on" if made.status == "paused" else f"; it is {made.status}"
+    next_step = (
+        f"; `wk resume {made.session_id}` carries on" if made.status == "paused" else f"; it is {made.status}"
+    )
     _tell(
         as_json,
-        {"session": made.session_id, "forked_from": made.forked_from, "at_event": made.at_seq, "status": made.status},
+        {
+            "session": made.session_id,
+            "forked_from": made.forked_from,
+            "at_event": made.at_seq,
+            "status": made.status,
+        },
         f"session {made.session_id} is a fork of {made.forked_from} at event #{made.at_seq}"
         f" ({_count(made.agents, 'agent')}, {_count(made.messages, 'message')}){next_step}",
     )
@@ -161,13 +203,25 @@ def fork(session: str, step: str | None, title: str | None, db: Path | None, as_
 @click.command()
 @click.argument("sessions", nargs=-1)
 @click.option(
-    "--older-than", metavar="AGE", callback=_age, help="Finished sessions that were last active longer ago: 30d, 12h, 2w, 1y."
+    "--older-than",
+    metavar="AGE",
+    callback=_age,
+    help="Finished sessions that were last active longer ago: 30d, 12h, 2w, 1y.",
 )
-@click.option("--larger-than", metavar="SIZE", callback=_size, help="Finished sessions that take more room: 500MB, 2GiB.")
-@click.option("--keep", type=click.IntRange(min=0), help="Keep that many of the last active sessions in any case.")
+@click.option(
+    "--larger-than",
+    metavar="SIZE",
+    callback=_size,
+    help="Finished sessions that take more room: 500MB, 2GiB.",
+)
+@click.option(
+    "--keep", type=click.IntRange(min=0), help="Keep that many of the last active sessions in any case."
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--vacuum/--no-vacuum", default=True, help="Give the free room back to the file system. Default: yes.")
+@click.option(
+    "--vacuum/--no-vacuum", default=True, help="Give the free room back to the file system. Default: yes."
+)
 @db_option
 @json_option
 def prune(
@@ -183,8 +237,8 @@ def prune(
 ) -> int:
     """Take whole finished sessions away for good: those named, or those that meet every condition.
 
-    Sessions deleted more than seven days ago always go. A live session never does, and one that is paused, or stopped
-    with its host, only by name. Hosts of other sessions go on working meanwhile.
+    Sessions deleted more than seven days ago always go. A live session never does, and one that is paused, or
+    stopped with its host, only by name. Hosts of other sessions go on working meanwhile.
     """
     opened = Opened(db)
     if sessions and (older_than is not None or larger_than is not None or keep is not None):
@@ -200,7 +254,13 @@ def prune(
     )
     told: dict[str, Any] = {
         "sessions": [
-            {"session": one.id, "status": one.status, "last_active": one.last_active, "bytes": one.bytes, "why": one.why}
+            {
+                "session": one.id,
+                "status": one.status,
+                "last_active": one.last_active,
+                "bytes": one.bytes,
+                "why": one.why,
+            }
             for one in plan.doomed
         ],
         "bytes": plan.bytes,
@@ -215,7 +275,13 @@ def prune(
         if as_json:
             print_json(told)
         return 0
-    if plan.doomed and not yes and not as_json and is_terminal() and not click.confirm("Take them away for good?", default=False):
+    if (
+        plan.doomed
+        and not yes
+        and not as_json
+        and is_terminal()
+        and not click.confirm("Take them away for good?", default=False)
+    ):
         click.echo("nothing was done")
         return 0
     done = library.prune(opened.path, plan)
@@ -237,14 +303,17 @@ def prune(
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option("--overwrite", is_flag=True, help="Take the place of PATH if it exists.")
-@click.option("--move", is_flag=True, help="Move the database to PATH instead; no run or dashboard may use it.")
+@click.option(
+    "--move", is_flag=True, help="Move the database to PATH instead; no run or dashboard may use it."
+)
 @db_option
 @json_option
 def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bool) -> int:
     """Copy the whole database to PATH, consistent while hosts write, and check the copy.
 
-    To go back to it: use it with --db. Or end all hosts and dashboards, and put it in the place of the database; what
-    is left there of the -wal and -shm beside the old one must go first, for it would be taken for a part of the copy.
+    To go back to it: use it with --db. Or end all hosts and dashboards, and put it in the place of the
+    database; what is left there of the -wal and -shm beside the old one must go first, for it would be taken
+    for a part of the copy.
     """
     refuse_agents()
     if move and overwrite:
@@ -257,9 +326,19 @@ def backup(path: Path, overwrite: bool, move: bool, db: Path | None, as_json: bo
         done = library.backup(opened.path, path, overwrite=overwrite)
     _tell(
         as_json,
-        {"path": str(done.path), "bytes": done.bytes, "sessions": done.sessions, "seconds": round(done.seconds, 3)},
-        f"{clean(done.path)}: {_count(done.sessions, 'session')}, {size(done.bytes)}, checked, in {done.seconds:.1f} s"
-        + (f"; {clean(opened.path)} is gone, use --db {shlex.quote(clean(done.path))} from now on" if move else ""),
+        {
+            "path": str(done.path),
+            "bytes": done.bytes,
+            "sessions": done.sessions,
+            "seconds": round(done.seconds, 3),
+        },
+        f"{clean(done.path)}: {_count(done.sessions, 'session')}, {size(done.bytes)}, checked, in"
+        f" {done.seconds:.1f} s"
+        + (
+            f"; {clean(opened.path)} is gone, use --db {shlex.quote(clean(done.path))} from now on"
+            if move
+            else ""
+        ),
     )
     return 0
 
@@ -279,18 +358,25 @@ def _count(count: int, noun: str) -> str:
 
 def _say_plan(plan: library.PrunePlan, dry_run: bool) -> None:
     for one in plan.doomed[:MOST_LINES]:
-        facts = f", with {_count(one.workspace_facts, 'fact')} of its workspace" if one.workspace_facts else ""
+        facts = (
+            f", with {_count(one.workspace_facts, 'fact')} of its workspace" if one.workspace_facts else ""
+        )
         click.echo(
-            f"{one.id}  {one.status:<9} {_day(one.last_active)} {size(one.bytes):>9}  {clean(one.name, 60)}  ({one.why}{facts})"
+            f"{one.id}  {one.status:<9} {_day(one.last_active)} {size(one.bytes):>9}  {clean(one.name, 60)} "
+            f" ({one.why}{facts})"
         )
     if len(plan.doomed) > MOST_LINES:
         click.echo(f"… and {_count(len(plan.doomed) - MOST_LINES, 'session')} more; --json lists all of them")
     if not plan.doomed:
-        click.echo(f"nothing to prune; the file has {size(plan.file_bytes)}, and {_count(plan.kept, 'session')} to stay")
+        click.echo(
+            f"nothing to prune; the file has {size(plan.file_bytes)}, and {_count(plan.kept, 'session')} to"
+            " stay"
+        )
         return
     would = "would go" if dry_run else "to go"
     click.echo(
-        f"{_count(len(plan.doomed), 'session')} {would}, about {size(plan.bytes)} of the file's {size(plan.file_bytes)};"
+        f"{_count(len(plan.doomed), 'session')} {would}, about {size(plan.bytes)} of the file's"
+        f" {size(plan.file_bytes)};"
         f" {_count(plan.kept, 'session')} to stay"
     )
 
@@ -304,8 +390,8 @@ def _vacuum(path: Path) -> str:
 
 
 def _id(opened: Opened, name: str) -> str:
-    """A session by name, a deleted one too: pruning one by name is how to be rid of it before its window is over, and how to
-    finish a prune that was killed."""
+    """A session by name, a deleted one too: pruning one by name is how to be rid of it before its window is
+    over, and how to finish a prune that was killed."""
     from watchkeeper.records.errors import NotFound
     from watchkeeper.store import sessions as rows
     from watchkeeper.store.library.deletion import find_deleted, find_left_over
@@ -332,7 +418,10 @@ def _step(opened: Opened, step: str | None) -> tuple[int | None, tuple[str, int]
         return int(event), None
     agent, colon, turn = step.rpartition(":")
     if not colon or not (turn.isascii() and turn.isdigit()):
-        raise BadInput(f"{step!r} is no step; give the number of an event (--at 120), or an agent and its turn (--at planner:3)")
+        raise BadInput(
+            f"{step!r} is no step; give the number of an event (--at 120), or an agent and its turn (--at"
+            " planner:3)"
+        )
     return None, (opened.agent(agent), int(turn))
 
 

@@ -19,7 +19,9 @@ from watchkeeper.store.driver import Connection, sqlite3
 F = TypeVar("F", bound=Callable[..., Any])
 
 db_option = click.option("--db", type=click.Path(path_type=Path, dir_okay=False), help="The database file.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Machine form on standard output, and nothing else there.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Machine form on standard output, and nothing else there."
+)
 
 
 def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -29,7 +31,9 @@ def complete_session(ctx: click.Context, param: click.Parameter, incomplete: str
     except Exception:
         return []
     with connection:
-        rows = connection.execute("SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY ordinal DESC LIMIT 50").fetchall()
+        rows = connection.execute(
+            "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY ordinal DESC LIMIT 50"
+        ).fetchall()
     return [name for name in ("last", *(row[0] for row in rows)) if name.startswith(incomplete)]
 
 
@@ -48,7 +52,8 @@ def chosen_path(path: Path | None) -> Path:
 
 
 class Opened:
-    """A database opened to look, with the session that is meant. `own`: `last` is the newest session that was run here."""
+    """A database opened to look, with the session that is meant. `own`: `last` is the newest session that was
+    run here."""
 
     def __init__(self, path: Path | None, session: str | None = None, *, own: bool = False) -> None:
         self.path = chosen_path(path)
@@ -73,17 +78,22 @@ class Opened:
             raise StoreUnusable(database.explain(self.path, error)) from error
 
     def agent(self, name: str) -> str:
-        """The id of the agent that `name` means: an id, a unique prefix, or its name; the newest of that name.
+        """The id of the agent that `name` means: an id, a unique prefix, or its name; the newest of that
+        name.
 
         Raises:
             NotFound: none is meant.
             BadInput: several are.
         """
-        rows = self.all("SELECT id, name, role FROM agents WHERE session_id = ? ORDER BY rowid DESC", (self.session_id,))
+        rows = self.all(
+            "SELECT id, name, role FROM agents WHERE session_id = ? ORDER BY rowid DESC", (self.session_id,)
+        )
         exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
         found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)] if name else []
         if not found:
-            task = self.one("SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (self.session_id, name))
+            task = self.one(
+                "SELECT assigned_agent FROM tasks WHERE session_id = ? AND name = ?", (self.session_id, name)
+            )
             if task and task[0]:
                 return str(task[0])
             known = ", ".join(row["name"] for row in reversed(rows[-8:]))
@@ -93,7 +103,8 @@ class Opened:
         return str(found[0])
 
     def task(self, name: str) -> str | None:
-        """The id of the task that `name` means: an id, a unique prefix, or its name; None if there is none."""
+        """The id of the task that `name` means: an id, a unique prefix, or its name; None if there is
+        none."""
         rows = self.all("SELECT id, name FROM tasks WHERE session_id = ?", (self.session_id,))
         exact = [row["id"] for row in rows if name in (row["id"], row["name"])]
         found = exact[:1] or [row["id"] for row in rows if row["id"].startswith(name)]
@@ -105,12 +116,15 @@ class Opened:
 _OBEYED_OR_HIDDEN = re.compile(
     "[\x7f-\x9f\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
-"""Characters that JSON allows in a text, and that a terminal obeys (0x9b begins a control sequence) or hides."""
+"""Characters that JSON allows in a text, and that a terminal obeys (0x9b begins a control sequence) or
+hides."""
 
 
 def json_text(value: Any) -> str:
     """One line of JSON that a terminal only shows: what it would obey or hide is escaped."""
-    return _OBEYED_OR_HIDDEN.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False))
+    return _OBEYED_OR_HIDDEN.sub(
+        lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False)
+    )
 
 
 def print_json(value: Any) -> None:
@@ -122,7 +136,8 @@ _gone: list[bool] = []
 
 
 def say(text: str) -> None:
-    """Print a line. Once the reader has gone away (`wk demo --headless | head`), the rest goes nowhere, and the work goes on."""
+    """Print a line. Once the reader has gone away (`wk demo --headless | head`), the rest goes nowhere, and
+    the work goes on."""
     try:
         click.echo(text)
     except BrokenPipeError:

@@ -1,7 +1,8 @@
-"""What imported model calls cost: list prices of the day of the call, looked up once for each model, day and tier.
+"""What imported model calls cost: list prices of the day of the call, looked up once for each model, day and
+tier.
 
-`models.prices.price` takes a fifth of a millisecond a call, and a gigabyte of log holds a hundred thousand of them. Within
-a tier a cost is a sum of products, so that its rates are asked once.
+`models.prices.price` takes a fifth of a millisecond a call, and a gigabyte of log holds a hundred thousand of
+them. Within a tier a cost is a sum of products, so that its rates are asked once.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def _tiers(call: ModelCall) -> tuple[float, ...] | None:
     from genai_prices.types import TieredPrices
 
     try:
-        found = calc_price(Usage(input_tokens=1), name, provider_id=provider, genai_request_timestamp=_when(call))
+        found = calc_price(
+            Usage(input_tokens=1), name, provider_id=provider, genai_request_timestamp=_when(call)
+        )
     except (LookupError, ValueError, OverflowError):
         return None
     prices = [price for price in vars(found.model_price).values() if isinstance(price, TieredPrices)]
@@ -84,7 +87,9 @@ def _rates(call: ModelCall, prompt: int) -> _Rates:
 
     def usd(**tokens: int) -> float:
         usage = Usage(input_tokens=prompt, **tokens)
-        return float(calc_price(usage, name, provider_id=provider, genai_request_timestamp=_when(call)).total_price)
+        return float(
+            calc_price(usage, name, provider_id=provider, genai_request_timestamp=_when(call)).total_price
+        )
 
     plain = usd()
     return _Rates(

@@ -8,7 +8,15 @@ from typing import Any
 
 import click
 
-from watchkeeper.cli.options import Opened, clean, db_option, json_option, last_session_argument, print_json, session_argument
+from watchkeeper.cli.options import (
+    Opened,
+    clean,
+    db_option,
+    json_option,
+    last_session_argument,
+    print_json,
+    session_argument,
+)
 from watchkeeper.records.context_size import context_percent, context_used
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.wording import plural
@@ -30,8 +38,10 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
     """List the agents with persistent contexts: snapshot time, tokens, resume point."""
     opened = Opened(db, session)
     rows = opened.all(
-        "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.composition, a.context_limit, a.compactions,"
-        " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq, t.resume_token FROM agents a"
+        "SELECT a.id, a.name, a.status, a.turn, a.last_seq, a.view_version, a.context_tokens, a.composition,"
+        " a.context_limit, a.compactions,"
+        " s.last_updated, s.memory_blob_ref, s.turn AS snapshot_turn, s.last_seq AS snapshot_seq,"
+        " t.resume_token FROM agents a"
         " LEFT JOIN memory_snapshots s ON s.agent_id = a.id LEFT JOIN tasks t ON t.assigned_agent = a.id"
         " WHERE a.session_id = ? ORDER BY a.rowid",
         (opened.session_id,),
@@ -52,9 +62,14 @@ def status(session: str, db: Path | None, as_json: bool) -> int:
         return 0
     for one in found:
         percent = f"{one['percent']:>3}%" if one["percent"] is not None else "   -"
-        when = time.strftime("%H:%M:%S", time.localtime(one["last_updated"])) if one["last_updated"] else "not yet"
+        when = (
+            time.strftime("%H:%M:%S", time.localtime(one["last_updated"]))
+            if one["last_updated"]
+            else "not yet"
+        )
         click.echo(
-            f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9} {one['tokens']:>7,}/{one['limit']:,} tok {percent}"
+            f"{one['agent_id']} {clean(one['name'], 16):<16} {one['status']:<9}"
+            f" {one['tokens']:>7,}/{one['limit']:,} tok {percent}"
             f"  {one['messages']} messages, view {one['view']}, {plural(one['compactions'], 'compaction')}"
             f"  snapshot {when}  resumes at {one['resume_point']}"
         )
@@ -94,7 +109,8 @@ def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
             "elided": len(decode(row["elided"])), "compaction": row["compaction_id"], "created_at": row["created_at"],
         }
         for row in opened.all(
-            "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, compaction_id, created_at FROM views"
+            "SELECT version, parent, reason, tokens, observations, verbatim_from, elided, compaction_id,"
+            " created_at FROM views"
             " WHERE agent_id = ? ORDER BY version",
             (agent_id,),
         )
@@ -107,7 +123,8 @@ def views(names: tuple[str, ...], db: Path | None, as_json: bool) -> int:
         verbatim = f"messages from #{one['verbatim_from']}" if one["verbatim_from"] else "no messages"
         when = time.strftime("%H:%M:%S", time.localtime(one["created_at"]))
         click.echo(
-            f"{mark} {one['version']:>4} {when} {one['reason']:<11} {one['tokens']:>9,} tok  {one['observations']} observations,"
+            f"{mark} {one['version']:>4} {when} {one['reason']:<11} {one['tokens']:>9,} tok "
+            f" {one['observations']} observations,"
             f" {verbatim}, {one['elided']} shortened  {parent}"
         )
     return 0
@@ -169,7 +186,8 @@ def search(query: str, session: str | None, limit: int, db: Path | None, as_json
 
 
 def _question(opened: Opened, query: str) -> Any:
-    """The query as a vector where `recall_vectors` is on, to compare with the vectors that hosts have made; else None."""
+    """The query as a vector where `recall_vectors` is on, to compare with the vectors that hosts have made;
+    else None."""
     from watchkeeper.runtime.config import load_config
 
     if not load_config().recall_vectors:
@@ -223,12 +241,20 @@ def report(session: str, db: Path | None, as_json: bool) -> int:
         return 0
     for item in done:
         what = clean(item["task"] or "the plan", 60)
-        click.echo(f"{clean(item['name'], 40)} ({item['agent']}), {item['status']} after {item['turns']} turns: {what}")
+        click.echo(
+            f"{clean(item['name'], 40)} ({item['agent']}), {item['status']} after {item['turns']} turns:"
+            f" {what}"
+        )
         for label in ("stopped_at", "result"):
             if item[label]:
                 click.echo(f"    {clean(item[label], 300)}")
         if item["artifacts"]:
             names = [clean(name, 40) for name in item["artifacts"]]
-            click.echo(f"    saved {', '.join(names[:6])}" + (f" and {len(names) - 6} more" if len(names) > 6 else ""))
-    click.echo("remains: " + (", ".join(f"{clean(r['task'], 40)} ({r['status']})" for r in remains) or "nothing"))
+            click.echo(
+                f"    saved {', '.join(names[:6])}"
+                + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+            )
+    click.echo(
+        "remains: " + (", ".join(f"{clean(r['task'], 40)} ({r['status']})" for r in remains) or "nothing")
+    )
     return 0

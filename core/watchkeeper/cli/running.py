@@ -83,8 +83,8 @@ def driving_options(function: Any) -> Any:
 def demo(**options: Any) -> int:
     """Survey a folder with the offline surveyor: real files, real tools, no key and no network.
 
-    The surveyor is no language model: it is a small deterministic program behind the same protocol. Kill it at any
-    moment, and `wk resume last` carries on. Its results: `wk artifacts last SURVEY.md`.
+    The surveyor is no language model: it is a small deterministic program behind the same protocol. Kill it
+    at any moment, and `wk resume last` carries on. Its results: `wk artifacts last SURVEY.md`.
     """
     return _start(SURVEY_GOAL, SURVEYOR, options)
 
@@ -107,19 +107,24 @@ allow_model_option = click.option(
     shell_complete=complete_session,
     help="Carry on SESSION, own or imported: its plan and what it knew go along. GOAL may then be left out.",
 )
-@click.option("--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration).")
+@click.option(
+    "--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration)."
+)
 @allow_model_option
 @driving_options
 def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
     """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
 
-    With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it running.
-    With --headless, or without a terminal, it runs in the foreground.
+    With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it
+    running. With --headless, or without a terminal, it runs in the foreground.
 
-    Without --model and without `model` in the configuration, it asks at a terminal which model to use, and refuses elsewhere.
+    Without --model and without `model` in the configuration, it asks at a terminal which model to use, and
+    refuses elsewhere.
     """
     if goal is None and from_session is None:
-        raise click.UsageError('say what should be done: wk run "GOAL", or which session to carry on: --from SESSION')
+        raise click.UsageError(
+            'say what should be done: wk run "GOAL", or which session to carry on: --from SESSION'
+        )
     if goal is not None and not goal.strip():
         raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
     return _start(goal, model, options, from_session)
@@ -130,7 +135,9 @@ def run(goal: str | None, from_session: str | None, model: str | None, **options
 @click.argument("agent", required=False)
 @db_option
 @json_option
-@click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard.")
+@click.option(
+    "--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard."
+)
 @click.option("--detach", is_flag=True, help="Start the background host and return.")
 @approval_timeout_option
 @allow_model_option
@@ -146,11 +153,12 @@ def resume(
     allow_models: tuple[str, ...],
     **limits: str | None,
 ) -> int:
-    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's pause.
+    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's
+    pause.
 
     Where a budget is used up, it says what is used and asks for a new limit; without a terminal, give one:
-    `wk resume last --budget-usd +2`. A host that is about to end, after `wk pause` or `wk compact` say, is waited for,
-    for 30 s at most.
+    `wk resume last --budget-usd +2`. A host that is about to end, after `wk pause` or `wk compact` say, is
+    waited for, for 30 s at most.
     """
     from watchkeeper.cli.budgeting import PAUSED_EXIT, raise_reached, typed_budgets
     from watchkeeper.cli.choosing import confirm_roles, may_ask
@@ -175,11 +183,15 @@ def resume(
     if status in ("done", "cancelled"):
         from watchkeeper.cli.headless import print_result
 
-        click.echo(f"wk: session {opened.session_id} is already {status}; there is nothing to resume", err=True)
+        click.echo(
+            f"wk: session {opened.session_id} is already {status}; there is nothing to resume", err=True
+        )
         if as_json:
             print_result(opened.path, opened.session_id, as_json=True)
         return 0 if status == "done" else 1
-    workspace, model, stored = opened.one("SELECT workspace, model, settings FROM sessions WHERE id = ?", (opened.session_id,))
+    workspace, model, stored = opened.one(
+        "SELECT workspace, model, settings FROM sessions WHERE id = ?", (opened.session_id,)
+    )
     check_configuration(Path(workspace))
     check_resume(opened.path, opened.session_id, environment="this shell")
     allowed = (*SessionSettings.load(stored).allow_models, *allow_models)
@@ -208,22 +220,29 @@ def _await_others(opened: Opened) -> None:
     session = opened.session_id
 
     def told(holder: LeaseHolder) -> None:
-        click.echo(f"wk: waiting for the host of session {session} (pid {holder.pid}) to end what it was told to do", err=True)
+        click.echo(
+            f"wk: waiting for the host of session {session} (pid {holder.pid}) to end what it was told to do",
+            err=True,
+        )
 
     holder = hosting.outlast(opened.path, session, told)
     if holder is None:
         return
     if hosting.goes_on(opened.connection, session):
         raise DrivenElsewhere(
-            f"session {session} is driven by a live host (pid {holder.pid}); watch it with `wk watch {session}`"
+            f"session {session} is driven by a live host (pid {holder.pid}); watch it with `wk watch"
+            f" {session}`"
         )
     raise DrivenElsewhere(
-        f"a host (pid {holder.pid}) still carries out an earlier command of session {session}; resume it when that is done"
+        f"a host (pid {holder.pid}) still carries out an earlier command of session {session}; resume it"
+        " when that is done"
         f" (`wk watch {session}`)"
     )
 
 
-def _start(goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None) -> int:
+def _start(
+    goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None
+) -> int:
     from watchkeeper.cli.choosing import choose_model, confirm_roles, may_ask
     from watchkeeper.runtime.control import refuse_agents
     from watchkeeper.runtime.preflight import check_configuration, check_key
@@ -268,12 +287,16 @@ def _start(goal: str | None, model: str | None, options: dict[str, Any], from_se
         budgets=budgets,
     )
     if headless:
-        import_module("watchkeeper.cli.headless")  # a Ctrl+C that came while it loads would find a session that nobody drives
+        import_module(
+            "watchkeeper.cli.headless"
+        )  # a Ctrl+C that came while it loads would find a session that nobody drives
     session_id = random_id()
     try:
         create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
         seconds = options["approval_timeout"]
-        return _drive(path, session_id, headless, as_json, resume=False, detach=False, approval_timeout_seconds=seconds)
+        return _drive(
+            path, session_id, headless, as_json, resume=False, detach=False, approval_timeout_seconds=seconds
+        )
     except KeyboardInterrupt:
         if headless:
             _leave_paused(path, session_id)
@@ -298,11 +321,13 @@ def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:
     done = sum(task.status == "done" for task in brief.tasks)
     if not quiet:
         say(
-            f"carries on {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)} facts  ({clean(carried.goal, 80)})"
+            f"carries on {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)}"
+            f" facts  ({clean(carried.goal, 80)})"
         )
         if carried.workspace != str(workspace.resolve()):
             say(
-                f"  it worked in {clean(carried.workspace)}; this run works in {clean(workspace.resolve())} (--workspace chooses)"
+                f"  it worked in {clean(carried.workspace)}; this run works in {clean(workspace.resolve())}"
+                " (--workspace chooses)"
             )
     return carried
 
@@ -318,7 +343,9 @@ def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
         from watchkeeper.models.prices import is_priced
 
         if not is_priced(ref):
-            raise BadInput(f"nobody knows a price of {ref}, so --budget-usd cannot be kept; use --budget-tokens")
+            raise BadInput(
+                f"nobody knows a price of {ref}, so --budget-usd cannot be kept; use --budget-tokens"
+            )
 
 
 def _drive(
@@ -334,10 +361,22 @@ def _drive(
     if headless and not detach:
         from watchkeeper.cli.headless import drive_headless
 
-        return drive_headless(path, session_id, resume=resume, as_json=as_json, approval_timeout_seconds=approval_timeout_seconds)
+        return drive_headless(
+            path,
+            session_id,
+            resume=resume,
+            as_json=as_json,
+            approval_timeout_seconds=approval_timeout_seconds,
+        )
     from watchkeeper.runtime.control import await_host, start_host
 
-    pid = start_host(path, session_id, resume=resume, approval_timeout_seconds=approval_timeout_seconds, environment="this shell")
+    pid = start_host(
+        path,
+        session_id,
+        resume=resume,
+        approval_timeout_seconds=approval_timeout_seconds,
+        environment="this shell",
+    )
     if detach and pid is not None:
         trouble = await_host(path, session_id, pid)
         if trouble is not None:

@@ -1,4 +1,5 @@
-"""`wk watch` of other programs' logs without a terminal: what is watched, then a line for each thing that happens."""
+"""`wk watch` of other programs' logs without a terminal: what is watched, then a line for each thing that
+happens."""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ RIPE_SECONDS = 0.3
 INTERRUPTED_EXIT = 130
 
 _NEW_CALLS = (
-    "SELECT id, agent_id, turn, stop_reason, input_tokens + cache_read_tokens + cache_write_tokens AS prompt, output_tokens,"
-    " usage_exact, cost_usd, started_at + latency_seconds AS at FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id"
+    "SELECT id, agent_id, turn, stop_reason, input_tokens + cache_read_tokens + cache_write_tokens AS"
+    " prompt, output_tokens,"
+    " usage_exact, cost_usd, started_at + latency_seconds AS at FROM model_calls WHERE session_id = ? AND id"
+    " > ? ORDER BY id"
 )
 
 
 def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen[bytes]) -> int:
-    """Print what happened and what happens in a followed session, until SIGINT or SIGTERM, or until nobody reads it."""
+    """Print what happened and what happens in a followed session, until SIGINT or SIGTERM, or until nobody
+    reads it."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         printer = LogPrinter(path, session_id)
@@ -43,7 +47,10 @@ def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen
     printer.tell_trouble()
     if reader_is_gone():
         return 0
-    print(f"wk: the process that follows {clean(what, 200)} ended; `wk watch` once more goes on", file=sys.stderr)
+    print(
+        f"wk: the process that follows {clean(what, 200)} ended; `wk watch` once more goes on",
+        file=sys.stderr,
+    )
     return 1
 
 
@@ -64,7 +71,8 @@ class LogPrinter(EventPrinter):
         opened = Opened(self._path)
         try:
             row = opened.one(
-                "SELECT origin, title, goal, workspace, (SELECT count(*) FROM agents WHERE session_id = s.id) AS agents, model_calls"
+                "SELECT origin, title, goal, workspace, (SELECT count(*) FROM agents WHERE session_id ="
+                " s.id) AS agents, model_calls"
                 " FROM sessions s WHERE id = ?",
                 (self._session_id,),
             )
@@ -87,7 +95,11 @@ class LogPrinter(EventPrinter):
         now, found = time.monotonic(), []
         for row in rows:
             since = self._ripening.setdefault(row["id"], now)
-            growing = row["stop_reason"] is None and newest[row["agent_id"]] == row["id"] and now - since < RIPE_SECONDS
+            growing = (
+                row["stop_reason"] is None
+                and newest[row["agent_id"]] == row["id"]
+                and now - since < RIPE_SECONDS
+            )
             if growing and not self._stop.is_set():
                 break  # those after it wait as well: they are told in order
             self._ripening.pop(row["id"])
@@ -100,31 +112,34 @@ class LogPrinter(EventPrinter):
         tools = [
             each[0]
             for each in opened.all(
-                "SELECT name FROM tool_calls WHERE agent_id = ? AND turn = ? ORDER BY position", (row["agent_id"], row["turn"])
+                "SELECT name FROM tool_calls WHERE agent_id = ? AND turn = ? ORDER BY position",
+                (row["agent_id"], row["turn"]),
             )
         ]
         cost = "unpriced" if row["cost_usd"] is None else f"${row['cost_usd']:.4f}"
         text = f"turn {row['turn']}  {row['prompt']:,} tok in, {row['output_tokens']:,} out  {cost}"
         if not row["usage_exact"]:
             text += " (estimated)"
-        called = ", ".join(clean(each, 40) for each in tools[:4]) + (f" and {len(tools) - 4} more" if len(tools) > 4 else "")
+        called = ", ".join(clean(each, 40) for each in tools[:4]) + (
+            f" and {len(tools) - 4} more" if len(tools) > 4 else ""
+        )
         return f"{text}  → {called}" if called else text
 
     def _describe(self, kind: str, data: dict[str, Any]) -> str:
         if kind.startswith("tool."):
-            return (
-                f"{clean(data.get('tool') or '?', 40)}  {data.get('seconds', 0):.1f} s  {clean(data.get('preview') or '', 120)}"
-            )
+            return f"{clean(data.get('tool') or '?', 40)}  {data.get('seconds', 0):.1f} s  {clean(data.get('preview') or '', 120)}"
         return describe(kind, data)
 
     def _tell_others(self, opened: Opened) -> None:
         """Sessions that are live as well: each is named once."""
         live = opened.all(
-            "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin != 'run' AND deleted_at IS NULL"
+            "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin != 'run' AND"
+            " deleted_at IS NULL"
         )
         for row in live:
             if row["id"] not in self._others and row["id"] != self._session_id:
                 self._others.add(row["id"])
                 say(
-                    f"session {row['id']} is live as well: {clean(row['title'] or row['goal'] or '', 80)}  (wk watch {row['id']})"
+                    f"session {row['id']} is live as well: {clean(row['title'] or row['goal'] or '', 80)} "
+                    f" (wk watch {row['id']})"
                 )

@@ -24,20 +24,24 @@ FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
 
 
 @click.command()
-@click.argument("session", required=False, shell_complete=complete_session, metavar="[SESSION|PATH|claude|codex|opencode]")
+@click.argument(
+    "session", required=False, shell_complete=complete_session, metavar="[SESSION|PATH|claude|codex|opencode]"
+)
 @db_option
 @click.pass_context
 def watch(ctx: click.Context, session: str | None = None, db: Path | None = None) -> int:
     """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
 
-    PATH (a log or a folder of logs) or a program: its newest session is shown, and every session that is live is followed.
+    PATH (a log or a folder of logs) or a program: its newest session is shown, and every session that is live
+    is followed.
     """
     path = (db or database.default_path()).expanduser().absolute()
     if session is not None and _means_logs(path, session):
         return _watch_foreign(path, session)
     if session is not None and _is_path(session):
         raise NotFound(
-            f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's id, or claude, codex, opencode"
+            f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
+            " id, or claude, codex, opencode"
         )
     connection = database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)
     try:
@@ -82,7 +86,8 @@ def open_dashboard(path: Path, session_id: str | None) -> int:
 
 
 def _watch_foreign(path: Path, what: str) -> int:
-    """Import the newest session of `what`, follow all that are live in a process beside this one, and show the newest."""
+    """Import the newest session of `what`, follow all that are live in a process beside this one, and show
+    the newest."""
     session_id = _import_newest(path, what)
     with _followed(path, what) as follower:
         if is_terminal():
@@ -103,7 +108,9 @@ def _import_newest(path: Path, what: str) -> str:
     importer = Importer(writer, pricing=pricing(), user_id=user(), only=only)
     try:
         # A log comes last that is perhaps no log, or of another program: then the one before it is meant.
-        found = sorted(find(places, importer.may_be_log, lambda name, why: None), key=lambda each: each.modified_at)
+        found = sorted(
+            find(places, importer.may_be_log, lambda name, why: None), key=lambda each: each.modified_at
+        )
         for each in reversed(found):
             beside = each.path.with_suffix("")
             importer.run([each.path, beside] if beside.is_dir() else [each.path])
@@ -113,7 +120,9 @@ def _import_newest(path: Path, what: str) -> str:
     finally:
         importer.close()
         writer.close()
-    raise NotFound(f"no session of a known program in {', '.join(map(str, places))}; `wk import` says what lies there")
+    raise NotFound(
+        f"no session of a known program in {', '.join(map(str, places))}; `wk import` says what lies there"
+    )
 
 
 @contextmanager

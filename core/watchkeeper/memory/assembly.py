@@ -1,4 +1,5 @@
-"""From a view and the messages to the context: the front (assignment and observations), then what is verbatim."""
+"""From a view and the messages to the context: the front (assignment and observations), then what is
+verbatim."""
 
 from __future__ import annotations
 
@@ -39,8 +40,9 @@ def front(
 ) -> tuple[list[Block], int]:
     """The observations as the model reads them, and their tokens; byte-identical until the view changes.
 
-    Each is a block of its own, so that its tokens add up and none is counted twice: observations may hold a third of a
-    large window, and counting them anew whenever one is added would stall the turn. `known`: labels counted before.
+    Each is a block of its own, so that its tokens add up and none is counted twice: observations may hold a
+    third of a large window, and counting them anew whenever one is added would stall the turn. `known`:
+    labels counted before.
     """
     if not observations:
         return [], 0
@@ -72,7 +74,8 @@ def assemble(
     known: dict[str, int] | None = None,
     odd: Mapping[int, Content] | None = None,
 ) -> Assembly:
-    """Render `view`. `tail` are the messages that it shows verbatim or elided; `pinned` stands before the observations.
+    """Render `view`. `tail` are the messages that it shows verbatim or elided; `pinned` stands before the
+    observations.
 
     `known`: tokens of labels; `odd`: what is shown of messages that cannot be sent as they are.
     """
@@ -99,6 +102,10 @@ def assemble(
             made.rendering.push(message.role, odd.get(message.seq, message.content), message.tokens)
         else:
             before = made.tokens
-            made.rendering.push(message.role, elision.apply(odd.get(message.seq, message.content), shortened), shortened.tokens)
+            made.rendering.push(
+                message.role,
+                elision.apply(odd.get(message.seq, message.content), shortened),
+                shortened.tokens,
+            )
             made.elided += made.tokens - before
     return made

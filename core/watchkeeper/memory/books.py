@@ -54,7 +54,9 @@ class Books:
             while start > 0 and ordered[start - 1].seq == ordered[start].seq - 1:
                 start -= 1
             books.messages = ordered[max(0, start) :]
-        books.total_tokens = total_tokens if total_tokens is not None else ordered[-1].total_tokens if ordered else 0
+        books.total_tokens = (
+            total_tokens if total_tokens is not None else ordered[-1].total_tokens if ordered else 0
+        )
         known = [*observations, *(o for view in views for o in view.observations)]
         books.next_observation = max((o.id for o in known), default=0) + 1
         books.redo = history.redo_stack(known_views, books.view)
@@ -114,7 +116,8 @@ class Books:
         return self.odd.get(message.seq, message.content)
 
     def enter(self, parts: View, reason: str, at: float, *, parent: int | None = None) -> View:
-        """Make a new version of `parts` the current one; `parent`: where it is not made from the current one."""
+        """Make a new version of `parts` the current one; `parent`: where it is not made from the current
+        one."""
         view = replace(
             parts,
             version=self.newest_version + 1,
@@ -150,10 +153,13 @@ class Books:
         return self.messages[first - base : last - base + 1]
 
     def descends_from(self, version: int) -> bool:
-        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by hand."""
+        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by
+        hand."""
         view: View | None = self.view
         while view is not None and view.version != version:
-            by_itself = view.reason in ("append", "elision") or (view.reason == "digest" and history.provisional(view))
+            by_itself = view.reason in ("append", "elision") or (
+                view.reason == "digest" and history.provisional(view)
+            )
             if not by_itself or view.parent is None:
                 return False
             view = self.views.get(view.parent)

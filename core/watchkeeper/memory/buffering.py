@@ -1,7 +1,8 @@
 """The asynchronous lifecycle of observational memory: who is in flight, what is buffered, what is stale.
 
-`BufferingCoordinator` is plain bookkeeping. It calls an observer over messages ahead of need and keeps what it says
-as chunks, until somebody activates them; the same for a reflector over observations. At most one of each runs. It
+`BufferingCoordinator` is plain bookkeeping. It calls an observer over messages ahead of need and keeps what
+it says as chunks, until somebody activates them; the same for a reflector over observations. At most one of
+each runs. It
 judges nothing and changes no context: the engine around it (`watchkeeper.memory.observational`) does.
 """
 
@@ -87,7 +88,8 @@ class BufferingCoordinator:
     """See the module's docstring. Not thread-safe: use it from one event loop."""
 
     def __init__(self, *, counter: TokenCounter | None = None, now: Callable[[], float] = time.time) -> None:
-        """`counter` counts what an observer was given (for `message_tokens_observed`); tiktoken by default."""
+        """`counter` counts what an observer was given (for `message_tokens_observed`); tiktoken by
+        default."""
         self._counter = counter
         self._now = now
         self._chunks: list[ObservationChunk] = []
@@ -102,12 +104,16 @@ class BufferingCoordinator:
         self._reflection: ReflectorOutput | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    # --- when ----------------------------------------------------------------------------------------------------
+    # --- when -----------------------------------------------------------------------------------------------
 
     @staticmethod
     def compute_buffer_interval(tokens_until_activation: float, config: BufferConfig) -> float:
         """Tokens of new messages from which on an observer should run; `config.min_tokens` at least."""
-        even = tokens_until_activation / config.target_cycles if config.target_cycles > 0 else tokens_until_activation
+        even = (
+            tokens_until_activation / config.target_cycles
+            if config.target_cycles > 0
+            else tokens_until_activation
+        )
         most = min(config.token_cap, WINDOW_SHARE * config.utility_model_context_window)
         return max(min(even, most), config.min_tokens)
 
@@ -118,22 +124,25 @@ class BufferingCoordinator:
     def should_reflect(
         self, observation_tokens: float, effective_threshold: float, reflection_buffer_activation: float
     ) -> ReflectionNeed:
-        """`sync`: the observations have outgrown the threshold, act now (also in flight or aborted). `async`: launch a
+        """`sync`: the observations have outgrown the threshold, act now (also in flight or aborted). `async`:
+        launch a
         reflector ahead of need. `none`: neither."""
         if observation_tokens >= effective_threshold:
             return "sync"
         early = observation_tokens >= effective_threshold * reflection_buffer_activation
         return "async" if early and self._reflector is None and not self._aborted else "none"
 
-    # --- the observer --------------------------------------------------------------------------------------------
+    # --- the observer ---------------------------------------------------------------------------------------
 
     def launch_observer(
         self, observe: Observe, messages: Sequence[Any], end_index: int, previous_observations: Any = None
     ) -> None:
-        """Call `observe(messages, previous_observations)` beside the caller; a no-op while one is in flight, or aborted.
+        """Call `observe(messages, previous_observations)` beside the caller; a no-op while one is in flight,
+        or aborted.
 
-        Success appends a chunk and sets the watermark to `end_index`, an index into the verbatim messages. A failure
-        is logged and frees the slot. The messages are copied: what the caller does with its own changes nothing.
+        Success appends a chunk and sets the watermark to `end_index`, an index into the verbatim messages. A
+        failure is logged and frees the slot. The messages are copied: what the caller does with its own
+        changes nothing.
 
         Raises:
             RuntimeError: no event loop is running.
@@ -170,7 +179,9 @@ class BufferingCoordinator:
             raise
         except STORE_LOST as error:
             self.store_lost = error
-        except BaseException:  # a panic of an extension module is no Exception, and the slot must be freed all the same
+        except (
+            BaseException
+        ):  # a panic of an extension module is no Exception, and the slot must be freed all the same
             log.warning("an observer failed; its messages stay unobserved", exc_info=True)
         finally:
             if self._observer is slot:
@@ -197,7 +208,8 @@ class BufferingCoordinator:
         return list(self._chunks), self._watermark
 
     def commit_activation(self) -> None:
-        """The chunks stand in the context now: forget them, start over at index 0, and make observers in flight stale."""
+        """The chunks stand in the context now: forget them, start over at index 0, and make observers in
+        flight stale."""
         self._chunks.clear()
         self._watermark = 0
         self._epoch += 1
@@ -214,7 +226,7 @@ class BufferingCoordinator:
         """Set it; changes nothing else."""
         self._watermark = index
 
-    # --- the reflector -------------------------------------------------------------------------------------------
+    # --- the reflector --------------------------------------------------------------------------------------
 
     def launch_reflector(self, reflect: Reflect, observations: Any) -> None:
         """Call `reflect(observations)` beside the caller; a no-op while one is in flight, or aborted.
@@ -257,10 +269,11 @@ class BufferingCoordinator:
         reflection, self._reflection = self._reflection, None
         return reflection
 
-    # --- the whole -----------------------------------------------------------------------------------------------
+    # --- the whole ------------------------------------------------------------------------------------------
 
     def get_state(self) -> BufferingState:
-        """Completed chunks and watermark, copied. What is in flight, and a buffered reflection, are not part of it."""
+        """Completed chunks and watermark, copied. What is in flight, and a buffered reflection, are not part
+        of it."""
         return BufferingState(tuple(self._chunks), self._watermark)
 
     def restore_state(self, state: BufferingState) -> None:
@@ -269,7 +282,8 @@ class BufferingCoordinator:
         self._watermark = state.watermark
 
     def abort(self) -> None:
-        """For good: slots are free at once, later launches do nothing, what is in flight is discarded when it ends.
+        """For good: slots are free at once, later launches do nothing, what is in flight is discarded when it
+        ends.
 
         Completed chunks and a buffered reflection stay.
         """

@@ -23,11 +23,13 @@ class Calibration:
 
     ratio: float = 1.0
     error: float = 0.0
-    """Moving mean of |reported - predicted| / reported, where predicted = estimated x ratio: 0.03 reads "±3 %"."""
+    """Moving mean of |reported - predicted| / reported, where predicted = estimated x ratio: 0.03 reads "±3
+    %"."""
     samples: int = 0
 
     def observe(self, *, estimated_tokens: int, reported_tokens: int) -> float:
-        """Learn from one call; returns the ratio now in force. Calls too small to teach anything are skipped."""
+        """Learn from one call; returns the ratio now in force. Calls too small to teach anything are
+        skipped."""
         if estimated_tokens < SMALLEST_PROMPT or reported_tokens <= 0:
             return self.ratio
         seen = min(max(reported_tokens / estimated_tokens, CLAMP[0]), CLAMP[1])

@@ -41,8 +41,8 @@ class Change:
     """The last message that observations now cover, where this change compacted."""
     reason: str = ""
     cache_tokens_invalidated: int = 0
-    """Tokens that the context had before and that no prompt cache can serve any more, because something before them
-    changed."""
+    """Tokens that the context had before and that no prompt cache can serve any more, because something
+    before them changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class WindowTooSmall(Exception):
 
     def __init__(self, needed: int, limit: int) -> None:
         super().__init__(
-            f"The context window is too small: the newest messages need {needed} tokens and {limit} may be used. "
+            f"The context window is too small: the newest messages need {needed} tokens and {limit} may be"
+            " used. "
             "Raise max_tokens, or lower reserve_tokens."
         )
         self.needed = needed

@@ -1,11 +1,12 @@
 """Compaction beside an agent's loop: snapshot, ask a model, judge, publish; or leave no trace.
 
-A pass has two phases. *Prepare* works on a snapshot (what the context says up to a high-water mark) and may take as
-long as it takes; messages added meanwhile are not its business. *Publish* puts the result in place in one move, after
-the checks of `publishing.spliced`. One pass runs at a time; a second request is a no-op that says so.
+A pass has two phases. *Prepare* works on a snapshot (what the context says up to a high-water mark) and may
+take as long as it takes; messages added meanwhile are not its business. *Publish* puts the result in place in
+one move, after the checks of `publishing.spliced`. One pass runs at a time; a second request is a no-op that
+says so.
 
-Where the model errs, hangs, says nothing, or says more than it read, it is asked once more for something shorter;
-then the deterministic digest takes its place, so that a pass always makes progress.
+Where the model errs, hangs, says nothing, or says more than it read, it is asked once more for something
+shorter; then the deterministic digest takes its place, so that a pass always makes progress.
 """
 
 from __future__ import annotations
@@ -39,18 +40,22 @@ from watchkeeper.records.memory import Message, Observation, ObservationKind
 log = logging.getLogger(__name__)
 
 STRONGER = (
-    "Your last summary could not be used ({why}). Write a much shorter one: at most {words} words. Keep every path, id, "
+    "Your last summary could not be used ({why}). Write a much shorter one: at most {words} words. Keep"
+    " every path, id, "
     "number and error message that still matters."
 )
 WORDS_PER_TOKEN = 0.6
 STUCK_CHARACTERS = 8_000
-"""Shorter summaries may say a thing twice; a longer one that repeats itself comes from a model that is stuck."""
+"""Shorter summaries may say a thing twice; a longer one that repeats itself comes from a model that is
+stuck."""
 
 
 class Summarizer(Protocol):
     """Any coroutine function that summarises messages, on top of what an earlier summary said."""
 
-    def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Awaitable[str]: ...
+    def __call__(
+        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> Awaitable[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,8 @@ class Outcome:
 
 @dataclass(slots=True)
 class Compactor:
-    """Runs passes over one `ContextState`. Give it a `summarize` (see `Summarizer`) or a `write` (see `Writer`)."""
+    """Runs passes over one `ContextState`. Give it a `summarize` (see `Summarizer`) or a `write` (see
+    `Writer`)."""
 
     state: ContextState
     summarize: Summarizer | None = None
@@ -124,7 +130,8 @@ class Compactor:
     def begin(self, up_to: int | None = None, instructions: str | None = None) -> CompactionPass | Rejection:
         """Take the snapshot of a pass, and the one slot there is. Must be followed by `end`.
 
-        `up_to`: the last message to cover, moved back so that no tool pair is cut; None: all but the newest messages.
+        `up_to`: the last message to cover, moved back so that no tool pair is cut; None: all but the newest
+        messages.
         """
         if self._running is not None:
             return Rejection(f"A compaction up to message {self._running.high_water} is running already.")
@@ -134,7 +141,9 @@ class Compactor:
         replaced = earlier = state.view.observations
         source: Sequence[Message] = tail[:cut]
         # Where a digest stands in for messages that are still at hand, the summary reads these instead.
-        while earlier and earlier[-1].provisional and (cut or up_to is None or up_to >= earlier[-1].covers[1]):
+        while (
+            earlier and earlier[-1].provisional and (cut or up_to is None or up_to >= earlier[-1].covers[1])
+        ):
             again = state.covered_by(earlier[-1])
             if not again or sum(state.shown_tokens(message) for message in (*again, *source)) > state.limit:
                 break
@@ -166,7 +175,11 @@ class Compactor:
 
     def _why_nothing(self, up_to: int | None, tail: Sequence[Message]) -> str:
         if not tail:
-            return "Every message is summarised already." if self.state.last_seq else "There are no messages yet."
+            return (
+                "Every message is summarised already."
+                if self.state.last_seq
+                else "There are no messages yet."
+            )
         if up_to is not None and up_to < tail[0].seq:
             return f"Messages up to {up_to} are summarised already (or do not exist)."
         if up_to is None:
@@ -213,7 +226,9 @@ class Compactor:
                 if self.write is not None:
                     text = await self.write(run, instructions)
                 elif self.summarize is not None:
-                    said: Any = self.summarize(copied_messages(run.request), instructions=instructions, previous=run.previous)
+                    said: Any = self.summarize(
+                        copied_messages(run.request), instructions=instructions, previous=run.previous
+                    )
                     text = await said if inspect.isawaitable(said) else said
                 else:
                     return Rejection("There is no summariser.")
@@ -231,7 +246,9 @@ class Compactor:
         counter = self.state.counter
         most = int(run.source_tokens * (1 - SMALLER_BY))
         if len(text) > max(4_000, 40 * run.source_tokens):
-            return Rejection(f"The summary has {len(text)} characters for {run.source_tokens} tokens of messages.")
+            return Rejection(
+                f"The summary has {len(text)} characters for {run.source_tokens} tokens of messages."
+            )
         stuck = degenerate(text) if len(text) > STUCK_CHARACTERS else None
         if stuck:
             return Rejection(f"The summary is degenerate: {stuck}.")
@@ -243,7 +260,9 @@ class Compactor:
         else:
             tokens = counter.count(judged.text)
         if tokens > most:
-            return Rejection(f"The summary takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %.")
+            return Rejection(
+                f"The summary takes {tokens} tokens, what it read {run.source_tokens}: not smaller by 5 %."
+            )
         found = await important_identifiers(run.messages, run.earlier)
         room = min(most - tokens, int(self.state.limit * IDENTIFIERS_SHARE))
         text = await with_identifiers(judged.text, found, room, counter)
@@ -255,7 +274,12 @@ class Compactor:
 
     def _digest(self, run: CompactionPass) -> Prepared:
         notes = DigestNotes.gather(
-            self.state.agent_id, run.covers, run.earlier, run.messages, run.instructions, notebook=self.state.notebook
+            self.state.agent_id,
+            run.covers,
+            run.earlier,
+            run.messages,
+            run.instructions,
+            notebook=self.state.notebook,
         )
         budget = min(fitting.digest_budget(self.state.limit), run.source_tokens // 2)
         text, citations, tokens = notes.write(budget, self.state.counter)
@@ -284,7 +308,8 @@ class Compactor:
         )
 
     def publish(self, prepared: Prepared, *, at: float) -> Outcome:
-        """Put a prepared pass in its place and free the slot; the outcome says why where that was not possible."""
+        """Put a prepared pass in its place and free the slot; the outcome says why where that was not
+        possible."""
         before = self.state.tokens
         try:
             change = self.state.publish(prepared, at=at)
@@ -306,7 +331,8 @@ class Compactor:
         )
 
     def republish(self, prepared: Prepared, *, at: float) -> Outcome:
-        """Publish a pass that a session which ended had prepared, if only the bound changed the context since."""
+        """Publish a pass that a session which ended had prepared, if only the bound changed the context
+        since."""
         if not self.state.descends_from(prepared.base_version):
             before = self.state.tokens
             return Outcome(
@@ -318,7 +344,8 @@ class Compactor:
         return self.publish(replace(prepared, epoch=self.state.epoch), at=at)
 
     async def run(self, up_to: int | None = None, instructions: str | None = None, *, at: float) -> Outcome:
-        """A whole pass: `begin`, `prepare`, `publish`. For callers whose state nobody else changes between turns."""
+        """A whole pass: `begin`, `prepare`, `publish`. For callers whose state nobody else changes between
+        turns."""
         before = self.state.tokens
         started = self.begin(up_to, instructions)
         if isinstance(started, Rejection):

@@ -20,7 +20,9 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 def copied(value: Any) -> Any:
     """A structural copy of JSON-like data: what callers change later cannot reach what was stored."""
-    if type(value) is dict or type(value) is FrozenDict:  # most blocks hold nothing but texts and numbers: one copy in C
+    if (
+        type(value) is dict or type(value) is FrozenDict
+    ):  # most blocks hold nothing but texts and numbers: one copy in C
         for item in value.values():
             if type(item) not in _PLAIN:
                 return {key: item if type(item) in _PLAIN else copied(item) for key, item in value.items()}
@@ -35,14 +37,17 @@ def copied(value: Any) -> Any:
 def copied_messages(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """`copied`, for messages with nothing in them but a role and a content.
 
-    The garbage collector rests meanwhile: a large context is thousands of small objects, all alive, and going through
-    the whole process for each few hundred of them takes ten times as long as copying them.
+    The garbage collector rests meanwhile: a large context is thousands of small objects, all alive, and going
+    through the whole process for each few hundred of them takes ten times as long as copying them.
     """
     collects = gc.isenabled()
     gc.disable()
     try:
         return [
-            {"role": message["role"], "content": content if type(content := message["content"]) is str else copied(content)}
+            {
+                "role": message["role"],
+                "content": content if type(content := message["content"]) is str else copied(content),
+            }
             for message in messages
         ]
     finally:
@@ -57,7 +62,9 @@ def frozen_content(content: Content) -> Content:
         ValueError: it is nested more than `MOST_LEVELS` deep.
     """
     if type(content) is not str and deeper_than(content, MOST_LEVELS):
-        raise ValueError(f"A message's content is nested too deeply (more than {MOST_LEVELS} levels); give it as text.")
+        raise ValueError(
+            f"A message's content is nested too deeply (more than {MOST_LEVELS} levels); give it as text."
+        )
     kept: Content = frozen(content)
     return kept
 
@@ -80,8 +87,8 @@ def _inside(value: Any) -> list[Any]:
 
 
 def shown(content: Content) -> Content:
-    """`content` as it may leave the program: lone surrogates, which no encoder takes, as U+FFFD. The same object
-    where there are none."""
+    """`content` as it may leave the program: lone surrogates, which no encoder takes, as U+FFFD. The same
+    object where there are none."""
     changed: Content = _without_surrogates(content)
     return changed
 
@@ -139,7 +146,8 @@ def result_text(block: Block) -> str:
 
 
 def texts_of(content: Content) -> Iterator[str]:
-    """Every text that a reader of the message would see: texts, string leaves of tool inputs, tool results."""
+    """Every text that a reader of the message would see: texts, string leaves of tool inputs, tool
+    results."""
     for block in blocks_of(content):
         kind = block.get("type")
         if kind == "text":
@@ -185,6 +193,8 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
         raise ValueError(f"A message's role must be 'user' or 'assistant', not {role!r}.")
     if isinstance(content, str):
         return cast(Role, role), content
-    if isinstance(content, Sequence) and all(isinstance(block, Mapping) and "type" in block for block in content):
+    if isinstance(content, Sequence) and all(
+        isinstance(block, Mapping) and "type" in block for block in content
+    ):
         return cast(Role, role), frozen_content([dict(block) for block in content])
     raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")

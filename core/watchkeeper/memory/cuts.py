@@ -1,4 +1,5 @@
-"""Where a history may be cut: never between a tool call and its result, never behind a call still unanswered."""
+"""Where a history may be cut: never between a tool call and its result, never behind a call still
+unanswered."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from watchkeeper.records.memory import Message
 
 
 def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bool]:
-    """For `messages` (consecutive), whether a cut before each of them is allowed, and last, behind all of them.
+    """For `messages` (consecutive), whether a cut before each of them is allowed, and last, behind all of
+    them.
 
-    A pair is a call and the first later result of that id, however far away; a call without a result forbids all cuts
-    behind it. `orphans`: only until the assistant speaks again, as then nobody waits for that result any more. The
-    bound needs this, or one lost result would keep everything behind it verbatim for ever.
+    A pair is a call and the first later result of that id, however far away; a call without a result forbids
+    all cuts
+    behind it. `orphans`: only until the assistant speaks again, as then nobody waits for that result any
+    more. The bound needs this, or one lost result would keep everything behind it verbatim for ever.
     """
     count = len(messages)
     steps = [0] * (count + 2)
@@ -61,7 +64,8 @@ def newest_group(messages: Sequence[Message]) -> int:
 
 
 def newest_turn(messages: Sequence[Message]) -> int:
-    """Index of the last assistant message where it and what answers it are the end of the history; else the newest group.
+    """Index of the last assistant message where it and what answers it are the end of the history; else the
+    newest group.
 
     A model finds its own last words and the answer to them, not a digest of them.
     """

@@ -1,8 +1,8 @@
 """The deterministic digest: what stands in a context when no model has summarised in time.
 
-It keeps goals, decisions, open tasks, files, errors and last results, each line with the number of the message that
-it rests on, and a pointer to the whole. An earlier digest is folded into the new one by its lines, so that the cost
-is that of the messages newly covered, and the size is bounded by a budget in tokens.
+It keeps goals, decisions, open tasks, files, errors and last results, each line with the number of the
+message that it rests on, and a pointer to the whole. An earlier digest is folded into the new one by its
+lines, so that the cost is that of the messages newly covered, and the size is bounded by a budget in tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,17 @@ from watchkeeper.memory.notes import LINE_CHARACTERS, TODO, Notebook, one_line, 
 from watchkeeper.memory.tokens import TokenCounter, plain
 from watchkeeper.records.memory import Message, Observation, ObservationKind
 
-SECTIONS = ("Asked to keep", "Goals", "Open tasks", "Decisions", "Errors", "Files", "Last results", "Progress", "Earlier")
+SECTIONS = (
+    "Asked to keep",
+    "Goals",
+    "Open tasks",
+    "Decisions",
+    "Errors",
+    "Files",
+    "Last results",
+    "Progress",
+    "Earlier",
+)
 CANDIDATES_PER_SECTION = 80
 TITLE = "Digest, made without a model. Whole text: "
 
@@ -106,7 +116,9 @@ class DigestNotes:
     def _compose(self, head: str, budget: int, width: int, counter: TokenCounter) -> tuple[str, set[int]]:
         left = budget - counter.count(head) - 2
         chosen: dict[str, list[_Line]] = {}
-        ranked = {title: _by_rank(self.sections[title], title) for title in SECTIONS if self.sections.get(title)}
+        ranked = {
+            title: _by_rank(self.sections[title], title) for title in SECTIONS if self.sections.get(title)
+        }
         ratio = _tokens_per_character(ranked, width, counter)
         rank = 0
         told: set[str] = set()  # what one section says, another need not repeat
@@ -149,7 +161,9 @@ class DigestNotes:
 
     def _fold(self, observation: Observation) -> None:
         title = "Earlier"
-        own = observation.kind is ObservationKind.DIGEST  # its lines were cut and cleaned when they were written
+        own = (
+            observation.kind is ObservationKind.DIGEST
+        )  # its lines were cut and cleaned when they were written
         for line in observation.text.splitlines():
             stripped = line.strip()
             if stripped.startswith(TITLE) or not stripped:
@@ -170,13 +184,16 @@ class DigestNotes:
     def _take(self, message: Message, notebook: Notebook) -> None:
         for title, text in notebook.of(message):
             if text is None:
-                self.sections[title] = [line for line in self.sections.get(title, []) if not line.text.startswith(TODO)]
+                self.sections[title] = [
+                    line for line in self.sections.get(title, []) if not line.text.startswith(TODO)
+                ]
             elif text:
                 self._append(title, text, message.seq)
 
 
 def _tokens_per_character(ranked: dict[str, list[_Line]], width: int, counter: TokenCounter) -> float:
-    """What the lines cost, estimated from the first few of each section: counting each would cost more than it tells."""
+    """What the lines cost, estimated from the first few of each section: counting each would cost more than
+    it tells."""
     sample = "\n".join(line.shown(width) for lines in ranked.values() for line in lines[:4])
     return counter.count(sample) / len(sample) if sample else 1.0
 

@@ -1,9 +1,9 @@
 """Showing a message too large for its window: head, tail, and a pointer to the whole.
 
-Head and tail are measured in characters over the message's texts laid end to end: first its own words (text blocks),
-then tool results and the string leaves of tool inputs. So an agent's words outlast what it passed to a tool. Calls and
-results keep their ids, thinking keeps every byte (its signature covers it); pictures and documents become a line that
-says so.
+Head and tail are measured in characters over the message's texts laid end to end: first its own words (text
+blocks), then tool results and the string leaves of tool inputs. So an agent's words outlast what it passed to
+a tool. Calls and results keep their ids, thinking keeps every byte (its signature covers it); pictures and
+documents become a line that says so.
 """
 
 from __future__ import annotations
@@ -27,18 +27,24 @@ HEAD_SHARE = 2 / 3
 
 def pointer_of(agent_id: str, first: int, last: int | None = None) -> str:
     """`message://agent/12` or `message://agent/12-40`."""
-    return f"message://{agent_id}/{first}" if last is None or last == first else f"message://{agent_id}/{first}-{last}"
+    return (
+        f"message://{agent_id}/{first}"
+        if last is None or last == first
+        else f"message://{agent_id}/{first}-{last}"
+    )
 
 
 def elide(message: Message, agent_id: str, budget: int, counter: TokenCounter) -> Elision:
-    """The longest form of `message` of at most `budget` tokens, or its shortest form where none is that small."""
+    """The longest form of `message` of at most `budget` tokens, or its shortest form where none is that
+    small."""
     pointer = pointer_of(agent_id, message.seq)
     words, others = _lengths(message.content)
     total = words + others
     # Characters in proportion to the tokens that are left; then less and less until it fits.
     keep = int(total * min(1.0, budget / max(1, message.tokens)) * 0.95)
     if others and message.tokens > MANY_TOKENS:
-        # What cannot be shortened (the frame of a call's input) may alone be too much: then no other form is tried.
+        # What cannot be shortened (the frame of a call's input) may alone be too much: then no other form is
+        # tried.
         bare = count_message(message.role, shortened(message.content, 0, 0, pointer), counter)
         if bare >= budget:
             return Elision(message.seq, 0, 0, pointer, bare)

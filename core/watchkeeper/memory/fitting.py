@@ -1,7 +1,7 @@
 """Making a context fit its window without a model: what to digest, what to shorten, in which order.
 
-First the older messages become a digest and the newest turn stays verbatim; where that is too much, the newest turn
-is shortened, largest messages first; last, only the newest group stays, as short as can be.
+First the older messages become a digest and the newest turn stays verbatim; where that is too much, the
+newest turn is shortened, largest messages first; last, only the newest group stays, as short as can be.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ PINNED_SHARE = 0.25
 """Of the limit: an assignment larger than this is shortened."""
 
 USEFUL_SHARE = 0.08
-"""Of the limit: a result shortened below this is of no use, and what the agent said must make room as well."""
+"""Of the limit: a result shortened below this is of no use, and what the agent said must make room as
+well."""
 
 FEW_MESSAGES = 4
 
@@ -113,12 +114,15 @@ class Bench:
             verbatim_from=tail[0].seq if tail else None,
             elided={seq: shown[seq] for seq in sorted(shown) if seq in alive},
         )
-        return Fitted(view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd))
+        return Fitted(
+            view, new, assemble(self.agent_id, view, tail, pinned, self.counter, self.labels, self.odd)
+        )
 
     def _observations(
         self, cut: int, digest_tokens: int, *, fold_all: bool
     ) -> tuple[tuple[Observation, ...], tuple[Observation, ...]]:
-        """What stays of the observations, and the digests that take the place of the rest and of `tail[:cut]`."""
+        """What stays of the observations, and the digests that take the place of the rest and of
+        `tail[:cut]`."""
         have = self.view.observations
         place = 0 if fold_all else len(have)
         while place > 0 and have[place - 1].provisional:
@@ -147,10 +151,14 @@ class Bench:
             low = mark or low
         return pieces
 
-    def _digest(self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int) -> Observation:
+    def _digest(
+        self, number: int, old: Sequence[Observation], messages: Sequence[Message], budget: int
+    ) -> Observation:
         first = old[0].covers[0] if old else messages[0].seq
         last = messages[-1].seq if messages else old[-1].covers[1]
-        notes = DigestNotes.gather(self.agent_id, (first, last), old, messages, self.instructions, notebook=self.notebook)
+        notes = DigestNotes.gather(
+            self.agent_id, (first, last), old, messages, self.instructions, notebook=self.notebook
+        )
         text, citations, tokens = notes.write(budget, self.counter)
         return Observation(
             id=number,
@@ -176,7 +184,8 @@ class Bench:
         return self.cuts[orphans]
 
     def cut_keeping(self, tokens: int, latest: int, *, orphans: bool = False) -> int:
-        """The earliest allowed cut that leaves at most `tokens` verbatim, else the last allowed one up to `latest`."""
+        """The earliest allowed cut that leaves at most `tokens` verbatim, else the last allowed one up to
+        `latest`."""
         allowed = self.allowed(orphans=orphans)
         best = latest
         while best > 0 and not allowed[best]:
@@ -261,7 +270,8 @@ def _shortened(bench: Bench, cut: int, group: int) -> Iterator[Fitted]:
 def _squeezed(
     bench: Bench, cut: int, free: Sequence[int], pinned_tokens: int | None, *, fold_all: bool = True
 ) -> Iterator[Fitted]:
-    """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be shortened).
+    """Shorten the messages at `free`, the largest first, until the context fits (or nothing can be
+    shortened).
 
     A little room is left, or each further message, however small, would shorten all of them anew.
     """
@@ -287,8 +297,8 @@ def _squeezed(
 
 
 def shortened_again(bench: Bench, among: Container[int] | None = None) -> Fitted | None:
-    """The bench's view with the messages that it shows shortened (`among` these, if given) made shorter still, until it
-    fits; None where that is not enough."""
+    """The bench's view with the messages that it shows shortened (`among` these, if given) made shorter
+    still, until it fits; None where that is not enough."""
     free = [
         place
         for place, message in enumerate(bench.tail)

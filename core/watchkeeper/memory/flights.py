@@ -57,7 +57,9 @@ class Hangar:
         """Wait until nothing of it runs, nor of `others`; for a second at most."""
         left = {task for task in (*self._tasks, *others) if not task.done() and not is_lost(task)}
         current = asyncio.current_task()
-        left = {task for task in left if task is not current}  # a listener may close the manager that calls it
+        left = {
+            task for task in left if task is not current
+        }  # a listener may close the manager that calls it
         if left:
             await asyncio.wait(left, timeout=CLOSING_SECONDS)
         self._tasks = {task for task in self._tasks if not task.done() and not is_lost(task)}

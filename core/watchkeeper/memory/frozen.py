@@ -1,8 +1,9 @@
 """Rendered messages that many requests share: dicts and lists that cannot be changed.
 
-A context is sent whole on every turn. Copying it each time, so that no caller's change reaches the next request, costs a
-turn more the longer the context is; sharing what cannot be changed costs nothing. To JSON encoders and to `isinstance`
-they are ordinary dicts and lists, and every copy of one (`copy`, `deepcopy`, `|`, `+`, a slice) is an ordinary one too.
+A context is sent whole on every turn. Copying it each time, so that no caller's change reaches the next
+request, costs a turn more the longer the context is; sharing what cannot be changed costs nothing. To JSON
+encoders and to `isinstance` they are ordinary dicts and lists, and every copy of one (`copy`, `deepcopy`,
+`|`, `+`, a slice) is an ordinary one too.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ _ATOMS = frozenset({str, int, float, bool, type(None)})
 
 
 def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
-    raise TypeError("The messages of a request are shared with later ones and cannot be changed; change a copy (copy.deepcopy).")
+    raise TypeError(
+        "The messages of a request are shared with later ones and cannot be changed; change a copy"
+        " (copy.deepcopy)."
+    )
 
 
 class FrozenDict(dict[str, Any]):
@@ -54,12 +58,15 @@ class FrozenList(list[Any]):
 
 
 def frozen(value: Any) -> Any:
-    """`value`, JSON-like, as it cannot be changed: a structural copy, but for the parts that are frozen already."""
+    """`value`, JSON-like, as it cannot be changed: a structural copy, but for the parts that are frozen
+    already."""
     kind = type(value)
     if kind in _ATOMS or kind is FrozenDict or kind is FrozenList:
         return value
     if isinstance(value, dict):
-        return FrozenDict({key: item if type(item) in _ATOMS else frozen(item) for key, item in value.items()})
+        return FrozenDict(
+            {key: item if type(item) in _ATOMS else frozen(item) for key, item in value.items()}
+        )
     if isinstance(value, list | tuple):
         return FrozenList([item if type(item) in _ATOMS else frozen(item) for item in value])
     return value

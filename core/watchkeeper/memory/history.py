@@ -23,8 +23,8 @@ def uncovered_from(view: View) -> int:
 
 
 def needed_from(view: View) -> int:
-    """The first message that somebody may still read for `view`: one that it shows, or one that only a digest stands in
-    for until a summary is there."""
+    """The first message that somebody may still read for `view`: one that it shows, or one that only a digest
+    stands in for until a summary is there."""
     start = uncovered_from(view)
     for observation in reversed(view.observations):
         if not observation.provisional:
@@ -53,7 +53,8 @@ def undo_target(views: Mapping[int, View], current: View) -> View:
 
 
 def redo_stack(views: Mapping[int, View], current: View) -> list[int]:
-    """Versions that redo leads to, the next one last; empty where the newest view does not come from `current`."""
+    """Versions that redo leads to, the next one last; empty where the newest view does not come from
+    `current`."""
     newest = views[max(views)]
     left = _left_by_undo(views, newest)
     stack: list[int] = []
@@ -69,7 +70,8 @@ def redo_stack(views: Mapping[int, View], current: View) -> list[int]:
 
 
 def _left_by_undo(views: Mapping[int, View], newest: View) -> list[int]:
-    """The versions that undos left which had to make a view of their own, the last one last: each the one before it."""
+    """The versions that undos left which had to make a view of their own, the last one last: each the one
+    before it."""
     left: list[int] = []
     while newest.reason == "undo" and newest.version - 1 in views:
         newest = views[newest.version - 1]

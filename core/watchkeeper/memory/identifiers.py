@@ -42,7 +42,9 @@ ERROR = re.compile(
 _LISTED = re.compile(r"^\s*\d{1,6}\s*(?:→|\||\t|:)")
 """A numbered line of a file that was read: it speaks of errors, it is none."""
 
-DECISION = re.compile(r"\b(?:decid|decision|chose|choos|instead of|must|limit|budget|set to|threshold|port|version)\w*", re.I)
+DECISION = re.compile(
+    r"\b(?:decid|decision|chose|choos|instead of|must|limit|budget|set to|threshold|port|version)\w*", re.I
+)
 
 NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{0,20}(?:\.\d{1,10})?%?(?!\w)")
 

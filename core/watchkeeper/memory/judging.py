@@ -41,8 +41,8 @@ def judge_citations(
 ) -> Judged | Rejection:
     """Drop each line that cites a message which does not exist; a text without citations gets its range.
 
-    A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no citation. What is
-    read are messages, and `earlier` texts that stand for others.
+    A number that stands in the source as it stands in the text (`#4679` of somebody's tracker) is no
+    citation. What is read are messages, and `earlier` texts that stand for others.
     """
     kept: list[str] = []
     cited: set[int] = set()
@@ -94,7 +94,8 @@ def judge_log(
     counter: TokenCounter,
     earlier: Sequence[str] = (),
 ) -> Judged | Rejection:
-    """Whether what an observer or a reflector wrote may stand for `covers`: cited, not degenerate, smaller by 5 %."""
+    """Whether what an observer or a reflector wrote may stand for `covers`: cited, not degenerate, smaller by
+    5 %."""
     if not isinstance(text, str):
         return Rejection(f"{type(text).__name__} instead of text")
     stuck = degenerate(text)
@@ -143,7 +144,8 @@ async def _breathe(since: float) -> float:
 
 
 async def with_identifiers(text: str, found: dict[str, int], room: int, counter: TokenCounter) -> str:
-    """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest where room is short."""
+    """`text` with each identifier that it dropped as a line `identifier → #seq`; the newest where room is
+    short."""
     lines: list[tuple[int, str]] = []
     heading = "\nAlso mentioned:"
     left = room - counter.count(heading) - 1
@@ -169,7 +171,8 @@ async def with_identifiers(text: str, found: dict[str, int], room: int, counter:
 
 
 def degenerate(text: str) -> str | None:
-    """Why `text` is the output of a model that got stuck (one line or one phrase over and over); None where it is not."""
+    """Why `text` is the output of a model that got stuck (one line or one phrase over and over); None where
+    it is not."""
     lines = [line.strip() for line in text.splitlines() if len(line.strip()) > 8]
     if len(lines) >= 8 and len(set(lines)) < len(lines) / 3:
         return f"it repeats {len(lines) - len(set(lines))} of its {len(lines)} lines"

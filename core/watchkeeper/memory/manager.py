@@ -5,9 +5,10 @@
     reply = await my_model(manager.get_context())
     await manager.add_message({"role": "assistant", "content": reply})
 
-Short-term memory are the messages shown as they are, long-term memory the observations that stand for older ones.
-Summaries are written beside the loop: no call here waits for the summariser, but `compact`, `idle` and `close`, which
-say so.
+Short-term memory are the messages shown as they are, long-term memory the observations that stand for older
+ones.
+Summaries are written beside the loop: no call here waits for the summariser, but `compact`, `idle` and
+`close`, which say so.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from watchkeeper.memory.pacing import Pacer
 from watchkeeper.memory.readonly import ReadOnly, untouched
 from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.swaps import Callback, Listeners, Swap, SwapEvent, swap_of
-from watchkeeper.memory.tokens import BESIDE_LOOP_CHARACTERS, TiktokenCounter, TokenCounter, as_counter, count_message
+from watchkeeper.memory.tokens import (
+    BESIDE_LOOP_CHARACTERS,
+    TiktokenCounter,
+    TokenCounter,
+    as_counter,
+    count_message,
+)
 from watchkeeper.records.memory import Content, Message, Observation, Role, View
 
 log = logging.getLogger(__name__)
@@ -61,7 +68,8 @@ class HierarchicalContextManager:
             summarization_threshold: the fraction of `max_tokens` from which on older messages are summarised.
             tokenizer: a callable `str -> int` or an object with `count`; None: tiktoken's o200k_base.
             summarizer: see `Summarizer`; None: the deterministic digest does its work.
-            max_wait_seconds: how long `add_message` may wait for a late pass before a digest stands in; 0: never.
+            max_wait_seconds: how long `add_message` may wait for a late pass before a digest stands in; 0:
+                never.
             pin_first: keep the first user message at the front for ever.
             timeout_seconds: of one call of the summariser.
             passes_per_hour: no more automatic passes than this; the digest keeps the bound without them.
@@ -77,7 +85,9 @@ class HierarchicalContextManager:
                 f"overhead_tokens={overhead_tokens} take it all."
             )
         if not 0.0 < summarization_threshold <= 1.0:
-            raise ValueError(f"summarization_threshold must be above 0 and at most 1, not {summarization_threshold}.")
+            raise ValueError(
+                f"summarization_threshold must be above 0 and at most 1, not {summarization_threshold}."
+            )
         limits = ContextLimits(max_tokens, reserve_tokens, summarization_threshold, overhead_tokens)
         counter = as_counter(tokenizer)
         self._now = now
@@ -85,7 +95,9 @@ class HierarchicalContextManager:
         self._state = state or ContextState(limits, counter, agent_id=agent_id, at=now(), pin_first=pin_first)
         self._state.set_limits(limits, self._state.calibration)
         self._messages = ReadOnly(self._state.messages)
-        self._compactor = Compactor(self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic)
+        self._compactor = Compactor(
+            self._state, summarize=summarizer, timeout_seconds=timeout_seconds, monotonic=monotonic
+        )
         self._summarizes = summarizer is not None
         self._max_wait_seconds = max_wait_seconds
         self._pacer = Pacer(passes_per_hour)
@@ -96,10 +108,11 @@ class HierarchicalContextManager:
         self._hangar = Hangar()
         self._closed = False
 
-    # --- what is there -------------------------------------------------------------------------------------------
+    # --- what is there --------------------------------------------------------------------------------------
 
     def get_context(self) -> list[dict[str, Any]]:
-        """The messages to send: valid for the Messages API, never above `max_tokens - reserve_tokens`. Only renders.
+        """The messages to send: valid for the Messages API, never above `max_tokens - reserve_tokens`. Only
+        renders.
 
         Raises:
             WindowTooSmall: not even the newest messages fit, however short they are made.
@@ -113,7 +126,8 @@ class HierarchicalContextManager:
 
     @property
     def messages(self) -> Sequence[Message]:
-        """Every message ever added, in order. A window on it, not a copy: it costs nothing and cannot be changed."""
+        """Every message ever added, in order. A window on it, not a copy: it costs nothing and cannot be
+        changed."""
         return self._messages
 
     @property
@@ -146,10 +160,11 @@ class HierarchicalContextManager:
         """Whether a pass is in flight."""
         return self._flight is not None and self._flight.is_running
 
-    # --- messages ------------------------------------------------------------------------------------------------
+    # --- messages -------------------------------------------------------------------------------------------
 
     async def add_message(self, message: Mapping[str, Any]) -> int:
-        """Add a message and return its id, the sequence number. Publishes a pass that has landed, starts one in time.
+        """Add a message and return its id, the sequence number. Publishes a pass that has landed, starts one
+        in time.
 
         Raises:
             ValueError: its role is not `user` or `assistant`.
@@ -164,7 +179,8 @@ class HierarchicalContextManager:
             if flight is not None and not flight.task.done():
                 if self._would_overflow(tokens):
                     await self._wait(flight)
-                # One turn of the event loop: a caller that never awaits anything else must not starve its pass.
+                # One turn of the event loop: a caller that never awaits anything else must not starve its
+                # pass.
                 await asyncio.sleep(0)
             self._land()
             before = self._state.view.version
@@ -177,7 +193,8 @@ class HierarchicalContextManager:
             return self._state.last_seq
 
     def _in_order(self) -> asyncio.Lock:
-        """One lock for each event loop that the manager lives through: a lock belongs to the loop that waited on it."""
+        """One lock for each event loop that the manager lives through: a lock belongs to the loop that waited
+        on it."""
         loop = asyncio.get_running_loop()
         if self._order is None or self._order[0] is not loop:
             self._order = (loop, asyncio.Lock())
@@ -205,14 +222,14 @@ class HierarchicalContextManager:
         await asyncio.wait([flight.task], timeout=self._max_wait_seconds)
         flight.stall_seconds += self._monotonic() - started
 
-    # --- compaction ----------------------------------------------------------------------------------------------
+    # --- compaction -----------------------------------------------------------------------------------------
 
     async def compact(self, up_to: int | None = None, instructions: str | None = None) -> Outcome:
         """Compact now and wait for it (adding messages meanwhile is fine; they stay verbatim).
 
-        `up_to`: the id of the last message to cover; it moves back where it would separate a tool call from its
-        result, and `outcome.high_water` says where it came to lie. While a pass is in flight this is a no-op that
-        says so.
+        `up_to`: the id of the last message to cover; it moves back where it would separate a tool call from
+        its result, and `outcome.high_water` says where it came to lie. While a pass is in flight this is a
+        no-op that says so.
         """
         if self._closed:
             return self._nothing("The manager is closed.")
@@ -240,7 +257,8 @@ class HierarchicalContextManager:
         return flight.outcome or self._nothing("The pass was abandoned.")
 
     def undo(self) -> View:
-        """Go back to the view before the last compaction; messages added since stay. Gives up a pass in flight.
+        """Go back to the view before the last compaction; messages added since stay. Gives up a pass in
+        flight.
 
         Raises:
             ValueError: there is none, or it does not fit any more.
@@ -274,7 +292,8 @@ class HierarchicalContextManager:
                 self._land()
 
     async def close(self) -> None:
-        """Give up a pass in flight, start none any more, and wait until nothing of the manager runs (a second at most).
+        """Give up a pass in flight, start none any more, and wait until nothing of the manager runs (a second
+        at most).
 
         Messages can still be added and read.
         """
@@ -283,14 +302,15 @@ class HierarchicalContextManager:
         await self._hangar.close(self._listeners.running())
 
     def on(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
-        """Call `callback` (a function or a coroutine function) with a `Swap` at each `event`; returns how to stop it.
+        """Call `callback` (a function or a coroutine function) with a `Swap` at each `event`; returns how to
+        stop it.
 
         Raises:
             ValueError: there is no such event.
         """
         return self._listeners.add(event, callback)
 
-    # --- how -----------------------------------------------------------------------------------------------------
+    # --- how ------------------------------------------------------------------------------------------------
 
     def _start_if_due(self) -> None:
         if self._closed or self._flight is not None:
@@ -334,9 +354,13 @@ class HierarchicalContextManager:
             return
         outcome = self._compactor.publish(flight.task.result(), at=self._now())
         flight.outcome = outcome
-        self._pacer.ended(self._state, gained=outcome.applied and outcome.tokens_after < outcome.tokens_before)
+        self._pacer.ended(
+            self._state, gained=outcome.applied and outcome.tokens_after < outcome.tokens_before
+        )
         if outcome.change is None:
-            self._listeners.emit(self._swap("swap:rejected", flight.run, outcome.reason, flight.stall_seconds))
+            self._listeners.emit(
+                self._swap("swap:rejected", flight.run, outcome.reason, flight.stall_seconds)
+            )
             return
         for why in flight.task.result().refused:
             self._listeners.emit(self._swap("swap:rejected", flight.run, why, flight.stall_seconds))
@@ -346,7 +370,9 @@ class HierarchicalContextManager:
 
     def _digest(self, up_to: int | None, instructions: str | None) -> Outcome:
         before = self._state.tokens
-        change = self._state.digest(up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None)
+        change = self._state.digest(
+            up_to=up_to, at=self._now(), instructions=instructions, keep_newest=up_to is None
+        )
         if change is None:
             return self._nothing(self._state.last_refusal)
         self._store(change)
@@ -372,7 +398,9 @@ class HierarchicalContextManager:
 
     def _nothing(self, reason: str, high_water: int | None = None) -> Outcome:
         tokens = self._state.tokens
-        return Outcome(applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens)
+        return Outcome(
+            applied=False, reason=reason, high_water=high_water, tokens_before=tokens, tokens_after=tokens
+        )
 
     def _swap(self, event: SwapEvent, run: CompactionPass, reason: str, stall_seconds: float = 0.0) -> Swap:
         """A swap that changed nothing (yet)."""

@@ -1,7 +1,7 @@
 """What a digest would say of one message, picked out once, when the message is added.
 
-A digest is made in the very turn in which a context overflows. Reading all that it covers there would cost that turn
-milliseconds for each ten thousand tokens; read when they arrive, messages cost each turn the same.
+A digest is made in the very turn in which a context overflows. Reading all that it covers there would cost
+that turn milliseconds for each ten thousand tokens; read when they arrive, messages cost each turn the same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ TEXT_CHARACTERS = 2_000
 """Of each text this much is read from its beginning, and as much from its end."""
 TODO = "to do: "
 
-_DECIDED = re.compile(r"\b(?:decid|decision|chose|choosing|instead|because|conclu|agreed|will use|must|never|always)\w*", re.I)
-_OPEN = re.compile(r"^\s*(?:[-*]\s*\[ \]|\d+\.\s*\[ \]|TODO\b|FIXME\b|Next\b|Remaining\b|Still to do\b|Open\b)", re.I)
+_DECIDED = re.compile(
+    r"\b(?:decid|decision|chose|choosing|instead|because|conclu|agreed|will use|must|never|always)\w*", re.I
+)
+_OPEN = re.compile(
+    r"^\s*(?:[-*]\s*\[ \]|\d+\.\s*\[ \]|TODO\b|FIXME\b|Next\b|Remaining\b|Still to do\b|Open\b)", re.I
+)
 _WORD = re.compile(r"\w{4,}")
 _FINISHED = frozenset({"completed", "done", "cancelled", "dropped"})
 _NAMES_KEPT = 2_000
@@ -51,7 +55,8 @@ class Notebook:
         return known
 
     def forget(self, before: int) -> None:
-        """Drop the notes of messages with a lower number: a digest covers them (and can be made again without)."""
+        """Drop the notes of messages with a lower number: a digest covers them (and can be made again
+        without)."""
         while self._notes and (first := next(iter(self._notes))) < before:
             del self._notes[first]
 
@@ -101,7 +106,8 @@ def _read(message: Message, names: dict[str, str]) -> Iterator[Note]:
 
 
 def _read_todos(given: Any) -> Iterator[Note]:
-    """A to-do list that an agent keeps by a tool (`TodoWrite`, `update_plan`): the newest replaces those before."""
+    """A to-do list that an agent keeps by a tool (`TodoWrite`, `update_plan`): the newest replaces those
+    before."""
     if not isinstance(given, dict):
         return
     items = given.get("todos") or given.get("plan")

@@ -1,8 +1,9 @@
 """Observational memory: an observer keeps a log of messages ahead of need, a reflector keeps the log short.
 
-The engine is asked to `advance` after each message and at no other time; it never waits. Chunks that observers have
-written are activated in one move of the view when the threshold is reached, keeping about a fifth of the window
-verbatim. Where observer or reflector fail, deterministic digests take their part, so that both always progress.
+The engine is asked to `advance` after each message and at no other time; it never waits. Chunks that
+observers have written are activated in one move of the view when the threshold is reached, keeping about a
+fifth of the window verbatim. Where observer or reflector fail, deterministic digests take their part, so that
+both always progress.
 
 It owns the compaction of its `ContextState`: do not run a `Compactor` on the same state but by hand.
 """
@@ -71,7 +72,8 @@ Keep = Callable[[ObserverOutput, tuple[int, int, tuple[int, ...]], int], Awaitab
 
 
 class ObservationalMemory:
-    """See the module's docstring. `prompts.model_observer` and `model_reflector` make the two from a model."""
+    """See the module's docstring. `prompts.model_observer` and `model_reflector` make the two from a
+    model."""
 
     def __init__(
         self,
@@ -83,7 +85,8 @@ class ObservationalMemory:
         coordinator: BufferingCoordinator | None = None,
         keep: Keep | None = None,
     ) -> None:
-        """`keep`: awaited with each judged answer before it becomes a chunk, so that it can be stored at once."""
+        """`keep`: awaited with each judged answer before it becomes a chunk, so that it can be stored at
+        once."""
         self.state = state
         self.settings = settings or ObservationalSettings()
         self.coordinator = coordinator or BufferingCoordinator(counter=state.counter)
@@ -99,10 +102,11 @@ class ObservationalMemory:
         self._kept = keep
         self._shown = self._signature()
 
-    # --- what runs after each message -----------------------------------------------------------------------------
+    # --- what runs after each message -----------------------------------------------------------------------
 
     def advance(self, *, at: float) -> list[Change]:
-        """Follow the context, activate what is due, launch what pays. Call after each message, within the event loop.
+        """Follow the context, activate what is due, launch what pays. Call after each message, within the
+        event loop.
 
         Returns what to store, in order. Never waits.
 
@@ -143,7 +147,9 @@ class ObservationalMemory:
     def snapshot(self) -> EngineState:
         """Completed chunks and what they stand for, to be stored."""
         self._collect()
-        return EngineState(self.coordinator.get_state(), tuple((r.first, r.last, r.citations) for r in self._ranges))
+        return EngineState(
+            self.coordinator.get_state(), tuple((r.first, r.last, r.citations) for r in self._ranges)
+        )
 
     def restore(self, stored: EngineState) -> None:
         """Take up the chunks of an earlier process, as far as their messages are still verbatim."""
@@ -152,7 +158,7 @@ class ObservationalMemory:
         self._shown = None
         self._follow()
 
-    # --- following the context ------------------------------------------------------------------------------------
+    # --- following the context ------------------------------------------------------------------------------
 
     def _signature(self) -> tuple[tuple[int, ...], int | None] | None:
         view = self.state.view
@@ -163,7 +169,8 @@ class ObservationalMemory:
         return tail[0].seq if tail else self.state.last_seq + 1
 
     def _collect(self) -> None:
-        """Put the range beside a chunk that has arrived since (there is one observer, so one range, at a time)."""
+        """Put the range beside a chunk that has arrived since (there is one observer, so one range, at a
+        time)."""
         chunks, _ = self.coordinator.get_completed_chunks()
         if len(chunks) > len(self._ranges) and self._launched is not None:
             self._ranges.append(self._launched)
@@ -172,7 +179,8 @@ class ObservationalMemory:
             self.suggested_response = chunks[-1].suggested_response
 
     def _follow(self) -> None:
-        """After a change of view that is not ours: keep the chunks that still join on, make observers stale."""
+        """After a change of view that is not ours: keep the chunks that still join on, make observers
+        stale."""
         now = self._signature()
         if now == self._shown:
             return
@@ -192,7 +200,7 @@ class ObservationalMemory:
         watermark = self._ranges[-1].last + 1 - self._start() if kept else 0
         self.coordinator.restore_state(BufferingState(tuple(chunk for chunk, _ in kept), watermark))
 
-    # --- observing ------------------------------------------------------------------------------------------------
+    # --- observing ------------------------------------------------------------------------------------------
 
     def _buffer(self) -> None:
         state, tail = self.state, self.state.verbatim
@@ -250,28 +258,37 @@ class ObservationalMemory:
                 async with asyncio.timeout(self.settings.timeout_seconds):
                     output = await self._observe(messages, previous, instruction)
                 covers = (place.first, place.last)
-                judged = judge_log(output.observations, covers, messages, source, self.state.counter, [previous or ""])
+                judged = judge_log(
+                    output.observations, covers, messages, source, self.state.counter, [previous or ""]
+                )
             except STORE_LOST:
                 raise
             except Exception as error:  # a TimeoutError among them: all mean that there is no text
                 judged = Rejection(f"{type(error).__name__}: {error}")
             if isinstance(judged, Judged):
-                return await self._chunk(replace(output, observations=judged.text), place, judged.citations, source)
+                return await self._chunk(
+                    replace(output, observations=judged.text), place, judged.citations, source
+                )
             log.info("observations of messages %d-%d not used: %s", place.first, place.last, judged.reason)
             again = SHORTER.format(why=judged.reason)
             instruction = f"{self.settings.observer_instruction or ''}\n{again}".strip()
-        notes = DigestNotes.gather(self.state.agent_id, (place.first, place.last), (), messages, notebook=self.state.notebook)
+        notes = DigestNotes.gather(
+            self.state.agent_id, (place.first, place.last), (), messages, notebook=self.state.notebook
+        )
         text, citations, _ = notes.write(max(1, source // 4), self.state.counter)
         return await self._chunk(ObserverOutput(text), place, citations, source)
 
-    async def _chunk(self, output: ObserverOutput, place: _Range, citations: tuple[int, ...], tokens: int) -> ObserverOutput:
+    async def _chunk(
+        self, output: ObserverOutput, place: _Range, citations: tuple[int, ...], tokens: int
+    ) -> ObserverOutput:
         if self._kept is not None:
             await self._kept(output, (place.first, place.last, citations), tokens)
         self._launched = replace(place, citations=citations)
         return output
 
     def _activate(self, at: float) -> Change | None:
-        """Put waiting chunks in place of their messages, as one observation, once the threshold is reached."""
+        """Put waiting chunks in place of their messages, as one observation, once the threshold is
+        reached."""
         state = self.state
         if not state.needs_compaction() or not self.coordinator.has_completed_chunks() or not self._ranges:
             return None

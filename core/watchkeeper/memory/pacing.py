@@ -1,7 +1,8 @@
 """When to start a pass: early enough that it lands before the threshold is passed, and never in a loop.
 
-A pass is due when the tokens now, and those that will come while it runs (growth rate x how long passes take), reach
-the threshold; never only at a fixed fraction. A pass that gained nothing is not repeated before there is more to gain,
+A pass is due when the tokens now, and those that will come while it runs (growth rate x how long passes
+take), reach the threshold; never only at a fixed fraction. A pass that gained nothing is not repeated before
+there is more to gain,
 and no more than so many run in an hour: a run cannot compact itself to death (claude-code #24179).
 """
 
@@ -60,9 +61,11 @@ class Pacer:
         self._starts.append(now)
 
     def ended(self, state: ContextReading, *, gained: bool) -> None:
-        """A pass ended, or could not begin: the history must grow before the next one, much where nothing was gained.
+        """A pass ended, or could not begin: the history must grow before the next one, much where nothing was
+        gained.
 
-        The history, not the context: that one cannot grow beyond its limit, and the next pass would never come.
+        The history, not the context: that one cannot grow beyond its limit, and the next pass would never
+        come.
         """
         share = GROWTH_AFTER_GAIN if gained else GROWTH_SHARE
         self._not_before_total = state.total_tokens + int(state.limit * share)

@@ -1,6 +1,7 @@
 """What the summariser, the observer and the reflector are asked, and how their answers are read.
 
-Messages are shown as a transcript with their numbers, so that what is written can cite them. The text of messages is
+Messages are shown as a transcript with their numbers, so that what is written can cite them. The text of
+messages is
 data: the prompts say so, and nothing in it can close the transcript's tag.
 """
 
@@ -69,9 +70,12 @@ the lines
 
 COMPRESSION = (
     "",
-    "Your last text was too long. Aim at half of the log's length: merge all [-] lines, shorten the [+] lines.",
-    "Still too long. Aim at a quarter: keep the [!] lines, one line for each finished piece of work, drop the [-] lines.",
-    "Still too long. Keep only the goal, decisions, open work, unsolved errors and figures, in at most thirty lines.",
+    "Your last text was too long. Aim at half of the log's length: merge all [-] lines, shorten the [+]"
+    " lines.",
+    "Still too long. Aim at a quarter: keep the [!] lines, one line for each finished piece of work, drop"
+    " the [-] lines.",
+    "Still too long. Keep only the goal, decisions, open work, unsolved errors and figures, in at most"
+    " thirty lines.",
 )
 """Added to the reflector's prompt, by compression level."""
 
@@ -122,7 +126,10 @@ def summary_prompt(run: CompactionPass, instructions: str | None = None) -> str:
     """What a summariser is asked for a pass."""
     parts = []
     if run.previous:
-        parts.append("What is remembered already (keep what still matters of it):\n" + _enclosed("memory", run.previous))
+        parts.append(
+            "What is remembered already (keep what still matters of it):\n"
+            + _enclosed("memory", run.previous)
+        )
     parts.append(f"Messages {run.messages[0].seq} to {run.messages[-1].seq}:\n" + transcript(run.messages))
     if instructions:
         parts.append("For this summary in particular:\n" + instructions)
@@ -176,7 +183,9 @@ Reflector = Callable[[str, int, str | None], Awaitable[ReflectorOutput]]
 def model_observer(complete: Complete) -> Observer:
     """An observer that asks a model. An answer without the tags is taken as observations as it stands."""
 
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         text = await complete(OBSERVER_SYSTEM, observer_prompt(messages, previous, instruction))
         log = tagged(text, "observations")
         return ObserverOutput(

@@ -24,7 +24,8 @@ def spliced(
         return Rejection("The summary is empty.")
     if prepared.tokens > prepared.source_tokens * (1 - SMALLER_BY):
         return Rejection(
-            f"The summary takes {prepared.tokens} tokens and what it replaces {prepared.source_tokens}: it must be "
+            f"The summary takes {prepared.tokens} tokens and what it replaces {prepared.source_tokens}: it"
+            " must be "
             f"smaller by {SMALLER_BY:.0%}."
         )
     before: list[Observation] = []
@@ -40,7 +41,9 @@ def spliced(
             return Rejection(f"Observation {have.id} appeared while the pass ran, and it did not read it.")
     start = before[-1].covers[1] + 1 if before else 1
     if first != start:
-        return Rejection(f"The pass covers messages from {first}, but {start} is the first that it must stand for.")
+        return Rejection(
+            f"The pass covers messages from {first}, but {start} is the first that it must stand for."
+        )
     verbatim = tail[0].seq if tail else next_seq
     if last >= next_seq:
         return Rejection(f"The pass covers message {last}, which does not exist.")

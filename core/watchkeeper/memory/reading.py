@@ -18,13 +18,16 @@ from watchkeeper.records.memory import Content, Message, Observation, View
 class ContextReading:
     """What of a `ContextState` may be asked without changing it."""
 
-    def __init__(self, limits: ContextLimits, counter: TokenCounter, agent_id: str, pin_first: bool, books: Books) -> None:
+    def __init__(
+        self, limits: ContextLimits, counter: TokenCounter, agent_id: str, pin_first: bool, books: Books
+    ) -> None:
         self.agent_id = agent_id
         self.counter = counter
         self.calibration = 1.0
         self.limits = limits
         self.epoch = 0
-        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is void."""
+        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is
+        void."""
         self.last_refusal = ""
         """Why the last `digest` had nothing to gain."""
         self.notebook = Notebook()
@@ -91,13 +94,16 @@ class ContextReading:
     @property
     def threshold(self) -> int:
         """From how many of our own tokens on a compaction should run."""
-        return min(self.limit, self._scaled(int(self.limits.max_tokens * self.limits.summarization_threshold)))
+        return min(
+            self.limit, self._scaled(int(self.limits.max_tokens * self.limits.summarization_threshold))
+        )
 
     def _scaled(self, provider_tokens: int) -> int:
         return max(0, int(provider_tokens / self.calibration) - self.limits.overhead_tokens)
 
     def composition(self) -> dict[str, int]:
-        """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment included."""
+        """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment
+        included."""
         made = self._assembly
         elided = min(max(0, made.elided), made.tokens - made.observations)
         return {
@@ -114,7 +120,8 @@ class ContextReading:
         return len(rendering.items) - rendering.unstable
 
     def render(self) -> list[dict[str, Any]]:
-        """The context, valid for the Messages API. The caller may change what it gets: a copy of all that is shown.
+        """The context, valid for the Messages API. The caller may change what it gets: a copy of all that is
+        shown.
 
         Raises:
             WindowTooSmall: not even the newest group of messages fits.
@@ -132,7 +139,8 @@ class ContextReading:
         return self._assembly.rendering.items[:]
 
     def missing_for(self, move: Literal["undo", "redo"]) -> tuple[int, int] | None:
-        """The first and last message to be given to `load_earlier` before that move; None where all are there.
+        """The first and last message to be given to `load_earlier` before that move; None where all are
+        there.
 
         Raises:
             ValueError: there is nothing to undo, or to redo.
@@ -162,4 +170,12 @@ class ContextReading:
         return self._books.first if self._pin_first and pinnable(self._books.first) else None
 
     def _assemble(self, view: View) -> Assembly:
-        return assemble(self.agent_id, view, self._books.tail(view), self._pinned, self.counter, self._labels, self._books.odd)
+        return assemble(
+            self.agent_id,
+            view,
+            self._books.tail(view),
+            self._pinned,
+            self.counter,
+            self._labels,
+            self._books.odd,
+        )

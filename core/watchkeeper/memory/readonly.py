@@ -34,7 +34,11 @@ class ReadOnly(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
     def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
-        return tuple(map(untouched, self._items[index])) if isinstance(index, slice) else untouched(self._items[index])
+        return (
+            tuple(map(untouched, self._items[index]))
+            if isinstance(index, slice)
+            else untouched(self._items[index])
+        )
 
     def __eq__(self, other: Any) -> bool:
         if isinstance(other, ReadOnly | list | tuple):

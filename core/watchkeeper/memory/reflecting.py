@@ -1,4 +1,5 @@
-"""Keeping an observed log short: a reflector consolidates it beside the loop, a digest stands in where it is late."""
+"""Keeping an observed log short: a reflector consolidates it beside the loop, a digest stands in where it is
+late."""
 
 from __future__ import annotations
 
@@ -53,7 +54,11 @@ class Reflection:
     """The part of observational memory that watches over the size of the log."""
 
     def __init__(
-        self, state: ContextState, coordinator: BufferingCoordinator, reflect: Reflector, settings: ObservationalSettings
+        self,
+        state: ContextState,
+        coordinator: BufferingCoordinator,
+        reflect: Reflector,
+        settings: ObservationalSettings,
     ) -> None:
         self._state = state
         self._coordinator = coordinator
@@ -107,7 +112,9 @@ class Reflection:
             try:
                 async with asyncio.timeout(self._settings.timeout_seconds):
                     output = await self._reflect(text, level, self._settings.reflector_instruction)
-                judged = judge_log(output.observations, reading.covers, (), source, self._state.counter, [text])
+                judged = judge_log(
+                    output.observations, reading.covers, (), source, self._state.counter, [text]
+                )
             except STORE_LOST:
                 raise
             except Exception as error:

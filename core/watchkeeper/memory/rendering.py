@@ -1,7 +1,7 @@
 """Messages as the Messages API takes them: first role user, every call answered, every result asked for.
 
-A `Rendering` is fed messages one by one and keeps its tokens running, so that adding one costs the same however
-long the history is. What was stored is never changed: repairs exist in the rendering only.
+A `Rendering` is fed messages one by one and keeps its tokens running, so that adding one costs the same
+however long the history is. What was stored is never changed: repairs exist in the rendering only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ MOST_BREAKPOINTS = 4
 
 
 class Rendering:
-    """A context under construction. `items` are the messages, frozen; `tokens` their count by `count_message`."""
+    """A context under construction. `items` are the messages, frozen; `tokens` their count by
+    `count_message`."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self.items: list[dict[str, Any]] = []
@@ -39,7 +40,8 @@ class Rendering:
         self._breakpoints: list[tuple[int, int]] = []
         """Item and block of each cache breakpoint."""
         self._used: set[str] = set()
-        """Ids of all calls shown: the API refuses one that comes twice, as from servers that always say `call_0`."""
+        """Ids of all calls shown: the API refuses one that comes twice, as from servers that always say
+        `call_0`."""
         self._renamed: dict[str, str] = {}
         """Ids of open calls that had to be given another one."""
 
@@ -49,7 +51,8 @@ class Rendering:
         return 1 if self._answers is not None and self._open else 0
 
     def shared_with(self, other: Rendering) -> int:
-        """Tokens of the leading items that both have alike: what a provider's prompt cache can still serve."""
+        """Tokens of the leading items that both have alike: what a provider's prompt cache can still
+        serve."""
         shared = 0
         for mine, its, size in zip(self.items, other.items, self.sizes, strict=False):
             if mine != its:
@@ -72,7 +75,9 @@ class Rendering:
         self.items.append(FrozenDict(role=role, content=frozen(content)))
         if not isinstance(content, str):
             place = len(self.items) - 1
-            self._breakpoints += [(place, index) for index, block in enumerate(content) if "cache_control" in block]
+            self._breakpoints += [
+                (place, index) for index, block in enumerate(content) if "cache_control" in block
+            ]
             while len(self._breakpoints) > MOST_BREAKPOINTS:
                 self._unmark(*self._breakpoints.pop(0))
         self.sizes.append(tokens)
@@ -212,7 +217,9 @@ def _assistant_blocks(content: Content) -> tuple[list[Block], bool]:
         if kind == "tool_use":
             call = str(block.get("id", ""))
             if not call or call in seen:
-                kept.append({"type": "text", "text": f"[call without an id of its own] {compact_json(block)}"})
+                kept.append(
+                    {"type": "text", "text": f"[call without an id of its own] {compact_json(block)}"}
+                )
                 changed = True
                 continue
             seen.add(call)
@@ -243,12 +250,16 @@ def _blank(block: Block) -> bool:
 
 
 def _full(result: Block) -> Block:
-    """A tool result whose list holds nothing but what the API takes: no blank text, and no text that is none."""
+    """A tool result whose list holds nothing but what the API takes: no blank text, and no text that is
+    none."""
     inner = result.get("content")
     if not isinstance(inner, list) or not any(isinstance(part, dict) and _odd_text(part) for part in inner):
         return result
     parts = [part for part in inner if not (isinstance(part, dict) and _blank(part))]
-    return {**result, "content": [{**part, "text": str(part["text"])} if _odd_text(part) else part for part in parts]}
+    return {
+        **result,
+        "content": [{**part, "text": str(part["text"])} if _odd_text(part) else part for part in parts],
+    }
 
 
 def _odd_text(block: Block) -> bool:

@@ -1,7 +1,7 @@
 """One agent's context: every message it ever had, and the view that is shown of them. No I/O.
 
-Each call that changes something returns a `Change`, the records to store; nothing here is lost by a crash of the
-caller between two calls, because nothing here is the truth: the stored records are.
+Each call that changes something returns a `Change`, the records to store; nothing here is lost by a crash of
+the caller between two calls, because nothing here is the truth: the stored records are.
 
 What always holds, whatever is appended:
 
@@ -30,8 +30,10 @@ __all__ = ["Change", "ContextLimits", "ContextState", "Prepared", "Rejection", "
 
 
 LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
-"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are folded. They
-bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the next pass."""
+"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are
+folded. They
+bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the
+next pass."""
 
 
 class ContextState(ContextReading):
@@ -46,7 +48,8 @@ class ContextState(ContextReading):
         at: float = 0.0,
         pin_first: bool = True,
     ) -> None:
-        """`pin_first`: keep the first user message (the assignment) at the front for ever, observed or not."""
+        """`pin_first`: keep the first user message (the assignment) at the front for ever, observed or
+        not."""
         first = View(version=1, observations=(), verbatim_from=1, created_at=at)
         super().__init__(limits, counter, agent_id, pin_first, Books(first))
         self._marks: list[int] = []
@@ -68,13 +71,18 @@ class ContextState(ContextReading):
     ) -> ContextState:
         """The state as stored.
 
-        `messages`: at least those that the current view does not cover (consecutive, to the newest), and the first
-        message where it is to stay pinned; all of them where undo shall reach back. `views`: at least the current
-        one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is not among `messages`.
+        `messages`: at least those that the current view does not cover (consecutive, to the newest), and the
+        first message where it is to stay pinned; all of them where undo shall reach back. `views`: at least
+        the current one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is
+        not among `messages`.
         """
         state = cls.__new__(cls)
         books = Books.restore(
-            messages=messages, views=views, current=current, observations=observations, total_tokens=total_tokens
+            messages=messages,
+            views=views,
+            current=current,
+            observations=observations,
+            total_tokens=total_tokens,
         )
         ContextReading.__init__(state, limits, counter, agent_id, pin_first, books)
         state.calibration = calibration
@@ -82,9 +90,11 @@ class ContextState(ContextReading):
         return state
 
     def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
-        """Add a message; where the bound would be passed, a digest takes older ones' place in the same change.
+        """Add a message; where the bound would be passed, a digest takes older ones' place in the same
+        change.
 
-        O(1) in the length of the history, but for that digest. `tokens`: the raw count where it is known already.
+        O(1) in the length of the history, but for that digest. `tokens`: the raw count where it is known
+        already.
         """
         before = self.tokens
         content = frozen_content(content)
@@ -123,8 +133,8 @@ class ContextState(ContextReading):
         self.calibration = calibration
 
     def forget_covered(self) -> None:
-        """Let go of the messages that nothing reads any more as long as the view stays: what a context takes in memory
-        is bounded by its window then. For callers that store each `Change`; see `missing_for`."""
+        """Let go of the messages that nothing reads any more as long as the view stays: what a context takes
+        in memory is bounded by its window then. For callers that store each `Change`; see `missing_for`."""
         start = history.uncovered_from(self.view)
         for observation in reversed(self.view.observations):
             again = self.covered_by(observation) if observation.provisional else ()
@@ -135,7 +145,8 @@ class ContextState(ContextReading):
         self._books.forget_before(start)
 
     def load_earlier(self, messages: Sequence[Message]) -> None:
-        """Messages before the first one loaded, consecutive up to it: views that show them can be gone back to."""
+        """Messages before the first one loaded, consecutive up to it: views that show them can be gone back
+        to."""
         self._books.load_earlier(messages)
 
     def begin_pass(self, high_water: int) -> None:
@@ -148,7 +159,8 @@ class ContextState(ContextReading):
             self._marks.remove(high_water)
 
     def descends_from(self, version: int) -> bool:
-        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by hand."""
+        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by
+        hand."""
         return self._books.descends_from(version)
 
     def digest(
@@ -162,8 +174,8 @@ class ContextState(ContextReading):
     ) -> Change | None:
         """Compact now, without a model. None where nothing is gained: `last_refusal` says why.
 
-        `up_to`: the last message to cover (moved back so that no pair is cut); None: all but the newest turn and
-        about a fifth of the window. `keep_newest=False` lets `up_to` reach into the newest turn.
+        `up_to`: the last message to cover (moved back so that no pair is cut); None: all but the newest turn
+        and about a fifth of the window. `keep_newest=False` lets `up_to` reach into the newest turn.
         """
         tail = self.verbatim
         bench = self._bench(at, instructions=instructions, provisional=False)
@@ -191,15 +203,16 @@ class ContextState(ContextReading):
         return self._take(fitted, reason, at)
 
     def fold(self, *, at: float) -> Change | None:
-        """Make one provisional digest of all observations, for a reflection still to come; None where none is smaller."""
+        """Make one provisional digest of all observations, for a reflection still to come; None where none is
+        smaller."""
         fitted = self._bench(at).build(0, fitting.digest_budget(self.limit), fold_all=True)
         if not fitted.new or fitted.tokens >= self.tokens:
             return None
         return self._take(fitted, "digest", at)
 
     def cut_for_pass(self, latest: int | None = None) -> int:
-        """How many of the verbatim messages a pass should cover that nobody gave a mark: all but the newest fifth of
-        the window; where everything is within that, all but the newest turn."""
+        """How many of the verbatim messages a pass should cover that nobody gave a mark: all but the newest
+        fifth of the window; where everything is within that, all but the newest turn."""
         tail = self.verbatim
         if not tail:
             return 0
@@ -210,7 +223,8 @@ class ContextState(ContextReading):
         return bench.cut_keeping(keep, latest) or bench.cut_keeping(0, latest)
 
     def cut_before(self, up_to: int, latest: int | None = None) -> int:
-        """How many of the verbatim messages a cut behind message `up_to` covers, moved back so that no pair is cut."""
+        """How many of the verbatim messages a cut behind message `up_to` covers, moved back so that no pair
+        is cut."""
         tail = self.verbatim
         if not tail:
             return 0
@@ -250,17 +264,29 @@ class ContextState(ContextReading):
             },
         )
         assembly = self._assemble(view)
-        stands_in = any(have.provisional and have.covers[1] <= prepared.covers[1] for have in self.view.observations)
+        stands_in = any(
+            have.provisional and have.covers[1] <= prepared.covers[1] for have in self.view.observations
+        )
         if assembly.tokens >= self.tokens and not stands_in:
-            return Rejection(f"The context would not be smaller: {assembly.tokens} tokens instead of {self.tokens}.")
+            return Rejection(
+                f"The context would not be smaller: {assembly.tokens} tokens instead of {self.tokens}."
+            )
         fitted: fitting.Fitted | None = fitting.Fitted(view, (observation,), assembly)
         if assembly.tokens > self.limit:
-            # A digest filled the window to the last token: what is shown short already makes room for the summary.
-            tail = self.verbatim if verbatim_from is None else self.verbatim[-(self._books.last_seq + 1 - verbatim_from) :]
-            fitted = fitting.shortened_again(self._bench(at, view=view, tail=[] if verbatim_from is None else tail))
+            # A digest filled the window to the last token: what is shown short already makes room for the
+            # summary.
+            tail = (
+                self.verbatim
+                if verbatim_from is None
+                else self.verbatim[-(self._books.last_seq + 1 - verbatim_from) :]
+            )
+            fitted = fitting.shortened_again(
+                self._bench(at, view=view, tail=[] if verbatim_from is None else tail)
+            )
         if fitted is None:
             return Rejection(
-                f"The context with the summary takes {assembly.tokens} tokens, {assembly.tokens - self.limit} too many."
+                f"The context with the summary takes {assembly.tokens} tokens,"
+                f" {assembly.tokens - self.limit} too many."
             )
         return self._take(replace(fitted, new=(observation,)), prepared.reason, at)
 
@@ -287,7 +313,7 @@ class ContextState(ContextReading):
         self._held = bool(kept)
         return change
 
-    # --- how -----------------------------------------------------------------------------------------------------
+    # --- how ------------------------------------------------------------------------------------------------
 
     def _bench(
         self,
@@ -362,7 +388,11 @@ class ContextState(ContextReading):
         if (target.verbatim_from is None and start <= books.last_seq) or assembly.tokens > self.limit:
             # Messages that came later keep the short form that they have now.
             later = {seq: shown for seq, shown in books.view.elided.items() if seq >= start and shown.tokens}
-            parts = replace(target, verbatim_from=start if start <= books.last_seq else None, elided={**later, **target.elided})
+            parts = replace(
+                target,
+                verbatim_from=start if start <= books.last_seq else None,
+                elided={**later, **target.elided},
+            )
             assembly = self._assemble(parts)
             if assembly.tokens > self.limit:
                 fitted = fitting.shortened_again(self._bench(at, view=parts, tail=books.tail(parts)), later)
@@ -371,7 +401,8 @@ class ContextState(ContextReading):
             if assembly.tokens > self.limit:
                 raise ValueError(
                     f"Version {target.version} of the context does not fit any more: it would take "
-                    f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit} allowed."
+                    f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit}"
+                    " allowed."
                 )
         if parts is target:
             books.view = target

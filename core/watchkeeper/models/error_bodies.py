@@ -1,6 +1,7 @@
 """The body of an HTTP error, read so far as it is of use: a server may send one that never comes to an end.
 
-The SDK reads the whole of it before it raises, however long that takes, and its time-outs are for silence alone.
+The SDK reads the whole of it before it raises, however long that takes, and its time-outs are for silence
+alone.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _OF_THE_BODY = frozenset({"content-encoding", "content-length", "transfer-encodi
 
 
 def error_bounding_client(**options: Any) -> AsyncClient:
-    """The SDK's own HTTP client, which gives errors back with as much of their bodies as came within the bounds.
+    """The SDK's own HTTP client, which gives errors back with as much of their bodies as came within the
+    bounds.
 
-    `options` are those of `DefaultAsyncHttpxClient`. What breaks while such a body is read leaves it as long as it is: the
-    status says more than the way in which the connection ended.
+    `options` are those of `DefaultAsyncHttpxClient`. What breaks while such a body is read leaves it as long
+    as it is: the status says more than the way in which the connection ended.
     """
     import httpx2
     from anthropic import DefaultAsyncHttpxClient
@@ -38,8 +40,14 @@ def error_bounding_client(**options: Any) -> AsyncClient:
             response = await super().send(request, **how)
             if response.is_success or response.is_closed:
                 return response
-            headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _OF_THE_BODY]
-            return httpx2.Response(response.status_code, headers=headers, content=await beginning_of(response), request=request)
+            headers = [
+                (name, value)
+                for name, value in response.headers.multi_items()
+                if name.lower() not in _OF_THE_BODY
+            ]
+            return httpx2.Response(
+                response.status_code, headers=headers, content=await beginning_of(response), request=request
+            )
 
     return ErrorBounding(**options)
 
@@ -53,7 +61,9 @@ async def beginning_of(response: Any) -> bytes:
                 body += piece
                 if len(body) >= MOST_ERROR_BYTES:
                     break
-                await asyncio.sleep(0)  # a flood is always there at once, and would keep the clock from being looked at
+                await asyncio.sleep(
+                    0
+                )  # a flood is always there at once, and would keep the clock from being looked at
     except Exception as error:  # whatever ends it: what came is what there is
         log.debug("the body of an error ended early: %r", error)
     finally:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from watchkeeper.records.model import ErrorKind
 
 JUST_PASSED_SECONDS = 3_600.0
-"""A usage limit that ended no longer ago, by its own words, and still holds, ends soon: clocks differ, and times are rounded."""
+"""A usage limit that ended no longer ago, by its own words, and still holds, ends soon: clocks differ, and
+times are rounded."""
 
 ASK_AGAIN_SECONDS = 60.0
 """The wait where such a limit names no later time."""
@@ -35,7 +36,8 @@ class Failure:
     """`error.details.error_code` of the body, a stable code that newer APIs send."""
     retry_after_seconds: float | None = None
     reset_seconds: float | None = None
-    """Until the limit ends, by the response's headers of limits that are used up; `retry-after` goes before them."""
+    """Until the limit ends, by the response's headers of limits that are used up; `retry-after` goes before
+    them."""
     usage_reset_seconds: float | None = None
     """Until a usage limit ends, by the body's own words or fields."""
     should_retry: bool | None = None
@@ -180,12 +182,18 @@ RULES: tuple[Rule, ...] = (
         codes=frozenset({"ramp_limit_exceeded"}),
         rate_limited=True,
     ),
-    Rule("overloaded", ErrorKind.RETRY, statuses=frozenset({503, 529}), types=frozenset({"overloaded_error"})),
-    Rule("timed out", ErrorKind.RETRY, statuses=frozenset({408, 504, 524}), types=frozenset({"timeout_error"})),
+    Rule(
+        "overloaded", ErrorKind.RETRY, statuses=frozenset({503, 529}), types=frozenset({"overloaded_error"})
+    ),
+    Rule(
+        "timed out", ErrorKind.RETRY, statuses=frozenset({408, 504, 524}), types=frozenset({"timeout_error"})
+    ),
     Rule("broken stream", ErrorKind.RETRY, types=frozenset({"broken_stream"})),
     Rule("busy", ErrorKind.RETRY, statuses=frozenset({409, 425, 499})),
     Rule("server error", ErrorKind.RETRY, types=frozenset({"api_error"}), among=frozenset({200})),
-    Rule("bad request", ErrorKind.FAIL, statuses=frozenset({400}), types=frozenset({"invalid_request_error"})),
+    Rule(
+        "bad request", ErrorKind.FAIL, statuses=frozenset({400}), types=frozenset({"invalid_request_error"})
+    ),
 )
 """First fit wins. What no row names is judged by the hundreds of its status (see `classify`)."""
 
@@ -213,8 +221,8 @@ def classify(failure: Failure) -> Verdict:
 def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
     """How long the provider asks to be left alone, in seconds from now; None where it names no time.
 
-    A body that names the end of a usage limit goes before a shorter `retry-after`. A bad key, or credit that is gone, has
-    no time, whatever a header says; a usage limit (429) has.
+    A body that names the end of a usage limit goes before a shorter `retry-after`. A bad key, or credit that
+    is gone, has no time, whatever a header says; a usage limit (429) has.
     """
     header = failure.retry_after_seconds
     if verdict.kind is ErrorKind.RETRY:
@@ -241,4 +249,8 @@ def _by_hundreds(status: int | None) -> Rule:
         return Rule("bad request", ErrorKind.FAIL)
     if status >= 500:
         return Rule("server error", ErrorKind.RETRY)
-    return Rule("not the Messages API", ErrorKind.PAUSE, "check the base_url: it must end before /v1/messages, then resume")
+    return Rule(
+        "not the Messages API",
+        ErrorKind.PAUSE,
+        "check the base_url: it must end before /v1/messages, then resume",
+    )

@@ -23,7 +23,8 @@ MOST_EVENT_LINES = 4_000
 """Between two empty ones; the SDK's decoder takes ever longer for each further line."""
 
 PIECE_BYTES = 1 << 16
-"""What is decoded at a time, before others have the event loop: a compressed body may come as gigabytes at once."""
+"""What is decoded at a time, before others have the event loop: a compressed body may come as gigabytes at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,8 @@ class Timeouts:
 
 
 class _Measured:
-    """The body of a response in small pieces; what `raw_events` of the SDK reads of a response, and no more."""
+    """The body of a response in small pieces; what `raw_events` of the SDK reads of a response, and no
+    more."""
 
     def __init__(self, response: Any) -> None:
         self._response = response
@@ -78,7 +80,8 @@ class _Measured:
 async def decoded_events(
     raw_events: Callable[[Any], AsyncIterator[Any]], response: Any, timeouts: Timeouts
 ) -> AsyncGenerator[Any]:
-    """The JSON of each server-sent event (`.event`, `.data`) that `raw_events`, of the SDK, finds; pings left out.
+    """The JSON of each server-sent event (`.event`, `.data`) that `raw_events`, of the SDK, finds; pings left
+    out.
 
     Raises:
         BrokenStream: for an event that is not JSON, for silence, and for an event without an end.

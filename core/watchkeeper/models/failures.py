@@ -19,7 +19,9 @@ from watchkeeper.models.errors import Failure, Verdict
 from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds, moment_or_duration
 from watchkeeper.records.host_faults import causes
 
-CONFIGURATION_ERRORS = frozenset({"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"})
+CONFIGURATION_ERRORS = frozenset(
+    {"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"}
+)
 CREDENTIAL_ERRORS = frozenset({"CredentialsError", "IdentityTokenFileError"})
 
 MESSAGE_CHARS = 400
@@ -58,8 +60,8 @@ def describe(failure: Failure, verdict: Verdict) -> str:
 def retry_after_seconds(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """The delay that a response asks for, by `retry-after-ms`, or `retry-after` in seconds or as a date.
 
-    A time in one of the other forms that `moment_or_duration` knows counts too. None where there is none, or where it cannot
-    be understood; never negative.
+    A time in one of the other forms that `moment_or_duration` knows counts too. None where there is none, or
+    where it cannot be understood; never negative.
     """
     try:
         milliseconds = float(headers.get("retry-after-ms", ""))
@@ -141,7 +143,9 @@ def _where(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """The text on one line, without control characters (it may come from a hostile server), and cut."""
-    flat = " ".join("".join(sign if sign.isprintable() else " " for sign in text[: 4 * MESSAGE_CHARS]).split())
+    flat = " ".join(
+        "".join(sign if sign.isprintable() else " " for sign in text[: 4 * MESSAGE_CHARS]).split()
+    )
     return flat if len(flat) <= MESSAGE_CHARS else f"{flat[:MESSAGE_CHARS]}…"
 
 

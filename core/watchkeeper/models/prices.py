@@ -27,9 +27,9 @@ def price(
 ) -> Cost:
     """USD of one call.
 
-    `exact` is `Reply.usage_exact`. The figure is `estimated` when the usage was, or when `base_url` is another
-    server than the provider's own (a proxy may charge differently). `at` is the time of the call in seconds
-    since 1970; prices change, and the one of that time is taken.
+    `exact` is `Reply.usage_exact`. The figure is `estimated` when the usage was, or when `base_url` is
+    another server than the provider's own (a proxy may charge differently). `at` is the time of the call in
+    seconds since 1970; prices change, and the one of that time is taken.
     """
     provider, _, name = model_ref.partition("/")
     if provider == "offline":

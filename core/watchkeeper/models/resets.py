@@ -2,8 +2,8 @@
 
 Everything here comes from outside and may be wrong; what cannot be understood counts as not said.
 
-Sources: `retry-after` (RFC 9110), `anthropic-ratelimit-*-reset` (docs.anthropic.com, rate limits), `x-ratelimit-reset-*`
-of OpenAI-shaped servers, and the wordings of usage limits that the tests hold.
+Sources: `retry-after` (RFC 9110), `anthropic-ratelimit-*-reset` (docs.anthropic.com, rate limits),
+`x-ratelimit-reset-*` of OpenAI-shaped servers, and the wordings of usage limits that the tests hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 LONGEST_PARK_SECONDS = 32 * 86_400.0
-"""A month and a day: the longest period for which usage is billed. A later reset is taken for a mistake, and for no time."""
+"""A month and a day: the longest period for which usage is billed. A later reset is taken for a mistake, and
+for no time."""
 
 SHORTEST_PARK_SECONDS = 10.0
 """A limit without a longer wait is not asked again sooner: each question is a request."""
@@ -43,13 +44,16 @@ _DATE_TIME = re.compile(
 )
 _DATE = re.compile(r"(?:access|resets?|until|available)[^\d]{0,24}(\d{4})-(\d{2})-(\d{2})", re.IGNORECASE)
 _AGAIN_IN = re.compile(
-    r"(?:try again|resets?|available again|retry)(?: \w+)? (?:in|after) ((?:\d+(?:\.\d+)?\s*[a-z]+[ ,]*)+)", re.IGNORECASE
+    r"(?:try again|resets?|available again|retry)(?: \w+)? (?:in|after) ((?:\d+(?:\.\d+)?\s*[a-z]+[ ,]*)+)",
+    re.IGNORECASE,
 )
 _OF_DAY = re.compile(
     r"resets?(?: at)?(?: ([a-z]{3})[a-z]* (\d{1,2}),?(?: at)?)? (\d{1,2})(?::(\d{2}))?\s*(am|pm)?\s*\(?(UTC|GMT|[A-Z][A-Za-z_]+/[A-Za-z_/]+)\)?",
     re.IGNORECASE,
 )
-_SPEAKS_OF_TIME = re.compile(r"reset|regain|try again|available again|retry|limit reached|until", re.IGNORECASE)
+_SPEAKS_OF_TIME = re.compile(
+    r"reset|regain|try again|available again|retry|limit reached|until", re.IGNORECASE
+)
 
 
 def header_reset_seconds(headers: Mapping[str, str], now: float) -> float | None:
@@ -60,7 +64,10 @@ def header_reset_seconds(headers: Mapping[str, str], now: float) -> float | None
     waits = []
     for name in headers:
         lower = name.lower()
-        if not (lower.startswith("anthropic-ratelimit-") or lower.startswith("x-ratelimit-")) or "reset" not in lower:
+        if (
+            not (lower.startswith("anthropic-ratelimit-") or lower.startswith("x-ratelimit-"))
+            or "reset" not in lower
+        ):
             continue
         remaining = headers.get(lower.replace("reset", "remaining"))
         status = headers.get(lower.replace("reset", "status"), "")
@@ -71,7 +78,8 @@ def header_reset_seconds(headers: Mapping[str, str], now: float) -> float | None
 
 
 def body_reset_seconds(body: Any, message: str, now: float) -> float | None:
-    """Seconds until a usage limit ends, by the fields of an error's body or by its words; None where they do not say.
+    """Seconds until a usage limit ends, by the fields of an error's body or by its words; None where they do
+    not say.
 
     Negative for a time in the past.
     """
@@ -125,7 +133,8 @@ def _is_none_left(remaining: str | None) -> bool:
 
 
 def moment_or_duration(text: str, now: float) -> float | None:
-    """Seconds until `2026-11-22T14:20:00Z`, a date of HTTP, or seconds or milliseconds since 1970; or `6m0s`, or plain seconds.
+    """Seconds until `2026-11-22T14:20:00Z`, a date of HTTP, or seconds or milliseconds since 1970; or `6m0s`,
+    or plain seconds.
 
     None where it is none of these; negative for a time in the past.
     """

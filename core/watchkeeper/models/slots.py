@@ -1,9 +1,9 @@
 """Who may call a model next: a gate per provider and model, shared by every agent of a host.
 
-The main loop comes first. Compaction and observation use what is left over: they never take the last slot, and
-behind one of them a turn waits at most once, for the reply that it has under way: once that is so, no other of
-them starts before the turn does. Whoever waits grows in rank with time, so that nothing starves. What waits, and
-for what, can be listed at any moment.
+The main loop comes first. Compaction and observation use what is left over: they never take the last slot,
+and behind one of them a turn waits at most once, for the reply that it has under way: once that is so, no
+other of them starts before the turn does. Whoever waits grows in rank with time, so that nothing starves.
+What waits, and for what, can be listed at any moment.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LOOK_AGAIN_SECONDS = 5.0
 """How long a rate limit is trusted before it is read again: another host may have shortened it."""
 
 LONGEST_LIMIT_SECONDS = 1_000.0
-"""No server is waited for as long (`RetryPolicy.longest_server_delay_seconds`): a later end was noted by a clock that was
-wrong, then or now, and would hold everybody up until that day."""
+"""No server is waited for as long (`RetryPolicy.longest_server_delay_seconds`): a later end was noted by a
+clock that was wrong, then or now, and would hold everybody up until that day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class Gate:
 
     At most `limit` calls run at a time; of these, background calls (reflector, observer) hold at most
     `limit - reserved`, and at least one, so that a limit of one still lets them run when nobody else waits.
-    A waiter gains one rank in `ageing_seconds`, without end. So a background call that has waited long goes before a
-    newer turn; but never before one that has waited while a background call ran. Hence a turn waits behind background
-    calls for one reply at most (and not at all while nothing but they run, where a slot is reserved), and they, while
-    turns keep coming, for the turns that came while the last of them ran.
+    A waiter gains one rank in `ageing_seconds`, without end. So a background call that has waited long goes
+    before a newer turn; but never before one that has waited while a background call ran. Hence a turn waits
+    behind background calls for one reply at most (and not at all while nothing but they run, where a slot is
+    reserved), and they, while turns keep coming, for the turns that came while the last of them ran.
 
     `rate_limited_until` is asked before every grant and gives a wall time (0: no limit); pass a reader of the
-    table `rate_limits`, so that all hosts on one database hold back together. `on_rate_limited(until, reason)`
-    is called by `rate_limit`, to write it there.
+    table `rate_limits`, so that all hosts on one database hold back together. `on_rate_limited(until,
+    reason)` is called by `rate_limit`, to write it there.
 
     For one event loop. Cancelling a waiting call, or one that was granted its slot in the same instant, loses
     no slot.
@@ -102,7 +102,8 @@ class Gate:
         self._running_background = 0
         self._arrivals = 0
         self._waited_behind = 0
-        """Foreground calls that arrived up to this number have waited while a background call ran, if they wait still."""
+        """Foreground calls that arrived up to this number have waited while a background call ran, if they
+        wait still."""
         self._queues: dict[Purpose, deque[_Waiter]] = {purpose: deque() for purpose in RANK}
         self._alarm: asyncio.Task[None] | None = None
 
@@ -135,7 +136,9 @@ class Gate:
         """Everything that waits, in the order in which it would be served now."""
         until = self.rate_limited_until
         limited = until > self._clock.now()
-        asking = (waiter for waiter in chain.from_iterable(self._queues.values()) if not waiter.granted.done())
+        asking = (
+            waiter for waiter in chain.from_iterable(self._queues.values()) if not waiter.granted.done()
+        )
         return tuple(
             Waiting(
                 waiter.agent_id,
@@ -194,9 +197,17 @@ class Gate:
         for queue in self._queues.values():
             while queue and queue[0].granted.cancelled():
                 queue.popleft()
-        owed = any(queue[0].number <= self._waited_behind for purpose in FOREGROUND if (queue := self._queues[purpose]))
+        owed = any(
+            queue[0].number <= self._waited_behind
+            for purpose in FOREGROUND
+            if (queue := self._queues[purpose])
+        )
         background_open = self._running_background < self.background_limit and not owed
-        heads = [queue[0] for purpose, queue in self._queues.items() if queue and (purpose in FOREGROUND or background_open)]
+        heads = [
+            queue[0]
+            for purpose, queue in self._queues.items()
+            if queue and (purpose in FOREGROUND or background_open)
+        ]
         return min(heads, key=self._place(), default=None)
 
     def _place(self) -> Callable[[_Waiter], tuple[float, int]]:

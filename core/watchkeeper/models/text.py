@@ -1,4 +1,5 @@
-"""Text that can be sent: JSON bodies are UTF-8, and a lone surrogate has no UTF-8; and JSON that can be sent again."""
+"""Text that can be sent: JSON bodies are UTF-8, and a lone surrogate has no UTF-8; and JSON that can be sent
+again."""
 
 from __future__ import annotations
 
@@ -29,9 +30,14 @@ def _finite(digits: str) -> float:
 
 
 def without_lone_surrogates(value: Any) -> Any:
-    """The same structure with every lone surrogate replaced by U+FFFD; the same object where there is none."""
+    """The same structure with every lone surrogate replaced by U+FFFD; the same object where there is
+    none."""
     if isinstance(value, str):
-        return value if _encodable(value) else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return (
+            value
+            if _encodable(value)
+            else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        )
     if isinstance(value, dict):
         changed = {without_lone_surrogates(key): without_lone_surrogates(item) for key, item in value.items()}
         same = all(changed.get(key) is item for key, item in value.items())

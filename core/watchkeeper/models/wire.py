@@ -23,11 +23,16 @@ UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
 
 def request_body(model: str, request: ModelRequest, *, prompt_cache: bool = True) -> dict[str, Any]:
     """The arguments of `messages.create` for this request. The request itself is left as it is."""
-    messages = [{"role": message["role"], "content": without_lone_surrogates(message["content"])} for message in request.messages]
+    messages = [
+        {"role": message["role"], "content": without_lone_surrogates(message["content"])}
+        for message in request.messages
+    ]
     body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens, "messages": messages}
     if request.tools:
         body["tools"] = [
-            without_lone_surrogates({"name": tool.name, "description": tool.description, "input_schema": tool.input_schema})
+            without_lone_surrogates(
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            )
             for tool in request.tools
         ]
     if request.system:

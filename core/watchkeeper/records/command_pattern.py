@@ -1,11 +1,12 @@
 """Patterns of shell commands that a person allowed once and for all.
 
-A pattern is a list of words; `*` as its last word stands for any further arguments. It matches one simple command that
-consists of these very words. Whatever a shell would interpret is no such command: operators, redirections, substitutions,
-variables, globs, assignments, reserved words. The parser refuses in case of doubt, quoted or not; the question is then asked.
+A pattern is a list of words; `*` as its last word stands for any further arguments. It matches one simple
+command that consists of these very words. Whatever a shell would interpret is no such command: operators,
+redirections, substitutions, variables, globs, assignments, reserved words. The parser refuses in case of
+doubt, quoted or not; the question is then asked.
 
-What matches is run as these words, without a shell: no function, alias, variable or `PATH` that an earlier command of the
-agent's shell defined can change what it runs. See `worker_shell.Shell`.
+What matches is run as these words, without a shell: no function, alias, variable or `PATH` that an earlier
+command of the agent's shell defined can change what it runs. See `worker_shell.Shell`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ _INTERPRETED = frozenset(";&|<>`$\\\n\r\t(){}[]*?!#^")
 
 _RESERVED = "if then else elif fi do done case esac while until for in function select coproc time"
 _OF_THE_SHELL = (
-    "eval exec source . command builtin alias unalias export declare typeset local readonly set unset shopt trap enable hash"
-    " cd pushd popd dirs umask ulimit return exit break continue shift getopts read mapfile readarray let wait jobs fg bg disown"
+    "eval exec source . command builtin alias unalias export declare typeset local readonly set unset shopt"
+    " trap enable hash"
+    " cd pushd popd dirs umask ulimit return exit break continue shift getopts read mapfile readarray let"
+    " wait jobs fg bg disown"
     " suspend logout history fc bind complete compgen compopt caller times"
 )
 """Built-in commands that act on the shell itself, or run what they are given."""
 _LAUNCHERS = (
-    "sudo su doas pkexec runuser setpriv env xargs nohup nice ionice chroot unshare nsenter setsid stdbuf timeout watch script"
+    "sudo su doas pkexec runuser setpriv env xargs nohup nice ionice chroot unshare nsenter setsid stdbuf"
+    " timeout watch script"
     " sh bash dash zsh ksh mksh fish csh tcsh busybox ssh parallel entr strace ltrace gdb"
 )
 """Programs that run another program that they are given."""
@@ -35,7 +39,8 @@ _ALWAYS_ASK = frozenset(f"{_RESERVED} {_OF_THE_SHELL} {_LAUNCHERS}".split())
 
 
 def parse_command(command: str) -> tuple[str, ...] | None:
-    """The words of `command` if it is plainly one simple command of a program and its arguments; else None."""
+    """The words of `command` if it is plainly one simple command of a program and its arguments; else
+    None."""
     if not command.isascii() or not command.isprintable() or _INTERPRETED.intersection(command):
         # Letters of other scripts may look like these; a person cannot tell them apart in a pattern.
         return None
@@ -66,7 +71,8 @@ def parse_pattern(pattern: str) -> tuple[str, ...]:
         raise ValueError("the pattern * would match every command; allow the tool instead")
     if words is None:
         raise ValueError(
-            f"the pattern {reveal(text)!r} matches nothing: it must be the words of one simple command, with * as its last word"
+            f"the pattern {reveal(text)!r} matches nothing: it must be the words of one simple command, with"
+            " * as its last word"
             " for any further arguments"
         )
     return (*words, "*") if open_ended else words
@@ -80,7 +86,8 @@ def pattern_of(words: tuple[str, ...]) -> str:
 
 
 def matches(pattern: str, command: str) -> tuple[str, ...] | None:
-    """The words that `command` runs if the pattern allows it; else None. A pattern that is none matches nothing."""
+    """The words that `command` runs if the pattern allows it; else None. A pattern that is none matches
+    nothing."""
     words = parse_command(command)
     if words is None:
         return None
@@ -94,10 +101,11 @@ def matches(pattern: str, command: str) -> tuple[str, ...] | None:
 
 
 def program_path(program: str, folder: str, workspace: str, search_path: str) -> str | None:
-    """The absolute path of the program that the first word of a command names, or None where that is not certain.
+    """The absolute path of the program that the first word of a command names, or None where that is not
+    certain.
 
-    A relative path names another program in another folder, so it counts in the workspace alone; relative entries of the
-    search path do not count at all.
+    A relative path names another program in another folder, so it counts in the workspace alone; relative
+    entries of the search path do not count at all.
     """
     if "/" in program:
         if not os.path.isabs(program) and os.path.realpath(folder) != os.path.realpath(workspace):

@@ -1,4 +1,5 @@
-"""Errors named for what the user must do. Each carries the exit code of the command line (docs/commands.md)."""
+"""Errors named for what the user must do. Each carries the exit code of the command line
+(docs/commands.md)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""The file that a call of `write` or `edit` would change: which one it is, what it holds, and what it would hold.
+"""The file that a call of `write` or `edit` would change: which one it is, what it holds, and what it would
+hold.
 
-A person approves a change of a file as it is. `digest_of` is the same only for the same file with the same content: whoever
-changes either, by writing or by swapping a link, makes the approval one of something else. Paths are resolved as the file
-tools resolve them. Used by the host, by the worker that writes, and by whoever shows the question.
+A person approves a change of a file as it is. `digest_of` is the same only for the same file with the same
+content: whoever changes either, by writing or by swapping a link, makes the approval one of something else.
+Paths are resolved as the file tools resolve them. Used by the host, by the worker that writes, and by whoever
+shows the question.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ SUBJECT_CHANGED = "[not run] The file changed after a person approved this call.
 """What a worker answers that found another file than the approved one."""
 
 REFUSED = "refused"
-"""In the place of a digest: the tool will refuse the path. If it leads to a file later, that is not what was approved."""
+"""In the place of a digest: the tool will refuse the path. If it leads to a file later, that is not what was
+approved."""
 
 MOST_SHOWN_BYTES = 16 * 1024 * 1024
 """A larger file is not compared line by line."""
@@ -52,7 +55,8 @@ class FileChange:
 
 
 def resolve_target(workspace: Path, name: Any) -> Path | None:
-    """The file that the tools reach by `name`, or None where they refuse it: outside the workspace, a loop of links."""
+    """The file that the tools reach by `name`, or None where they refuse it: outside the workspace, a loop of
+    links."""
     if not isinstance(name, str) or not name or "\0" in name:
         return None
     try:
@@ -78,8 +82,11 @@ def state_digest(target: Path, descriptor: int | None) -> str:
     return state.hexdigest()
 
 
-def digest_of(workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()) -> str:
-    """Identifies the file that the call would change, as it is now. Empty for other tools, `REFUSED` for a path that is refused.
+def digest_of(
+    workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
+) -> str:
+    """Identifies the file that the call would change, as it is now. Empty for other tools, `REFUSED` for a
+    path that is refused.
 
     A file of `protected` is not opened: closing it would drop the locks that this process has on it.
     """
@@ -100,14 +107,20 @@ def digest_of(workspace: Path, tool: str, arguments: Mapping[str, Any], protecte
         os.close(descriptor)
 
 
-def file_change(workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()) -> FileChange:
-    """What a call of `write` or `edit` would do to its file, as the file is now. Raises nothing for what the file is."""
+def file_change(
+    workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
+) -> FileChange:
+    """What a call of `write` or `edit` would do to its file, as the file is now. Raises nothing for what the
+    file is."""
     path = str(arguments.get("file_path") or "")
-    # First the digest: if the file changes before its text is read, the answer does not count, and the question comes again.
+    # First the digest: if the file changes before its text is read, the answer does not count, and the
+    # question comes again.
     digest = digest_of(workspace, tool, arguments, protected)
     target = resolve_target(workspace, path)
     if target is None:
-        return FileChange(path, "", REFUSED, None, None, "the path leads out of the workspace, so the tool will refuse it")
+        return FileChange(
+            path, "", REFUSED, None, None, "the path leads out of the workspace, so the tool will refuse it"
+        )
     before, problem = _text_of(target, protected)
     wanted = arguments.get("content")
     if tool == "write":
@@ -115,7 +128,9 @@ def file_change(workspace: Path, tool: str, arguments: Mapping[str, Any], protec
         return FileChange(path, str(target), digest, before, after, problem)
     old, new = arguments.get("old_string"), arguments.get("new_string")
     if before is None or not isinstance(old, str) or not isinstance(new, str) or not old:
-        return FileChange(path, str(target), digest, before, None, problem or "there is no such file, so the edit will fail")
+        return FileChange(
+            path, str(target), digest, before, None, problem or "there is no such file, so the edit will fail"
+        )
     count = before.count(old)
     if count == 0:
         problem = "the file does not hold the old text, so the edit will fail"
@@ -127,8 +142,11 @@ def file_change(workspace: Path, tool: str, arguments: Mapping[str, Any], protec
     return FileChange(path, str(target), digest, before, after)
 
 
-def holds_already(workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()) -> bool:
-    """Whether the file of a `write` holds the text that the call would write: it ran, and its host died before it said so."""
+def holds_already(
+    workspace: Path, tool: str, arguments: Mapping[str, Any], protected: Protected = frozenset()
+) -> bool:
+    """Whether the file of a `write` holds the text that the call would write: it ran, and its host died
+    before it said so."""
     if tool != "write":
         return False
     change = file_change(workspace, tool, arguments, protected)
@@ -146,7 +164,8 @@ def _open(target: Path, protected: Protected) -> int:
     if sys.platform != "linux":
         _refuse(os.stat(target, follow_symlinks=False), protected)
         return os.open(target, flags)
-    # A reference to the file first: closing that drops no lock, and what is opened through it is the same file.
+    # A reference to the file first: closing that drops no lock, and what is opened through it is the same
+    # file.
     reference = os.open(target, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _refuse(os.fstat(reference), protected)
@@ -159,7 +178,9 @@ def _refuse(status: os.stat_result, protected: Protected) -> None:
     if (status.st_dev, status.st_ino) in protected:
         raise PermissionError(errno.EACCES, "it belongs to the database of this run")
     if not stat.S_ISREG(status.st_mode):
-        raise PermissionError(errno.EACCES, "it is a folder, a link, a pipe or a device, so the tool will refuse it")
+        raise PermissionError(
+            errno.EACCES, "it is a folder, a link, a pipe or a device, so the tool will refuse it"
+        )
 
 
 def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
@@ -173,7 +194,10 @@ def _text_of(target: Path, protected: Protected) -> tuple[str | None, str]:
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
         if status.st_size > MOST_SHOWN_BYTES:
-            return None, f"the file is too large to compare ({status.st_size:,} bytes); a write replaces all of it"
+            return (
+                None,
+                f"the file is too large to compare ({status.st_size:,} bytes); a write replaces all of it",
+            )
         data = file.read(MOST_SHOWN_BYTES + 1)
     try:
         return data.decode("utf-8"), ""

@@ -1,7 +1,8 @@
 """What the machine runs out of: the one place that tells it from a fault of a model, a tool or a provider.
 
-A host fault passes when the machine has room again. What was asked is not wrong, so a model is never given it as an answer:
-the call stays pending and is tried again. If it still fails, the session pauses (exit code 5) until a person resumes it.
+A host fault passes when the machine has room again. What was asked is not wrong, so a model is never given it
+as an answer: the call stays pending and is tried again. If it still fails, the session pauses (exit code 5)
+until a person resumes it.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ _OF_THE_LOADER = "error while loading shared libraries: "
 def host_fault(error: BaseException) -> HostFault | None:
     """The shortage behind an exception, also where a library wrapped it; None where the cause is another.
 
-    EAGAIN counts only where it is the exception itself, as from `fork`: libraries meet it all the time when a socket has
-    nothing to read yet, and leave it behind as the context of later errors.
+    EAGAIN counts only where it is the exception itself, as from `fork`: libraries meet it all the time when a
+    socket has nothing to read yet, and leave it behind as the context of later errors.
     """
     for link in causes(error):
         if isinstance(link, HostFault):
@@ -134,7 +135,9 @@ def as_record(fault: HostFault) -> dict[str, Any]:
 def from_record(record: Any) -> HostFault | None:
     """What `as_record` made, or None where it is something else."""
     try:
-        return HostFault(str(record["message"])[:500], Shortage(record["shortage"]), began=record["began"] is True)
+        return HostFault(
+            str(record["message"])[:500], Shortage(record["shortage"]), began=record["began"] is True
+        )
     except (KeyError, TypeError, ValueError):
         return None
 

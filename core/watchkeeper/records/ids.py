@@ -1,4 +1,5 @@
-"""Ids: eight random base32 characters. Random rather than time-ordered, so that short prefixes are distinct."""
+"""Ids: eight random base32 characters. Random rather than time-ordered, so that short prefixes are
+distinct."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Which values a user's configuration says to be secret: what it gives to MCP servers, and the key that it names."""
+"""Which values a user's configuration says to be secret: what it gives to MCP servers, and the key that it
+names."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _ASSIGNED = re.compile(r"\A-{0,2}([A-Za-z][\w.-]*)\s*[=:]\s*(\S.*)\Z", re.DOTALL
 
 
 def known_secrets(config: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, str]:
-    """Name → value, for a `Redactor`, of a configuration as it stands in its file. What has an odd shape is passed over."""
+    """Name → value, for a `Redactor`, of a configuration as it stands in its file. What has an odd shape is
+    passed over."""
     found: dict[str, str] = {}
     named = _table(config.get("anthropic")).get("api_key_env")
     if isinstance(named, str) and environ.get(named):
@@ -40,7 +42,12 @@ def _of_server(server: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         assigned = _ASSIGNED.match(one)
         if assigned is not None and _is_secret_name(assigned[1]):
             yield assigned[1], assigned[2]
-        elif before.startswith("-") and "=" not in before and not one.startswith("-") and _is_secret_name(before):
+        elif (
+            before.startswith("-")
+            and "=" not in before
+            and not one.startswith("-")
+            and _is_secret_name(before)
+        ):
             yield before.lstrip("-"), one
         before = one
     if isinstance(server.get("url"), str):

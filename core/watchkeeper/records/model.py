@@ -34,8 +34,8 @@ class ModelRequest:
 
     system: str
     messages: Sequence[dict[str, Any]]
-    """Valid for the Messages API: `{"role", "content"}`, first role `user`. Shared with later requests: an attempt to
-    change one raises `TypeError`."""
+    """Valid for the Messages API: `{"role", "content"}`, first role `user`. Shared with later requests: an
+    attempt to change one raises `TypeError`."""
     tools: Sequence[ToolSpec] = ()
     max_tokens: int = 4096
     purpose: Purpose = Purpose.TURN
@@ -86,7 +86,8 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """The model call failed in a way that passes; the caller of `stream` sees why, and for how long it waits."""
+    """The model call failed in a way that passes; the caller of `stream` sees why, and for how long it
+    waits."""
 
     reason: str
     wait_seconds: float

@@ -1,15 +1,16 @@
 """Secret variables are kept out of what other processes of the same user can read of this one.
 
 The kernel shows the environment with which a program was started in `/proc/PID/environ`, and its memory in
-`/proc/PID/mem`, to every process of the same user: so also to a command that a model runs. `os.environ.pop` does not
-change the kernel's copy. Therefore:
+`/proc/PID/mem`, to every process of the same user: so also to a command that a model runs. `os.environ.pop`
+does not change the kernel's copy. Therefore:
 
 - a program that finds secrets in its environment starts itself again without them, and reads them from a pipe
   (`restart_without_secrets`, `receive`); programs that it starts get them in the same way (`handed_over`);
-- whoever holds them is not *dumpable* (`deny_inspection`, Linux), which closes `environ` and `mem` to all but root.
+- whoever holds them is not *dumpable* (`deny_inspection`, Linux), which closes `environ` and `mem` to all but
+  root.
 
-After `receive`, `os.environ` holds the secrets as if they had been inherited, but the C library's environment does not:
-a process that is started with an inherited environment does not get them.
+After `receive`, `os.environ` holds the secrets as if they had been inherited, but the C library's environment
+does not: a process that is started with an inherited environment does not get them.
 
 This module imports nothing heavy: it is the first that runs.
 """
@@ -53,8 +54,9 @@ class Handover:
 def secret_variables(environ: Mapping[str, str], config: str = "") -> dict[str, str]:
     """The variables that hold, or may hold, a secret: name → value.
 
-    Those with the name of a secret, those that `config` (the text of a configuration file) names, and those whose value
-    looks like a token or a URL with a password. One too many costs nothing: programs read all of them as before.
+    Those with the name of a secret, those that `config` (the text of a configuration file) names, and those
+    whose value looks like a token or a URL with a password. One too many costs nothing: programs read all of
+    them as before.
     """
     found = {}
     for name, value in environ.items():
@@ -75,7 +77,8 @@ def _looks_secret(value: str) -> bool:
 def restart_without_secrets(config: str = "") -> None:
     """Start this program again, in this process, without secrets in the environment that the kernel shows.
 
-    Returns where there are none, and where the interpreter runs another program than ours, which cannot be started again.
+    Returns where there are none, and where the interpreter runs another program than ours, which cannot be
+    started again.
 
     Raises:
         HandoverFailed: the secrets do not fit into a pipe, or the program cannot be started.
@@ -88,7 +91,9 @@ def restart_without_secrets(config: str = "") -> None:
         try:
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], handover.environment)
         except OSError as error:
-            raise HandoverFailed(f"{sys.executable} cannot be started again without the keys ({error.strerror})") from None
+            raise HandoverFailed(
+                f"{sys.executable} cannot be started again without the keys ({error.strerror})"
+            ) from None
 
 
 def receive() -> None:
@@ -106,7 +111,9 @@ def receive() -> None:
         name, equals, value = entry.partition(b"=")
         if equals:
             os.environ[os.fsdecode(name)] = os.fsdecode(value)
-            os.unsetenv(name)  # `os.environ` keeps it; what is started with an inherited environment does not get it
+            os.unsetenv(
+                name
+            )  # `os.environ` keeps it; what is started with an inherited environment does not get it
 
 
 @contextmanager
@@ -117,7 +124,9 @@ def handed_over(config: str = "") -> Iterator[Handover]:
         HandoverFailed: the secrets do not fit into a pipe.
     """
     secrets = secret_variables(os.environ, config)
-    plain = {name: value for name, value in os.environ.items() if name not in secrets and name != HANDOVER_VARIABLE}
+    plain = {
+        name: value for name, value in os.environ.items() if name not in secrets and name != HANDOVER_VARIABLE
+    }
     if not secrets:
         yield Handover(plain, ())
         return
@@ -130,10 +139,11 @@ def handed_over(config: str = "") -> Iterator[Handover]:
 
 
 def deny_inspection() -> bool:
-    """Close this process's environment and memory to other processes of its user (Linux); False where that is not possible.
+    """Close this process's environment and memory to other processes of its user (Linux); False where that is
+    not possible.
 
-    It also ends core dumps and debuggers that are attached without root. It holds until the process executes a program,
-    and for the processes that it forks until then.
+    It also ends core dumps and debuggers that are attached without root. It holds until the process executes
+    a program, and for the processes that it forks until then.
     """
     return _set_dumpable(0)
 
@@ -152,7 +162,8 @@ def _set_dumpable(value: int) -> bool:
 
 
 def _runs_our_program() -> bool:
-    """Whether the interpreter was started for `wk`, `python -m watchkeeper` or the dashboard: not by a program that imports us."""
+    """Whether the interpreter was started for `wk`, `python -m watchkeeper` or the dashboard: not by a
+    program that imports us."""
     main = sys.modules.get("__main__")
     if not sys.executable or not hasattr(sys, "orig_argv"):
         return False
@@ -179,5 +190,7 @@ def _pipe_with(data: bytes) -> int:
         os.close(writing)
     if not fits:
         os.close(reading)
-        raise HandoverFailed(f"the secret environment variables hold {len(data):,} bytes, more than a pipe takes; unset some")
+        raise HandoverFailed(
+            f"the secret environment variables hold {len(data):,} bytes, more than a pipe takes; unset some"
+        )
     return reading

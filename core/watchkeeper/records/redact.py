@@ -12,7 +12,14 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 from watchkeeper.records import secret_context
-from watchkeeper.records.secret_context import is_path, looks_random, may_be_named, named_secret, open_value, spans
+from watchkeeper.records.secret_context import (
+    is_path,
+    looks_random,
+    may_be_named,
+    named_secret,
+    open_value,
+    spans,
+)
 from watchkeeper.records.secret_names import PUBLIC_NAMES, SECRET_NAMES
 from watchkeeper.records.secret_search import Search, any_of, grouped, literal
 from watchkeeper.records.secret_shapes import NUMBERED_LETTERS, SHAPES, URL
@@ -34,14 +41,25 @@ _LAST_WORD = re.compile(r"[A-Za-z0-9_.+/=~-]{8,}")
 _LONGEST_WORD = 2_000
 
 _COMMON_VALUES = frozenset(
-    {"disabled", "required", "optional", "password", "changeme", "anonymous", "undefined", "keychain", "redacted"}
+    {
+        "disabled",
+        "required",
+        "optional",
+        "password",
+        "changeme",
+        "anonymous",
+        "undefined",
+        "keychain",
+        "redacted",
+    }
 )
 _OPEN_URL = re.compile(r"""://[^\s/?#:@\"'<>\\`]{0,200}:[^\s/?#:@\"'<>\\`]{0,200}@?\Z""")
 _URL_PASSWORD = re.compile(r"://[^\s/?#:@]{0,200}:([^\s/?#@]{8,200})@")
 
 _RUN = re.compile(r"""[^"\\/&'+<=>`\x00-\x1f\x7f]+""")
 _ASCII_RUN = re.compile(r"[ !#-%(-*,-.0-;?-\[\]-_a-~]+")
-"""What no writer of JSON writes otherwise than as it is, or else by the numbers that `NUMBERED_LETTERS` finds."""
+"""What no writer of JSON writes otherwise than as it is, or else by the numbers that `NUMBERED_LETTERS`
+finds."""
 _LEAST_RUN = 5
 
 _BREAK = re.compile(r"(?:\s|\\+[rnt]|[\"'+|>#] ?){1,80}")
@@ -57,9 +75,9 @@ _LEFT_ALONE = frozenset({"signature", "encrypted_content", "encrypted_index"})
 class Redactor:
     """Replaces secrets with `[redacted:NAME]`.
 
-    A secret is the value of a secret variable, what has the form of a provider's token, and what an assignment, a header, a
-    cookie or an option says to be one. Applying it again changes nothing. `signature` fields and base64 data are left as they
-    are.
+    A secret is the value of a secret variable, what has the form of a provider's token, and what an
+    assignment, a header, a cookie or an option says to be one. Applying it again changes nothing. `signature`
+    fields and base64 data are left as they are.
 
     Args:
         environ: variables; those with the name of a secret are taken.
@@ -76,11 +94,17 @@ class Redactor:
             elif (password := _URL_PASSWORD.search(value)) is not None:
                 names[password[1]] = name
         names |= {value.strip(): name for name, value in (secrets or {}).items()}
-        names = {value: _NOT_IN_MARKS.sub("_", name)[:100] for value, name in names.items() if _is_secret(value)}
+        names = {
+            value: _NOT_IN_MARKS.sub("_", name)[:100] for value, name in names.items() if _is_secret(value)
+        }
         labels = " ".join(f"[redacted:{name}]" for name in (*names.values(), *_LABELS))
         # What occurs in a label itself would be replaced again and again.
-        self._values = {form: name for value, name in names.items() for form in _forms(value) if form not in labels}
-        encoded = {form: name for value, name in names.items() for form in _encoded(value) if form not in labels}
+        self._values = {
+            form: name for value, name in names.items() for form in _forms(value) if form not in labels
+        }
+        encoded = {
+            form: name for value, name in names.items() for form in _encoded(value) if form not in labels
+        }
         self._wrapped = {form: name for form, name in encoded.items() if len(form) >= LEAST_CHARACTERS}
         longest_first = sorted({**self._values, **self._wrapped}, key=len, reverse=True)
         self._values |= self._wrapped
@@ -94,13 +118,15 @@ class Redactor:
         """The text without secrets; the very same object when it holds none."""
         if len(text) < LEAST_CHARACTERS or not self._may_hold(text):
             return text
-        # Again after each replacement: what stood right before a secret may have hidden where the next one begins.
+        # Again after each replacement: what stood right before a secret may have hidden where the next one
+        # begins.
         while (clean := self._once(text)) != text:
             text = clean
         return text
 
     def streamed(self, text: str) -> str:
-        """A text that is still being written: without secrets, and without an end that may be the beginning of one."""
+        """A text that is still being written: without secrets, and without an end that may be the beginning
+        of one."""
         text = self.text(text)
         end = len(text)
         for form in self._values:
@@ -148,7 +174,8 @@ class Redactor:
         return text
 
     def __call__(self, value: Any) -> Any:
-        """Any JSON-like value (content, blocks, arguments) without secrets; what holds none is the same object."""
+        """Any JSON-like value (content, blocks, arguments) without secrets; what holds none is the same
+        object."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -164,11 +191,13 @@ class Redactor:
 
     @property
     def hints(self) -> tuple[bytes, ...]:
-        """Bytes one of which is in whatever holds a value that is known to be secret, if no letter of it is written by number."""
+        """Bytes one of which is in whatever holds a value that is known to be secret, if no letter of it is
+        written by number."""
         return tuple(self._hints)
 
     def suspects(self, data: bytes) -> bool:
-        """Whether these bytes, a text or lines of JSON, may hold a secret: quick, and wrong only in saying yes."""
+        """Whether these bytes, a text or lines of JSON, may hold a secret: quick, and wrong only in saying
+        yes."""
         return self._search_latin(data.decode("latin-1"))
 
     def line(self, data: bytes) -> bytes:
@@ -185,19 +214,28 @@ class Redactor:
         return data if clean is text else clean.encode("utf-8", "replace")
 
     def _may_hold(self, text: str) -> bool:
-        return self._search_latin(text if text.isascii() else text.encode("utf-8", "replace").decode("latin-1"))
+        return self._search_latin(
+            text if text.isascii() else text.encode("utf-8", "replace").decode("latin-1")
+        )
 
     def _search_latin(self, text: str) -> bool:
-        """Whether a secret may be in a text whose letters are the bytes of another: to decode those would take longer."""
+        """Whether a secret may be in a text whose letters are the bytes of another: to decode those would
+        take longer."""
         if self._search is None:
             hints = [literal(hint.decode("latin-1")) for hint in self._hints]
             self._search = any_of(
-                [*_shape_groups(tuple(secret_context.SEARCHED_WITH_SHAPES)), *secret_context.SEARCHED_TOGETHER, *grouped(hints)]
+                [
+                    *_shape_groups(tuple(secret_context.SEARCHED_WITH_SHAPES)),
+                    *secret_context.SEARCHED_TOGETHER,
+                    *grouped(hints),
+                ]
             )
         return self._search(text)
 
     def _mapping(self, value: dict[Any, Any]) -> dict[Any, Any]:
-        opaque = _LEFT_ALONE | {"data"} if value.get("type") in ("base64", "redacted_thinking") else _LEFT_ALONE
+        opaque = (
+            _LEFT_ALONE | {"data"} if value.get("type") in ("base64", "redacted_thinking") else _LEFT_ALONE
+        )
         is_kubernetes = value.get("kind") == "Secret"
         changed = False
         result: dict[Any, Any] = {}
@@ -208,8 +246,15 @@ class Redactor:
             if key in opaque and isinstance(old, str):
                 new = old
             elif is_kubernetes and key in ("data", "stringData") and isinstance(old, dict):
-                new = {name: "[redacted:secret]" if isinstance(each, str) and each else each for name, each in old.items()}
-            elif isinstance(old, str) and isinstance(key, str) and (kind := _kind_of(key, old, before)) is not None:
+                new = {
+                    name: "[redacted:secret]" if isinstance(each, str) and each else each
+                    for name, each in old.items()
+                }
+            elif (
+                isinstance(old, str)
+                and isinstance(key, str)
+                and (kind := _kind_of(key, old, before)) is not None
+            ):
                 new = f"[redacted:{kind}]"
                 self.count += 1
             else:
@@ -237,14 +282,27 @@ def _shape_groups(others: tuple[str, ...] = ()) -> list[list[str]]:
     # What begins like a URL takes no longer together than a URL alone.
     slashed = [URL, NUMBERED_LETTERS, *(shape.telling for shape in SHAPES if shape.telling.startswith("1"))]
     return [
-        *grouped([*others, *(each for shape in SHAPES if shape.telling not in slashed for each in shape.telling.split("\n"))]),
+        *grouped(
+            [
+                *others,
+                *(
+                    each
+                    for shape in SHAPES
+                    if shape.telling not in slashed
+                    for each in shape.telling.split("\n")
+                ),
+            ]
+        ),
         slashed,
     ]
 
 
 @cache
 def _shapes() -> list[tuple[str, str, re.Pattern[str], Callable[[re.Match[str]], str]]]:
-    return [(shape.name, shape.hint, re.compile(shape.expression, re.DOTALL), _label(shape.name)) for shape in SHAPES]
+    return [
+        (shape.name, shape.hint, re.compile(shape.expression, re.DOTALL), _label(shape.name))
+        for shape in SHAPES
+    ]
 
 
 _LABELS = sorted({shape.name for shape in SHAPES} | secret_context.KINDS)
@@ -255,7 +313,15 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
     if name == "api-key":
         # `sk-learn-and-its-many-friends` has the letters of a key, but not its randomness.
         return lambda match: mark if any(map(_is_random, re.split("[-_]", match[0]))) else match[0]
-    if name in ("fireworks-key", "crates-token", "facebook-token", "adafruit-key", "render-token", "voyage-key", "yandex-token"):
+    if name in (
+        "fireworks-key",
+        "crates-token",
+        "facebook-token",
+        "adafruit-key",
+        "render-token",
+        "voyage-key",
+        "yandex-token",
+    ):
         return lambda match: mark if looks_random(match[0]) and any(map(str.isdigit, match[0])) else match[0]
     if name == "url-token":
         return lambda match: f"://{mark}" if looks_random(match[0]) else match[0]
@@ -264,7 +330,9 @@ def _label(name: str) -> Callable[[re.Match[str]], str]:
 
     def replaced(match: re.Match[str]) -> str:
         kept = str(match.groupdict().get("kept") or "")
-        if match[0][len(kept) :].lower() in _COMMON_VALUES or (name == "url-password" and match[0].endswith("%")):
+        if match[0][len(kept) :].lower() in _COMMON_VALUES or (
+            name == "url-password" and match[0].endswith("%")
+        ):
             return match[0]  # `postgres://user:password@localhost`, as manuals have it
         return kept + mark
 
@@ -284,13 +352,16 @@ def _is_secret(value: str) -> bool:
 
 
 def _forms(value: str) -> list[str]:
-    """A value as it stands, inside a JSON string (also JSON in JSON), inside a URL, and each long line of one that has several."""
+    """A value as it stands, inside a JSON string (also JSON in JSON), inside a URL, and each long line of one
+    that has several."""
     forms = {value, json.dumps(value, ensure_ascii=False)[1:-1]}
     inner = value
     for _ in range(_LEVELS_OF_JSON):
         inner = json.dumps(inner)[1:-1]
         forms |= {inner, inner.replace("/", "\\/")}
-    forms |= {quoted(value, safe=safe, errors="replace") for quoted in (quote, quote_plus) for safe in ("", "/")}
+    forms |= {
+        quoted(value, safe=safe, errors="replace") for quoted in (quote, quote_plus) for safe in ("", "/")
+    }
     entities = escape(value, quote=False)
     forms |= {
         entities,
@@ -305,7 +376,8 @@ def _forms(value: str) -> list[str]:
 
 
 def _hints_of(form: str) -> set[str]:
-    """Texts one of which is in every line of JSON that holds `form`, however its writer escapes, unless it has `NUMBERED_LETTERS`."""
+    """Texts one of which is in every line of JSON that holds `form`, however its writer escapes, unless it
+    has `NUMBERED_LETTERS`."""
     run = max(_ASCII_RUN.findall(form), key=len, default="")
     if len(run) < _LEAST_RUN:
         run = max(_RUN.findall(form), key=len, default="")
@@ -314,9 +386,11 @@ def _hints_of(form: str) -> set[str]:
 
 
 def _encoded(value: str) -> set[str]:
-    """What of a value is the same in every base64 text that holds it, at each of the three ways in which it may lie there.
+    """What of a value is the same in every base64 text that holds it, at each of the three ways in which it
+    may lie there.
 
-    `Authorization: Basic …`, a Kubernetes secret, `echo $TOKEN | base64`. A short value leaves too little to be known by.
+    `Authorization: Basic …`, a Kubernetes secret, `echo $TOKEN | base64`. A short value leaves too little to
+    be known by.
     """
     data = value.encode("utf-8", "replace")
     if len(data) < _LEAST_ENCODED:
@@ -350,7 +424,9 @@ def _wrapped_at(text: str, form: str, begin: int) -> tuple[int, int] | None:
 
 def _forwards(text: str, form: str, at: int) -> int | None:
     """Where `form` ends if it begins at this place and goes on behind each break."""
-    return _through(form, at, lambda place: text[place : place + 1], lambda place: _skipped(_BREAK.match(text, place)))
+    return _through(
+        form, at, lambda place: text[place : place + 1], lambda place: _skipped(_BREAK.match(text, place))
+    )
 
 
 def _backwards(text: str, form: str, at: int) -> int | None:

@@ -1,8 +1,9 @@
-"""Secrets that are known by what is written around them: assignments, headers, cookies, options of commands, `.netrc`.
+"""Secrets that are known by what is written around them: assignments, headers, cookies, options of commands,
+`.netrc`.
 
-Such a value has no form of its own, so that its name says that it is secret, and the value must look like one: `password: str`,
-`token = get_token()` and `API_KEY=${API_KEY}` name no secret. `spans` finds them in any text; `is_secret_value` judges a value
-that stands apart from its name, as in a JSON object.
+Such a value has no form of its own, so that its name says that it is secret, and the value must look like
+one: `password: str`, `token = get_token()` and `API_KEY=${API_KEY}` name no secret. `spans` finds them in any
+text; `is_secret_value` judges a value that stands apart from its name, as in a JSON object.
 
 All expressions are bounded or advance with each step, so that a text takes time in proportion to its length.
 """
@@ -19,7 +20,9 @@ from typing import NamedTuple
 
 from watchkeeper.records.secret_search import any_of
 
-KINDS = frozenset({"password", "secret", "token", "key", "credential", "session", "auth", "authorization", "cookie"})
+KINDS = frozenset(
+    {"password", "secret", "token", "key", "credential", "session", "auth", "authorization", "cookie"}
+)
 """What a span may be labelled."""
 
 
@@ -37,12 +40,13 @@ _LEAST = 6
 _FIRST = re.compile(r"[A-Za-z0-9/+~!@#%^*_.$&?=|\\-]|[^\x00-\x7f]")
 """With what a value begins: so `suspicious` need not look at most that follows a name."""
 
-# --- names ------------------------------------------------------------------------------------------------------------------
+# --- names --------------------------------------------------------------------------------------------------
 
 
 _TAILS = {
     "password": "asswords?|ASSWORDS?|asswd|ASSWD|hrase|HRASE|asscode|ASSCODE|nemonic|NEMONIC|_pass|-pass|Pass|_PASS|HPASS|"
-    "PASS(?=[=\"'])|pass(?=[ \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk"
+    "PASS(?=[=\"'])|pass(?=["
+    " \\t]{0,20}[\\\\\"'=:])|REDISCLI_AUTH|pwd|Pwd|PWD|_pw|_PW|[a-z]Pw|[dt]pw|_psk|_PSK|(?<![A-Za-z0-9])psk"
     r"|(?<![A-Za-z0-9])[Pp][Ww](?=[ \t]{0,5}[=:])|[a-z]pw(?=[ \t]{0,5}[=:])"
     "|asswort|ennwort|mot_de_passe",
     "secret": "ecrets?|ECRETS?",
@@ -52,7 +56,8 @@ _TAILS = {
     "session": "SESSID|SESSIONID",
     "auth": r"_auth|(?<![A-Za-z])AUTH(?==)|_AUTH(?==)|userpass|auth(?=\\{0,7}[\"'])",
 }
-"""The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or nearly so."""
+"""The ends of the names of secrets by their kind; `Password`, `dbPassword` and `DB_PASSWORD` end alike, or
+nearly so."""
 _SUFFIX = (
     r"(?:[_.-]?(?:[0-9]{1,2}|[Bb]ase|BASE|[Vv]alue|VALUE|[Pp]rod(?:uction)?|PROD(?:UCTION)?|[Ll]ive|LIVE|[Dd]ev|DEV|[Ss]taging|STAGING"
     r"|[ ][0-9]|[Tt]est|TEST|[Cc]onfirmation|[Pp]rimary|[Ss]econdary|PRIMARY|SECONDARY|[Oo]ld|OLD|[Nn]ew|NEW|[Cc]urrent|[Dd]ata|DATA))?"
@@ -71,7 +76,8 @@ _WRAPPED = (
 )
 """What makes bytes or a secret of a value in quotes."""
 _SEPARATOR = (
-    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{1,60}}"  # NAME: | and an indented line of YAML
+    # NAME: | and an indented line of YAML
+    rf"(?::[ \t]{{0,5}}[|>][-+0-9]{{0,2}}[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{1,60}}"
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n){_PRINTED}?[ \t]{{0,60}}- (?=\S)"  # NAMES: and a list of YAML
     rf"|:[ \t]{{0,5}}(?:\r?\n|\\{{1,7}}n)[ \t]{{0,60}}(?={_QUOTE})"  # NAME: and a quote on the next line
     rf"|(?:{_QUOTE}|[\])]){{0,4}}[ \t]{{0,40}}(?:\|\||\?\?)[ \t]{{0,5}}(?={_QUOTE})"  # NAME || "value"
@@ -91,10 +97,13 @@ _SEPARATOR = (
     rf"|\((?={_QUOTE})"  # setName("value")
     r"|(?:\*{1,2}[ \t]?:|:\*{1,2}|:</\w{1,8}>)[ \t]{0,5}"  # **Name:** value
     rf"|(?:[ \t][\w:]{{1,20}}={_QUOTE}[^\"'\n]{{0,160}}{_QUOTE}){{1,3}}>"  # <name type="…">value</name>
-    rf"|[ \t]{{1,20}}(?=\S)(?![Kk]ey\b|KEY\b|[Aa]ccess\b))"  # --name value; judged by what comes before the name
+    # --name value; judged by what comes before the name
+    rf"|[ \t]{{1,20}}(?=\S)(?![Kk]ey\b|KEY\b|[Aa]ccess\b))"
 )
 _NAMED = re.compile(
-    "(?:" + "|".join(f"(?P<{kind}>{tails})" for kind, tails in _TAILS.items()) + f"){_SUFFIX}(?P<separator>{_SEPARATOR})"
+    "(?:"
+    + "|".join(f"(?P<{kind}>{tails})" for kind, tails in _TAILS.items())
+    + f"){_SUFFIX}(?P<separator>{_SEPARATOR})"
 )
 _NAME_BEFORE = re.compile(r"[A-Za-z0-9_.$-]{0,64}\Z")
 _LONGEST_NAME = 64
@@ -140,7 +149,7 @@ _PASS_OF = re.compile(
 _FOLDERS = frozenset({"pwd", "oldpwd"})
 """Names that a password shares with the current folder."""
 
-# --- values -----------------------------------------------------------------------------------------------------------------
+# --- values -------------------------------------------------------------------------------------------------
 
 _GENERIC = (
     "password|passwd|passwort|pass|pwd|secret|token|key|api|access|auth|user|admin|root|my|the|client|app|id|name|value|string|default"
@@ -178,7 +187,8 @@ _PATH_STEP = re.compile(r"[^/]+")
 
 
 def looks_random(value: str) -> bool:
-    """Whether letters and digits change as they do in a random text: not in words, names of variables or versions."""
+    """Whether letters and digits change as they do in a random text: not in words, names of variables or
+    versions."""
     if len(value) >= 16 and _HASH.match(value):
         return re.search("[0-9]", value) is not None and re.search("[A-Fa-f]", value) is not None
     runs = _RUNS.findall(value)
@@ -186,12 +196,15 @@ def looks_random(value: str) -> bool:
         return False
     mean = sum(map(len, runs)) / len(runs)
     if any(map(str.isdigit, value)):
-        return mean <= 3.2 or (mean <= 4 and len(value) >= 16 and len(runs) >= 5 and value.isalnum() and value.isupper())
+        return mean <= 3.2 or (
+            mean <= 4 and len(value) >= 16 and len(runs) >= 5 and value.isalnum() and value.isupper()
+        )
     return len(value) >= 12 and mean <= 2.6
 
 
 def is_path(value: str) -> bool:
-    """Whether a value that begins with `/`, `./` or `~/` is a path. One in 64 random texts of base64 begins with `/`, too."""
+    """Whether a value that begins with `/`, `./` or `~/` is a path. One in 64 random texts of base64 begins
+    with `/`, too."""
     if not value.startswith(("/", "./", "../", "~/")):
         return False
     steps = _PATH_STEP.findall(value)
@@ -205,12 +218,19 @@ def is_path(value: str) -> bool:
 
 
 def _is_mixed(step: str) -> bool:
-    return bool(re.search("[0-9]", step) and re.search("[A-Z]", step) and re.search("[a-z]", step) and "." not in step)
+    return bool(
+        re.search("[0-9]", step) and re.search("[A-Z]", step) and re.search("[a-z]", step) and "." not in step
+    )
 
 
 def is_placeholder(value: str) -> bool:
-    """Whether a value stands for one that its reader has to fill in, refers to another, or is a word of documentation."""
-    if len(set(value.lower())) <= 3 or (_MAY_REFER.search(value) and _REFERENCE.search(value)) or is_path(value):
+    """Whether a value stands for one that its reader has to fill in, refers to another, or is a word of
+    documentation."""
+    if (
+        len(set(value.lower())) <= 3
+        or (_MAY_REFER.search(value) and _REFERENCE.search(value))
+        or is_path(value)
+    ):
         return True
     if "abcdefghij" in value.lower() or "0123456789" in value:
         return True
@@ -230,7 +250,8 @@ def is_placeholder(value: str) -> bool:
         return True
     if not any(map(str.isalpha, value)):
         return value.isdigit() and (
-            "0123456789012345678901234567890".startswith(digits) or "1234567890123456789012".startswith(digits)
+            "0123456789012345678901234567890".startswith(digits)
+            or "1234567890123456789012".startswith(digits)
         )
     if letters or not value.isascii():
         return False
@@ -296,7 +317,8 @@ class _Judged(NamedTuple):
     """Nothing but name and value is on its line, or the value is a shell's `NAME=value`."""
     is_call: bool = False
     takes_words: bool = False
-    """What is given here is no name of anything: a string, or a value of a file of settings or of a command."""
+    """What is given here is no name of anything: a string, or a value of a file of settings or of a
+    command."""
 
     @property
     def is_variable(self) -> bool:
@@ -336,7 +358,12 @@ def _is_strong(kind: str, name: str) -> bool | None:
 def is_secret_value(value: str, judged: _Judged) -> bool:
     """Whether what a secret's name is given looks like a secret."""
     strong = _is_strong(judged.kind, judged.name)
-    if strong is None or not _LEAST <= len(value) <= LONGEST_VALUE or not _FIRST.match(value) or value.startswith("[redacted:"):
+    if (
+        strong is None
+        or not _LEAST <= len(value) <= LONGEST_VALUE
+        or not _FIRST.match(value)
+        or value.startswith("[redacted:")
+    ):
         return False
     if any(map(str.isspace, value)):
         return _is_passphrase(value, judged)
@@ -390,7 +417,9 @@ def is_secret_value(value: str, judged: _Judged) -> bool:
     if has_digit:
         return judged.is_quoted or not _is_code(value)
     if judged.takes_words and _is_word(value, judged.is_quoted):
-        return judged.kind != "secret" or judged.is_quoted or "-" not in value or _RESOURCE.match(value) is None
+        return (
+            judged.kind != "secret" or judged.is_quoted or "-" not in value or _RESOURCE.match(value) is None
+        )
     return looks_random(value) and _CHANGES.match(value) is not None
 
 
@@ -402,7 +431,8 @@ _PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def _is_word(value: str, is_quoted: bool) -> bool:
-    """Whether a value without digits may be the password that a person chose: no type, no name, no word of a message."""
+    """Whether a value without digits may be the password that a person chose: no type, no name, no word of a
+    message."""
     if (
         value[-1] in ";,{(:"
         or re.search(r"[|<>(\[{]|://|\A--?[a-z]", value)
@@ -413,7 +443,11 @@ def _is_word(value: str, is_quoted: bool) -> bool:
         return False
     parts = [part.lower() for part in _PARTS.findall(value)]
     ordinary = sum(part in _ORDINARY for part in parts)
-    is_name = ordinary > 0 and re.fullmatch(r"[\w.:-]+", value) is not None and re.search("[_.:]|[a-z][A-Z]", value) is not None
+    is_name = (
+        ordinary > 0
+        and re.fullmatch(r"[\w.:-]+", value) is not None
+        and re.search("[_.:]|[a-z][A-Z]", value) is not None
+    )
     return bool(parts) and ordinary < len(parts) and not is_name
 
 
@@ -439,7 +473,9 @@ def _is_passphrase(value: str, judged: _Judged) -> bool:
             return False
         return not any(word.lower() in _TALK for word in words)
     letters = sum(map(str.isalpha, value))
-    return 40 <= len(value) <= 128 and letters < 0.75 * len(value) and len(set(value)) >= 24 and len(words) <= 8
+    return (
+        40 <= len(value) <= 128 and letters < 0.75 * len(value) and len(set(value)) >= 24 and len(words) <= 8
+    )
 
 
 def _is_basic(value: str) -> bool:
@@ -451,7 +487,12 @@ def _is_basic(value: str) -> bool:
     except (binascii.Error, ValueError):
         return False
     user, colon, password = plain.partition(":")
-    return bool(colon) and plain.isprintable() and bool(user or password) and not is_placeholder(password or user)
+    return (
+        bool(colon)
+        and plain.isprintable()
+        and bool(user or password)
+        and not is_placeholder(password or user)
+    )
 
 
 def named_secret(name: str, value: str) -> str | None:
@@ -471,13 +512,14 @@ def _kind_of(match: re.Match[str]) -> str:
     return next(kind for kind in _TAILS if match[kind] is not None)
 
 
-# --- assignments ------------------------------------------------------------------------------------------------------------
+# --- assignments --------------------------------------------------------------------------------------------
 
 _OPENS = re.compile(r"(?:[bru@$]|rb)?(\"\"\"|\'\'\'|\\{0,7}[\"'`])")
 _BARE = re.compile(
     r"[A-Za-z0-9_+/.%~-]{128,4096}={0,2}(?![^\s\"'`,;&)}\]<|\\])|[^\s\"'`]{1,128}(?![^\s\"'`])|[^\s\"'`,;&=:)}\]<>|\\]{1,128}(?=[,;&)}\]<>|\\])"
 )
-"""A value without quotes: what is long is letters and digits, so that no text is read once for each name in it."""
+"""A value without quotes: what is long is letters and digits, so that no text is read once for each name in
+it."""
 _ESCAPE = re.compile(r"\\+(?:[nrtu\"'\\]|$)")
 _INSIDE = re.compile(r"[,;&)}\]|<>]")
 _REST_OF_LINE = re.compile(r"[ \t]*(?:#.*)?(?:\r?\n|\\+[rn\"]|\"|\Z)")
@@ -559,12 +601,18 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
             is_line = True
         is_call = (bare == "(" or bare.endswith(",")) and not is_line
         takes_words = is_line and "==" not in bare
-        judged = _Judged(kind, name, is_quoted=True, is_line=is_line, is_call=is_call, takes_words=takes_words)
+        judged = _Judged(
+            kind, name, is_quoted=True, is_line=is_line, is_call=is_call, takes_words=takes_words
+        )
         return (opened.end(), end) if is_secret_value(value, judged) else None
     whole = _BARE.match(text, at)
     if whole is None:
         return None
-    if kind == "password" and re.search("hrase|nemonic", name) and (phrase := _PHRASE.match(text, at)) is not None:
+    if (
+        kind == "password"
+        and re.search("hrase|nemonic", name)
+        and (phrase := _PHRASE.match(text, at)) is not None
+    ):
         return None if any(word in _TALK for word in phrase[0].split()) else (at, phrase.end())
     value = whole[0]
     if escape := _ESCAPE.search(value):
@@ -575,7 +623,10 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         return (at, at + len(inner)) if closes and is_secret_value(inner, judged) else None
     ahead = text[max(0, begin - 160) : begin]
     is_variable = (
-        bare == "=" and not separator.startswith((" ", "\t")) and name.isupper() and _SHELL_BEFORE.search(ahead) is not None
+        bare == "="
+        and not separator.startswith((" ", "\t"))
+        and name.isupper()
+        and _SHELL_BEFORE.search(ahead) is not None
     )
     is_line = (_LINE_BEFORE.search(ahead) is not None or "alue" in bare) and _REST_OF_LINE.match(
         text, at + len(value)
@@ -588,9 +639,13 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
     value = value.rstrip(",;)}]|&>") if not is_line else value
     end = at + len(value)
     is_pair = (
-        bare == "=" == separator and not is_line and (_PAIR_COMMAND.search(ahead) is not None or name.startswith("ansible_"))
+        bare == "=" == separator
+        and not is_line
+        and (_PAIR_COMMAND.search(ahead) is not None or name.startswith("ansible_"))
     )
-    judged = _Judged(kind, name, is_quoted=False, is_line=is_variable or is_line or is_option or is_pair or bare == ":-")
+    judged = _Judged(
+        kind, name, is_quoted=False, is_line=is_variable or is_line or is_option or is_pair or bare == ":-"
+    )
     if bare != ":-" and is_secret_value(value, judged):
         return at, end
     if bare == ":-" or text.startswith("${", begin - 2):
@@ -599,7 +654,11 @@ def _value(text: str, begin: int, name: str, kind: str, separator: str, at: int)
         is_option = True
     if re.search("[a-z]", bare) and ":" not in bare and len(re.findall("[-_.]", value)) < 2:
         return None  # `the password is wrong`
-    takes_words = is_option or is_pair or (is_line and not re.search("==|[)|]", bare) and _is_settings(text, begin, end))
+    takes_words = (
+        is_option
+        or is_pair
+        or (is_line and not re.search("==|[)|]", bare) and _is_settings(text, begin, end))
+    )
     judged = judged._replace(takes_words=takes_words, is_quoted=is_option or is_pair)
     return (at, end) if takes_words and is_secret_value(value, judged) else None
 
@@ -618,14 +677,22 @@ def _word_behind(text: str, begin: int, name: str, kind: str, at: int) -> tuple[
             and _REST_OF_LINE.match(text, word.end()) is not None
             and _is_settings(text, begin, word.end())
         )
-    if opened is not None and not takes and kind == "password" and _TOLD.search(text[max(0, begin - 40) : begin]):
+    if (
+        opened is not None
+        and not takes
+        and kind == "password"
+        and _TOLD.search(text[max(0, begin - 40) : begin])
+    ):
         end = _closing(text, opened[1], opened.end())
         value = text[opened.end() : end]
         judged = _Judged(kind, name, is_quoted=True, is_line=True)
         if any(map(str.isdigit, value)) and is_secret_value(value, judged):
             return opened.end(), end
     if not takes and not (
-        opened is not None and opened[1] == "'" and kind == "password" and _SQL.search(text, max(0, begin - 200), begin)
+        opened is not None
+        and opened[1] == "'"
+        and kind == "password"
+        and _SQL.search(text, max(0, begin - 200), begin)
     ):
         return None
     if opened is not None:
@@ -655,7 +722,7 @@ def _closing(text: str, quote: str, at: int) -> int:
     return line if line != -1 else limit if end == -1 else end
 
 
-# --- headers, cookies, commands ---------------------------------------------------------------------------------------------
+# --- headers, cookies, commands -----------------------------------------------------------------------------
 
 _HEADER_SIGN = (
     rf"(?:{_QUOTE})?[ \t]{{0,5}}(?:[:=,]|=>|(?:{_QUOTE})?,?\s{{0,40}}(?:{_QUOTE})?[Vv]alue(?:{_QUOTE})?[ \t]{{0,3}}[:=])"
@@ -670,16 +737,22 @@ _COOKIE = re.compile(
     rf"(?:(?:[Cc]ookies?|COOKIES?){_HEADER_SIGN}|--cookie[ =](?:{_QUOTE})?|(?<= )-b[ =]?{_QUOTE})(?=[^\s=\"';]{{1,64}}=)"
 )
 _COOKIE_DICT = re.compile(rf"[Cc]ookies?(?:{_QUOTE})?[ \t]{{0,5}}[:=][ \t]{{0,5}}\{{([^{{}}]{{1,4000}})\}}")
-_COOKIE_ITEM = re.compile(rf"({_QUOTE})([^\s\"'`\\]{{1,64}}){_QUOTE}\s{{0,5}}:\s{{0,5}}{_QUOTE}([^\s\"'\\]{{8,4096}})")
+_COOKIE_ITEM = re.compile(
+    rf"({_QUOTE})([^\s\"'`\\]{{1,64}}){_QUOTE}\s{{0,5}}:\s{{0,5}}{_QUOTE}([^\s\"'\\]{{8,4096}})"
+)
 _PAIR = re.compile(r"([^\s=\"';,\\]{1,64})=([^\s\"';,\\]{1,4096})(?:;[ \t]*)?")
 _ATTRIBUTES = frozenset({"path", "domain", "expires", "max-age", "samesite", "priority", "version"})
-_SESSION = re.compile(r"sess|sid\b|auth|token|jwt|csrf|xsrf|remember|login|secret|ticket|_id\b|\bid\b|key", re.IGNORECASE)
+_SESSION = re.compile(
+    r"sess|sid\b|auth|token|jwt|csrf|xsrf|remember|login|secret|ticket|_id\b|\bid\b|key", re.IGNORECASE
+)
 _USER = re.compile(
     rf"(?<=[\s\"'\\,\[])(?:-(?:[sSkLi][A-Za-z]{{0,5}})?[ua]|--user|--proxy-user|-U|--?auth|--(?:\w+-)?creds"
     rf"|--basic-auth)[\"',=\s]{{0,4}}(?:{_QUOTE})?([^\s:\"'=\\]{{1,100}}):(?:{_QUOTE})?([^\s\"'\\]{{4,256}})"
 )
 _LONGEST_COMMAND = 2_000
-_HTTP_CLIENT = re.compile(r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b")
+_HTTP_CLIENT = re.compile(
+    r"\b(?:curl|wget|https?|xhs?|httpie|ab|siege|java|hey|ngrok|etcdctl|skopeo|oras|wrk)\b"
+)
 _FLAGS = r"(?:-[\w-]+(?:=\S+)?[ \t]+)*"
 _WORD = r"[^\s-]\S*[ \t]+"
 _ANY_OPTION = r"[^\r\n]* -"
@@ -699,7 +772,8 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("openssl (?:enc|aes|des)[\\w-]*", r"…-k[ \t]+", "openssl enc|openssl aes|openssl des"),
     ("openssl passwd", rf"{_FLAGS}(?:-salt[ \t]+\S+[ \t]+)?", "openssl passwd"),
     (
-        "vault login|cargo login|snyk auth|ngrok authtoken|add-authtoken|cloudflared service install|bw unlock|doppler login",
+        "vault login|cargo login|snyk auth|ngrok authtoken|add-authtoken|cloudflared service install|bw"
+        " unlock|doppler login",
         rf"{_FLAGS}(?:token=)?",
         "vault login|cargo login|snyk auth|authtoken |service install ey|bw unlock|doppler login",
     ),
@@ -747,21 +821,37 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("useradd|usermod", r"…-p[ \t]+", f"useradd{_ANY_OPTION}p|usermod{_ANY_OPTION}p"),
     ("dscl", r"[^\n]{1,100}?-passwd[ \t]+\S+[ \t]+", "dscl "),
 )  # fmt: skip
-"""Commands, what stands between one and the password that it takes (`…` for other words), and how a log has them."""
+"""Commands, what stands between one and the password that it takes (`…` for other words), and how a log has
+them."""
 _COMMAND = re.compile(
     r"(?:(?<![A-Za-z0-9])|(?<=\\n)|(?<=\\t))(?:"
     + "|".join(rf"(?P<c{number}>{names})" for number, (names, _, _) in enumerate(_COMMANDS))
     + r")(?=[ \t])"
 )
 _GIVEN = r"(\\{0,7}[\"']?)([^\s\"'\\]{4,256})"
-_TAKEN_BY = [re.compile(r"[ \t]*" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS]
+_TAKEN_BY = [
+    re.compile(r"[ \t]*" + option.replace("…", r"[^\n]{0,300}?[ \t]") + _GIVEN) for _, option, _ in _COMMANDS
+]
 _SECRET_PAIRS = re.compile(
     r"\b(?:(?:fly|flyctl|doppler|supabase|wrangler|encore) secrets? (?:set|put|import)|(?:kubectl|oc)\b[^\n]{0,80} create secret"
     r"|vault (?:kv (?:put|patch)|write))[ \t]([^\n]{1,2000})"
 )
 _SECRET_PAIR = re.compile(rf"(?<![^\s=\"'])((?!--)[\w./-]{{1,64}})=(?:{_QUOTE})?([^\s\"'\\]{{6,512}})")
 _PUBLIC_PAIRS = frozenset(
-    {"username", "user", "host", "url", "path", "ttl", "policies", "policy", "type", "namespace", "email", "server"}
+    {
+        "username",
+        "user",
+        "host",
+        "url",
+        "path",
+        "ttl",
+        "policies",
+        "policy",
+        "type",
+        "namespace",
+        "email",
+        "server",
+    }
 )
 _NEXT_COMMAND = re.compile("[|;&]")
 _PIPED = re.compile(
@@ -784,7 +874,9 @@ _NETRC = re.compile(
 _PGPASS = re.compile(
     r"(?:\A|(?<=[\s\"'])|(?<=\\n))[\w.*-]{1,200}:(?:543[0-9]|6432|\*):[^:\s]{1,64}:[^:\s]{1,64}:([^\s\"'\\]{4,256})"
 )
-_CONNECTION = re.compile(r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\s/@\"']{1,64}/)([^\s;\"'\\@]{4,256})")
+_CONNECTION = re.compile(
+    r"(?:; ?(?:Pwd|PWD|pwd)=\\{0,7}[\"']?|\boracle:thin:[^\s/@\"']{1,64}/)([^\s;\"'\\@]{4,256})"
+)
 """The password of a connection string; elsewhere, `PWD` is a folder."""
 _COOKIE_JAR = re.compile(
     r"(?:\t|\\+t)(?:TRUE|FALSE)(?:\t|\\+t)[0-9]{1,12}(?:\t|\\+t)[^\t\s\\]{1,128}(?:\t|\\+t)([^\s\\\"]{8,4096})"
@@ -816,11 +908,17 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"\b(?:sudo|passwd|chpasswd|vncpasswd|smbpasswd|age|keyring|pdbedit|realm|lpass|login|secrets?|vault|token|stdin|kinit|insert|gpg|auth"
         rf"|cryptsetup)\b[^\n]{{0,200}}<<<[ \t]*(?:(?<=[\"' ])\w{{1,32}}:)?{_V}",
     ),
-    ("\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd", rf"\(echo[ \t]{_V}(?:{_QUOTE})?;[ \t]*echo[ \t]"),
+    (
+        "\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd",
+        rf"\(echo[ \t]{_V}(?:{_QUOTE})?;[ \t]*echo[ \t]",
+    ),
     ("ConvertTo-SecureString", rf"ConvertTo-SecureString[ \t]+(?:-\w+[ \t]+){{0,3}}(?=\\*[\"']){_V}"),
     ("hash-password", rf"hash-password\b[^\n]{{0,60}}?(?:--plaintext|-p)[ =]{_V}"),
     ("user_pw \nowner_pw ", rf"\b(?:user_pw|owner_pw)[ \t]+{_V}"),
-    ("rclone config\nrclone obscure", rf"rclone[ \t](?:[^\n]{{1,200}}?\b)?(?:pass(?:word)?|obscure)[ \t=]+{_V}"),
+    (
+        "rclone config\nrclone obscure",
+        rf"rclone[ \t](?:[^\n]{{1,200}}?\b)?(?:pass(?:word)?|obscure)[ \t=]+{_V}",
+    ),
     (r"ommand[ =]\\*[\"']?echo", rf"(?:password|passphrase|pass)-?[cC]ommand[ =](?:{_QUOTE})?echo[ \t]+{_V}"),
     ("certutil ", rf"certutil[^\n]{{0,100}}?[ \t]-p[ \t]+{_V}"),
     ("mysqladmin ", rf"mysqladmin\b[^\n]{{0,200}}?[ \t]password[ \t]+{_V}"),
@@ -847,8 +945,14 @@ _PLACES: tuple[tuple[str, str], ...] = (
     (r"/t\\?/[a-z0-9-]{20}", r"/t/((?:[a-z]{2}-)?[0-9a-f-]{20,64})(?=/)"),
     (": PSK \n: EAP \n: XAUTH ", rf":[ \t]*(?:PSK|EAP|XAUTH)[ \t]+{_QUOTE}([^\s\"'\\]{{6,128}})"),
     ("otpauth:", r"otpauth://[^\s\"']{1,200}?secret=([A-Z2-7]{16,128})"),
-    ("\\]:587[ \\t]\n\\]:465[ \\t]\n\\]:25[ \\t]\n\\]:2525[ \\t]", rf"\]:[0-9]{{2,5}}[ \t]+[^\s:]{{1,100}}:{_V}"),
-    ("terraform output \ntofu output ", rf"output[ \t](?:-raw[ \t])?\w*(?:key|token|secret|pass|pw)\w*{_LINE_BREAK}{_V}"),
+    (
+        "\\]:587[ \\t]\n\\]:465[ \\t]\n\\]:25[ \\t]\n\\]:2525[ \\t]",
+        rf"\]:[0-9]{{2,5}}[ \t]+[^\s:]{{1,100}}:{_V}",
+    ),
+    (
+        "terraform output \ntofu output ",
+        rf"output[ \t](?:-raw[ \t])?\w*(?:key|token|secret|pass|pw)\w*{_LINE_BREAK}{_V}",
+    ),
     (r"\.key(?:[\r\n]|\\+[nr])[0-9a-f]{32}", rf"\.key{_LINE_BREAK}([0-9a-f]{{32}})(?![0-9a-f])"),
     (
         r"cat [^ \r\n\"]*(?:key|token|secret|pass|pw)[^ \r\n\"\\]*(?:[\r\n]|\\+[nr])",
@@ -890,10 +994,16 @@ _PLACES: tuple[tuple[str, str], ...] = (
         rf"(?:getConnection|PDO|mysqli(?:_connect)?"
         rf"|mysql_connect)\([^,()\n]{{1,200}},\s?{_QUOTE}[^\s\"'\\]{{1,60}}{_QUOTE},\s?{_QUOTE}([^\s\"'\\]{{6,128}})",
     ),
-    ("USER [a-z]", rf"\bUSER \S{{1,60}}?(?:{_LINE_BREAK}|\\+r\\+n)(?:[^\n\\]{{0,60}}{_LINE_BREAK})?PASS {_V}"),
+    (
+        "USER [a-z]",
+        rf"\bUSER \S{{1,60}}?(?:{_LINE_BREAK}|\\+r\\+n)(?:[^\n\\]{{0,60}}{_LINE_BREAK})?PASS {_V}",
+    ),
     ("isql ", rf"\bisql[ \t]+\S+[ \t]+\S+[ \t]+{_V}"),
     ("signtool ", rf"signtool[^\n]{{0,200}}?[ \t]/p[ \t]+{_V}"),
-    ("\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd", rf";[ \t]*echo[ \t]{_V}(?:{_QUOTE})?\)[ \t]*\|"),
+    (
+        "\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd",
+        rf";[ \t]*echo[ \t]{_V}(?:{_QUOTE})?\)[ \t]*\|",
+    ),
     (
         "\\| passwd\n\\| sudo passwd\n\\| smbpasswd\n\\| sudo smbpasswd",
         rf"(?:printf|echo -e)[ \t](?:{_QUOTE})?([^\s\"'\\|]{{6,128}}\\+n[^\s\"'\\|]{{6,128}})(?:\\+n)?(?:{_QUOTE})?[ \t]*\|",
@@ -911,9 +1021,13 @@ _PLACES: tuple[tuple[str, str], ...] = (
 )
 """What else gives a password: how a log has it, and the expression whose first group is the password."""
 _SOUGHT = [(telling.split("\n"), re.compile(expression)) for telling, expression in _PLACES]
-_OTHER_P = re.compile(r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|cp|useradd|rsync)[^\n|;]*\Z")
+_OTHER_P = re.compile(
+    r"(?:mysql|mariadb|docker|podman|psql|mkdir|\bssh|\bscp|nmap|cp|useradd|rsync)[^\n|;]*\Z"
+)
 """Commands whose `-p` is no password, or one that is asked for."""
-_SENT = re.compile(rf"(?:\bsend(?:_user)?[ \t]+(?:--[ \t]+)?|\.send(?:line)?\()(?:[bru])?{_QUOTE}([^\s\"'\\]{{6,128}})")
+_SENT = re.compile(
+    rf"(?:\bsend(?:_user)?[ \t]+(?:--[ \t]+)?|\.send(?:line)?\()(?:[bru])?{_QUOTE}([^\s\"'\\]{{6,128}})"
+)
 _ASKED = 300
 _CODES = re.compile(
     rf"(?:[Rr]ecovery|[Bb]ackup|[Ss]cratch)[ _-]codes?[^\n\\]{{0,80}}(?={_LINE_BREAK})|(?:recovery|backup)_?[cC]odes?(?:{_QUOTE})?\s?[:=]\s?\["
@@ -936,13 +1050,19 @@ def _places(text: str) -> Iterator[Span]:
     for telling, expression in _SOUGHT:
         if any_of([telling])(text):
             for match in expression.finditer(text):
-                if telling[0].startswith(" -u") and _OTHER_P.search(text, max(0, match.start() - 200), match.start()):
+                if telling[0].startswith(" -u") and _OTHER_P.search(
+                    text, max(0, match.start() - 200), match.start()
+                ):
                     continue
                 if _is_given(match[1]) and not match[1].startswith("[redacted:"):
                     yield Span(match.start(1), match.end(1), "password")
     for match in _SENT.finditer(text):
         around = text[max(0, match.start() - _ASKED) : match.end() + _ASKED]
-        if ("assword" in around or "assphrase" in around) and _is_given(match[1]) and match[1] not in ("assword", "password"):
+        if (
+            ("assword" in around or "assphrase" in around)
+            and _is_given(match[1])
+            and match[1] not in ("assword", "password")
+        ):
             yield Span(match.start(1), match.end(1), "password")
     for listed in _CODES.finditer(text):
         at = listed.end()
@@ -1025,12 +1145,22 @@ def _plausible(value: str) -> bool:
 
 def _is_given(value: str) -> bool:
     """Whether what stands where a command takes a password may be one, also of letters only."""
-    return len(value) >= _LEAST and any(map(str.isalpha, value)) and _FIRST.match(value) is not None and not is_placeholder(value)
+    return (
+        len(value) >= _LEAST
+        and any(map(str.isalpha, value))
+        and _FIRST.match(value) is not None
+        and not is_placeholder(value)
+    )
 
 
 def is_cookie(name: str, value: str) -> bool:
     """Whether a cookie of this name and value opens a session."""
-    if name.lower() in _ATTRIBUTES or len(value) < 8 or is_placeholder(value) or value.startswith("[redacted:"):
+    if (
+        name.lower() in _ATTRIBUTES
+        or len(value) < 8
+        or is_placeholder(value)
+        or value.startswith("[redacted:")
+    ):
         return False
     return looks_random(value) or (_SESSION.search(name) is not None and any(map(str.isdigit, value)))
 
@@ -1052,7 +1182,11 @@ def _headers(text: str) -> Iterator[Span]:
             "geniekey",
         )
         digit = any(map(str.isdigit, value))
-        if _is_basic(value) or looks_random(value) or (known and digit and (not _CODE.match(value) or value.isalnum())):
+        if (
+            _is_basic(value)
+            or looks_random(value)
+            or (known and digit and (not _CODE.match(value) or value.isalnum()))
+        ):
             yield Span(match.start(2), match.end(2), "authorization")
     for match in _BASIC.finditer(text):
         if _BASIC_SIGN.search(match[1]) and _is_basic(match[1]):
@@ -1095,7 +1229,11 @@ def _commands(text: str) -> Iterator[Span]:
     for match in _COMMAND.finditer(text):
         number = int(str(match.lastgroup)[1:])
         option = _TAKEN_BY[number].match(text, match.end())
-        if option is None and number + 1 < len(_COMMANDS) and _COMMANDS[number][0] == _COMMANDS[number + 1][0]:
+        if (
+            option is None
+            and number + 1 < len(_COMMANDS)
+            and _COMMANDS[number][0] == _COMMANDS[number + 1][0]
+        ):
             option = _TAKEN_BY[number + 1].match(text, match.end())
         if (
             option is not None
@@ -1157,7 +1295,8 @@ def _of_field(name: str, match: re.Match[str]) -> Iterator[Span]:
 
 
 _SECRET_KEYS = re.compile(
-    r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie|phrase|mnemonic|salt|psk", re.IGNORECASE
+    r"pass|pwd|pw\b|secret|token|jwt|pat\b|key|cred|sess|\.sid|auth|cookie|phrase|mnemonic|salt|psk",
+    re.IGNORECASE,
 )
 
 
@@ -1180,7 +1319,10 @@ def _files(text: str) -> Iterator[Span]:
     done = 0
     for match in _KUBERNETES.finditer(text):
         if match.end() > done:
-            start, done = max(done, match.start() - _LONGEST_MANIFEST), min(len(text), match.end() + _LONGEST_MANIFEST)
+            start, done = (
+                max(done, match.start() - _LONGEST_MANIFEST),
+                min(len(text), match.end() + _LONGEST_MANIFEST),
+            )
             yield from _kubernetes(text, start, done)
 
 
@@ -1209,7 +1351,10 @@ def spans(text: str) -> list[Span]:
         "files": _files,
     }
     for span in sorted(
-        span for name, source in sources.items() if any_of([[each] for each in TELLING[name]])(text) for span in source(text)
+        span
+        for name, source in sources.items()
+        if any_of([[each] for each in TELLING[name]])(text)
+        for span in source(text)
     ):
         if span.start >= end and not text.startswith("[redacted:", span.start):
             found.append(span)
@@ -1227,7 +1372,9 @@ _OPENING = re.compile(
 def open_value(text: str) -> int | None:
     """Where a value begins that goes on to the end of this text, if what is written next may belong to it."""
     starts = [match.end() for match in _NAMED.finditer(text) if match["separator"].strip()]
-    starts += [match.end() for match in _COOKIE.finditer(text)] + [match.end() for match in _OPENING.finditer(text)]
+    starts += [match.end() for match in _COOKIE.finditer(text)] + [
+        match.end() for match in _OPENING.finditer(text)
+    ]
     for start in sorted(starts):
         opened = _OPENS.match(text, start)
         if opened is not None and opened[1] not in text[opened.end() :] and "\n" not in text[start:]:
@@ -1237,7 +1384,7 @@ def open_value(text: str) -> int | None:
     return None
 
 
-# --- the search through whole logs ------------------------------------------------------------------------------------------
+# --- the search through whole logs --------------------------------------------------------------------------
 
 _Q = r"(?:\\*(?:[\"'`]|u00(?:22|27|60)))"
 _W = r"(?:[ \t\r\n]|\\+[nrt])"
@@ -1250,7 +1397,9 @@ _VALUE = rf"[A-Za-z_.]*(?:[0-9]|{_ODD_LETTER}(?:{_LETTER}*[0-9]|{_LETTER}*(?:[a-
 """What `is_secret_value` asks of a value at least, if it is no variable's."""
 _ANY_VALUE = rf"[A-Za-z0-9~!@#%^_.$?\\-]{_LETTER}{{5}}"
 """Also one of letters only, where a name says that it is a password."""
-_FIELD_APART = rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
+_FIELD_APART = (
+    rf"{_Q}*[ \t]*(?:[\r\n,<>]|:?[ \t]*\{{|\\+[nr])[^}}]*(?:alue|default|<string){_ANY}(?:{_EQUALS}|>)"
+)
 """A name that stands in a field of its own, and behind it the field with its value."""
 _ASSIGNS = (
     rf"{_SUFFIX}(?:{_Q}|[\]\[)])*(?:[ \t]|\\+t)*"
@@ -1356,9 +1505,17 @@ TELLING["fields"] += TELLING["assigned"][:3]
 TELLING["tables"] = TELLING["assigned"][:3]
 TELLING["places"] = [
     *(pattern for tellings, _ in _SOUGHT for pattern in tellings),
-    *(r"\.sendline\(", r"send \\*[\"']", "ecovery[ _]codes?", "ackup[ _]codes?", "cratch codes?", "chpasswd:"),
+    *(
+        r"\.sendline\(",
+        r"send \\*[\"']",
+        "ecovery[ _]codes?",
+        "ackup[ _]codes?",
+        "cratch codes?",
+        "chpasswd:",
+    ),
 ]
-"""One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is `\\"` or `\\u0022`.
+"""One of these is found in whatever `spans` finds something in, also in a line of JSON, where a quote is
+`\\"` or `\\u0022`.
 
 By what finds it. Each is one search; together they begin with no more texts than a search is fast with.
 """
@@ -1367,7 +1524,13 @@ SEARCHED_TOGETHER: list[list[str]] = [
     [TELLING["assigned"][1]],
     [TELLING["assigned"][2]],
     _SHORT_USER_OPTIONS,
-    [TELLING["assigned"][3], *TELLING["commands"][:1], *TELLING["headers"], TELLING["files"][0], TELLING["fields"][0]],
+    [
+        TELLING["assigned"][3],
+        *TELLING["commands"][:1],
+        *TELLING["headers"],
+        TELLING["files"][0],
+        TELLING["fields"][0],
+    ],
 ]
 """Most of them, in as few searches as are fast."""
 SEARCHED_WITH_SHAPES = [

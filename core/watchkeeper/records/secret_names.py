@@ -9,5 +9,7 @@ SECRET_NAMES = re.compile(
     r"|(?:^|[_-])(?:PASS|PWD|PW|PAT|CREDS|JWT)(?:$|[_-])|SSHPASS",
     re.IGNORECASE,
 )
-PUBLIC_NAMES = re.compile(r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*|^(?:OLD)?PWD)$", re.IGNORECASE)
+PUBLIC_NAMES = re.compile(
+    r"(SOCK|SOCKET|PATH|FILE|DIR|PID|AUTHORITY|KEYMAP|KEYBOARD\w*|^(?:OLD)?PWD)$", re.IGNORECASE
+)
 """Variables that say where something secret lies, or nothing secret at all: `SSH_AUTH_SOCK`, `XAUTHORITY`."""

@@ -1,9 +1,10 @@
 """Whether a text may hold a secret, asked of every line of a gigabyte.
 
-Searching for each pattern by itself takes longer than all of parsing. The regular expressions of `pydantic_core` (Rust's)
-look for some fifty texts at once, by comparing the first four bytes of each with many places together. One of three bytes
-among them makes all be compared by three, which logs meet much more often, so that patterns are searched in groups of like
-beginnings. Measured, one search for everything takes twice as long as these together.
+Searching for each pattern by itself takes longer than all of parsing. The regular expressions of
+`pydantic_core` (Rust's) look for some fifty texts at once, by comparing the first four bytes of each with
+many places together. One of three bytes among them makes all be compared by three, which logs meet much more
+often, so that patterns are searched in groups of like beginnings. Measured, one search for everything takes
+twice as long as these together.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _BEGINNING = re.compile(r"(?:[A-Za-z0-9_ ~/:@;,%&<-]|\\[.x$()|\]*?])*")
 def any_of(groups: Iterable[Sequence[str]]) -> Search:
     r"""A function that says whether one of the patterns is found in a text (that has no lone surrogate).
 
-    Each group is one search. Patterns are written so that Rust and Python read them alike: no look-around, and no `\s`,
-    which Rust finds in letters of Latin-1 as well.
+    Each group is one search. Patterns are written so that Rust and Python read them alike: no look-around,
+    and no `\s`, which Rust finds in letters of Latin-1 as well.
     """
     return _any_of(tuple("|".join(group) for group in groups if group))
 
@@ -36,7 +37,11 @@ def grouped(patterns: Iterable[str]) -> list[list[str]]:
         length = len(beginning[0].replace("\\", "")) if beginning is not None else 0
         by_length.setdefault(min(length, 4), []).append(pattern)
     alone = [[pattern] for pattern in by_length.pop(0, [])]
-    return alone + [group[first : first + _AT_ONCE] for group in by_length.values() for first in range(0, len(group), _AT_ONCE)]
+    return alone + [
+        group[first : first + _AT_ONCE]
+        for group in by_length.values()
+        for first in range(0, len(group), _AT_ONCE)
+    ]
 
 
 def literal(text: str) -> str:
@@ -62,4 +67,6 @@ def _any_of(patterns: tuple[str, ...]) -> Search:
 def _search(pattern: str) -> Search:
     from pydantic_core import SchemaValidator, core_schema  # late: many a command never looks into a text
 
-    return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
+    return SchemaValidator(
+        core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")
+    ).isinstance_python

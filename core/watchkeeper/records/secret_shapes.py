@@ -1,10 +1,11 @@
-"""Secrets that are known by their own form: the tokens that providers document, URLs with a password, private keys.
+"""Secrets that are known by their own form: the tokens that providers document, URLs with a password, private
+keys.
 
-The forms are facts from the providers' documentation; which providers have one was looked up in the rule sets of gitleaks
-(MIT) and detect-secrets (Apache-2.0). `docs/redaction.md` names both.
+The forms are facts from the providers' documentation; which providers have one was looked up in the rule sets
+of gitleaks (MIT) and detect-secrets (Apache-2.0). `docs/redaction.md` names both.
 
-Each form is written once. From it come the expression that replaces a secret in a text, and a wider one for the search
-through whole logs, where JSON may have written a slash as `\\/`.
+Each form is written once. From it come the expression that replaces a secret in a text, and a wider one for
+the search through whole logs, where JSON may have written a slash as `\\/`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass
 
 _PEM = "-----? ?{} (?:[A-Z0-9]+ ){{0,3}}PRIVATE KEY(?: BLOCK)? ?-----?"
 _PEM_BREAK = r"(?:\s|\\+[rnt]|[0-9]{1,7}(?:→|\t|\\+t|\\+u2192)|[\"'+,|>]){1,40}"
-"""What may lie between two lines of a key's base64: also a line number, quotes, an escaped end of line, a `+` of a diff."""
+"""What may lie between two lines of a key's base64: also a line number, quotes, an escaped end of line, a `+`
+of a diff."""
 _PEM_TAIL = rf"(?<![A-Za-z0-9+/=])(?>(?:[A-Za-z0-9+/]{{40,80}}{_PEM_BREAK}){{1,100}})(?:[A-Za-z0-9+/=]{{1,80}}{_PEM_BREAK})?"
 _PART = r"""[^\s/?#:@\"'<>\\`]"""
 """A character of a URL's user or password."""
@@ -35,8 +37,8 @@ _SLASH = r"\\?/"
 class Shape:
     """One form of secret.
 
-    `expression` finds it in a text; what its group `kept` holds is not replaced. `telling` is found in every text and in every
-    line of JSON that holds one.
+    `expression` finds it in a text; what its group `kept` holds is not replaced. `telling` is found in every
+    text and in every line of JSON that holds one.
     """
 
     name: str
@@ -47,7 +49,8 @@ class Shape:
 
 
 def _token(name: str, prefix: str, characters: str, least: int) -> Shape:
-    """A token that begins with `prefix` and goes on with `characters`, the last of them at least so many times."""
+    """A token that begins with `prefix` and goes on with `characters`, the last of them at least so many
+    times."""
     before = _APART if prefix[0].isalnum() else ""
     escaped = prefix.replace(".", r"\.").replace("$", r"\$")
     # JSON may write a slash as `\/`: a telling text only counts what comes before the first one.
@@ -61,7 +64,11 @@ _SK = rf"sk-(?:ant-|proj-|svcacct-|admin-|{WORD}*{LETTERS}{{16}})"
 _SHARED = {
     **dict.fromkeys(("sk-ant-", "sk-proj-", "sk-svcacct-", "sk-admin-"), _SK),
     **dict.fromkeys(("dop_v1_", "doo_v1_", "dor_v1_"), f"_v1_{HEX}{{64}}"),
-    **{f"{kind}_{mode}_": f"k_{mode}_{LETTERS}{{10}}" for kind in ("sk", "rk") for mode in ("live", "test", "prod")},
+    **{
+        f"{kind}_{mode}_": f"k_{mode}_{LETTERS}{{10}}"
+        for kind in ("sk", "rk")
+        for mode in ("live", "test", "prod")
+    },
     **dict.fromkeys(("shpat_", "shpca_", "shppa_", "shpss_", "shptka_"), "shp[a-z]{2,3}_[a-fA-F0-9]{32}"),
     **dict.fromkeys(("sntrys_", "sntryu_", "sntrya_", "sntryi_"), r"sntry[suai]_[A-Za-z0-9+/\\=_-]{40}"),
     **dict.fromkeys(("dp.pt.", "dp.st.", "dp.ct.", "dp.sa."), r"dp\.[a-z]{2}\.[A-Za-z0-9_.-]{40}"),
@@ -349,5 +356,5 @@ SHAPES: tuple[Shape, ...] = (
 """In this order: what comes first names what two would find."""
 
 NUMBERED_LETTERS = r"\\u00(?:2[013-589ac-fAC-F]|3[0-9abfABF]|[457]|6[1-9a-fA-F])"
-"""A letter that a line of JSON writes as its number, so that nothing can be known by looking. Many writers do so with
-``"&'+<=>` ``, which a telling expression allows for wherever it looks for one."""
+"""A letter that a line of JSON writes as its number, so that nothing can be known by looking. Many writers do
+so with ``"&'+<=>` ``, which a telling expression allows for wherever it looks for one."""

@@ -31,8 +31,9 @@ class TaskStatus(StrEnum):
 
 
 class AgentStatus(StrEnum):
-    """How one agent stands. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide. `PARKED`: a usage
-    limit of its model ends at a known time, and it goes on by itself then; its task runs on."""
+    """How one agent stands. `IDLE`: a planner with nothing to answer. `WAITING`: a person must decide.
+    `PARKED`: a usage limit of its model ends at a known time, and it goes on by itself then; its task runs
+    on."""
 
     IDLE = "idle"
     WORKING = "working"
@@ -47,8 +48,8 @@ class AgentStatus(StrEnum):
 class ToolCallStatus(StrEnum):
     """How one tool call stands.
 
-    `UNKNOWN`: it was running when the host died or the agent was cancelled, so its effect is not known. `CANCELLED`: its
-    agent ended before the call began.
+    `UNKNOWN`: it was running when the host died or the agent was cancelled, so its effect is not known.
+    `CANCELLED`: its agent ended before the call began.
     """
 
     PENDING = "pending"
@@ -132,7 +133,8 @@ TOOL_CALL_MOVES: Mapping[ToolCallStatus, frozenset[ToolCallStatus]] = {
     _C.UNKNOWN: frozenset(),
     _C.CANCELLED: frozenset(),
 }
-"""`RUNNING` to `PENDING`: the tool found that a file had changed since a person approved the call, and did nothing."""
+"""`RUNNING` to `PENDING`: the tool found that a file had changed since a person approved the call, and did
+nothing."""
 
 _S = SessionStatus
 SESSION_MOVES: Mapping[SessionStatus, frozenset[SessionStatus]] = {

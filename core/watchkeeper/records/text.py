@@ -1,4 +1,5 @@
-"""Making hostile text harmless: nothing that a model, a tool or a file says may steer a terminal or hide text."""
+"""Making hostile text harmless: nothing that a model, a tool or a file says may steer a terminal or hide
+text."""
 
 from __future__ import annotations
 
@@ -12,13 +13,16 @@ _SEQUENCES = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_HIDDEN = re.compile("[\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f\ufff9-\ufffb\u061c\u180e]")
+_HIDDEN = re.compile(
+    "[\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f\ufff9-\ufffb\u061c\u180e]"
+)
 _SURROGATES = re.compile("[\ud800-\udfff]")
 _SAFE = re.compile(r"[\n\t\x20-\x7e\xa1-\xac\xae-\u0300]*\Z")
 
 
 def sanitize(text: str) -> str:
-    """`text` without escape sequences, control characters (but newline and tab), bidi controls and zero-width characters."""
+    """`text` without escape sequences, control characters (but newline and tab), bidi controls and zero-width
+    characters."""
     if _SAFE.match(text):
         return text
     text = _SEQUENCES.sub("", text)
@@ -29,7 +33,9 @@ def sanitize(text: str) -> str:
 
 _SAFE_LINES = re.compile(r"[\n\x20-\x7e]*\Z")
 _NOT_PLAIN = re.compile(r"[^\n\x20-\x7e]")
-_BLANK_LETTERS = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]")
+_BLANK_LETTERS = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
 _SHOWN_AS: dict[str, str] = {}
 
 
@@ -37,7 +43,8 @@ def _revealed(match: re.Match[str]) -> str:
     character = match.group()
     shown = _SHOWN_AS.get(character)
     if shown is None:
-        # Controls, format characters (bidirectional, zero-width, tags), surrogates, unassigned ones, and odd spaces.
+        # Controls, format characters (bidirectional, zero-width, tags), surrogates, unassigned ones, and odd
+        # spaces.
         hides = unicodedata.category(character)[0] in "CZ" or _BLANK_LETTERS.match(character) is not None
         shown = f"<U+{ord(character):04X}>" if hides else character
         if len(_SHOWN_AS) < 50_000:
@@ -50,13 +57,17 @@ _STACKED = re.compile("([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u2
 
 
 def reveal(text: str) -> str:
-    """`text` with every character that a terminal would obey or hide as `<U+202E>`, for a person who has to approve it.
+    """`text` with every character that a terminal would obey or hide as `<U+202E>`, for a person who has to
+    approve it.
 
-    Line breaks stay; a tab becomes an arrow and spaces. Nothing is dropped, so what is shown is what would run.
+    Line breaks stay; a tab becomes an arrow and spaces. Nothing is dropped, so what is shown is what would
+    run.
     """
     if _SAFE_LINES.match(text):
         return text
     if "\t" in text:
-        text = "\n".join(line.replace("\t", "→\t").expandtabs(4) if "\t" in line else line for line in text.split("\n"))
+        text = "\n".join(
+            line.replace("\t", "→\t").expandtabs(4) if "\t" in line else line for line in text.split("\n")
+        )
     text = _STACKED.sub(lambda found: found[1] + "".join(f"<U+{ord(mark):04X}>" for mark in found[2]), text)
     return _NOT_PLAIN.sub(_revealed, text)

@@ -93,12 +93,18 @@ async def assemble(
     `model` stands in for every model reference: for somebody else's program, and for tests.
 
     Raises:
-        BadInput: the configuration or the workspace cannot be used. The session is paused with that reason (not for a
-            host that was started for one command: that leaves the session as it was).
+        BadInput: the configuration or the workspace cannot be used. The session is paused with that reason
+            (not for a host that was started for one command: that leaves the session as it was).
     """
     try:
         return await _assemble(
-            store, clock, once=once, config=config, model=model, new_id=new_id, approval_timeout=approval_timeout
+            store,
+            clock,
+            once=once,
+            config=config,
+            model=model,
+            new_id=new_id,
+            approval_timeout=approval_timeout,
         )
     except BadInput as error:
         if once is None:
@@ -125,8 +131,11 @@ async def _assemble(
     chosen = role_models(roles, row[2], settings.allow_models)
     dearer = [line for one in chosen.values() if (line := role_warning(one)) is not None]
     mark = mark_of(store.session_id, store.path)
-    containment = SessionContainment(store, mark, await asyncio.to_thread(check_containment, config.containment))
-    # What an earlier host's tools left running when it was killed ends before a model looks whether it had its effect.
+    containment = SessionContainment(
+        store, mark, await asyncio.to_thread(check_containment, config.containment)
+    )
+    # What an earlier host's tools left running when it was killed ends before a model looks whether it had
+    # its effect.
     left = await containment.end_earlier()
     environ = os.environ | {SESSION_VARIABLE: mark}
     pool = WorkerPool(
@@ -138,9 +147,12 @@ async def _assemble(
         timeout_seconds=config.tool_timeout_seconds,
     )
     redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
-    mcp = McpServers(parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock, containment=containment)
+    mcp = McpServers(
+        parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock, containment=containment
+    )
     counter = default_counter()
-    # The first count loads the encoding, which takes a third of a second: beside the loop, while servers start.
+    # The first count loads the encoding, which takes a third of a second: beside the loop, while servers
+    # start.
     await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
     recalling = RecallTool(store, vectors=config.recall_vectors)
     tools = _tools(roles, pool, mcp, new_id, recalling)
@@ -160,7 +172,9 @@ async def _assemble(
             return RedactedModel(model, redact)
         if ref not in models:
             models[ref] = resolve(
-                ref, config=model_config(config, settings.speed, settings.context_tokens, settings.base_url), clock=clock
+                ref,
+                config=model_config(config, settings.speed, settings.context_tokens, settings.base_url),
+                clock=clock,
             )
         return RedactedModel(models[ref], redact)
 
@@ -173,7 +187,9 @@ async def _assemble(
         workspace=workspace,
         model=model_of,
         gate=gates.of,
-        price=partial(_price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")),
+        price=partial(
+            _price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")
+        ),
         counter=counter,
         tools=tools,
         tools_of=partial(tools_of, roles, tools),
@@ -201,7 +217,9 @@ async def _assemble(
         await store.commit(lambda tx: tx.event("host.warning", text=text))
 
     mcp.on_late = joined
-    host = SessionHost(environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), once=once)
+    host = SessionHost(
+        environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), once=once
+    )
     host.warnings = redact(
         [
             *left,
@@ -230,7 +248,8 @@ def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate
 def model_config(
     config: Config, speed: float | None, surveyor_window: int | None = None, base_url: str | None = None
 ) -> ModelConfig:
-    """What the user's configuration says about models. `base_url`: the local server of the session, which gets no key."""
+    """What the user's configuration says about models. `base_url`: the local server of the session, which
+    gets no key."""
     own = config.anthropic
     return ModelConfig(
         api_key=os.environ.get(own.api_key_env) if own.api_key_env else None,
@@ -244,7 +263,8 @@ def model_config(
 
 
 def tools_of(roles: Roles, everything: Iterable[str], role_name: str) -> list[str]:
-    """The names of the tools that a role may call; of a role that is gone, only those that every role may (`ALWAYS`)."""
+    """The names of the tools that a role may call; of a role that is gone, only those that every role may
+    (`ALWAYS`)."""
     role = roles.get(role_name)
     return [name for name in everything if (role.may_call(name) if role is not None else name in ALWAYS)]
 
@@ -263,7 +283,9 @@ def _roles_gone(store: SessionStore, roles: Roles) -> list[str]:
     ]
 
 
-def _tools(roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, recalling: RecallTool) -> dict[str, Tool]:
+def _tools(
+    roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, recalling: RecallTool
+) -> dict[str, Tool]:
     tools: dict[str, Tool] = {recalling.spec.name: recalling}
     for one in (*PlanTools(new_id, frozenset(roles)).tools(), *memory_tools(), *artifact_tools()):
         tools[one.spec.name] = one

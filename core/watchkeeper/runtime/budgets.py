@@ -47,16 +47,20 @@ class _Need:
 class Budgets:
     """Answers whether a session, or one task, may go on, and reserves what its calls may use.
 
-    A reservation is the estimate of a call's input and its largest output, a row of `reservations`. While what is left
-    covers every call, calls run side by side. When it does not cover one more, that one waits in line until a call in
-    progress has ended. A call that is alone needs room for its input only: so nothing but the last call's own output can
-    go beyond a budget. Without a budget, nothing is written and nothing waits.
+    A reservation is the estimate of a call's input and its largest output, a row of `reservations`. While
+    what is left covers every call, calls run side by side. When it does not cover one more, that one waits in
+    line until a call in progress has ended. A call that is alone needs room for its input only: so nothing
+    but the last call's own output can go beyond a budget. Without a budget, nothing is written and nothing
+    waits.
 
     For one event loop.
     """
 
     def __init__(
-        self, store: SessionStore, hosted_seconds: Callable[[], float], price: Callable[[str, Usage, bool], Cost]
+        self,
+        store: SessionStore,
+        hosted_seconds: Callable[[], float],
+        price: Callable[[str, Usage, bool], Cost],
     ) -> None:
         self._store = store
         self._hosted_seconds = hosted_seconds
@@ -69,7 +73,8 @@ class Budgets:
         self._ended: dict[str, ReservedCall] = {}
         """Calls that have ended and are not recorded yet, by reservation: what they used in fact."""
         self._reserved = 0
-        """How many reservations were made: no two have the same id, so that none is taken for one that has ended."""
+        """How many reservations were made: no two have the same id, so that none is taken for one that has
+        ended."""
 
     def reached(self, task_id: str | None) -> BudgetReached | None:
         """The first budget that is used up, for the session or for the task; None: go on."""
@@ -83,8 +88,8 @@ class Budgets:
     async def reserve(self, call: PlannedCall) -> Reservation | BudgetReached | None:
         """Wait until the call fits what is left, and reserve it; None where no budget applies.
 
-        A call beside the loops (a summary, an observer) does not wait: it gets the reason why it cannot be made now.
-        Cancelling the wait leaves the line.
+        A call beside the loops (a summary, an observer) does not wait: it gets the reason why it cannot be
+        made now. Cancelling the wait leaves the line.
         """
         if not self._applying(call.task_id):
             return None
@@ -98,7 +103,9 @@ class Budgets:
                     if not isinstance(decision, _Wait):
                         return decision
                     if call.purpose not in _IN_LINE:
-                        return BudgetReached("what is left of the budget is reserved for calls in progress", "", True)
+                        return BudgetReached(
+                            "what is left of the budget is reserved for calls in progress", "", True
+                        )
                 if me not in self._line:
                     self._line.append(me)
                 await changed.wait()
@@ -112,7 +119,7 @@ class Budgets:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    # --- deciding ----------------------------------------------------------------------------------------------
+    # --- deciding -------------------------------------------------------------------------------------------
 
     def _applying(self, task_id: str | None) -> list[Budget]:
         found = budgets.load(self._store, self._store.session_id)
@@ -160,10 +167,17 @@ class Budgets:
             self._ended.pop(recorded, None)
         if not isinstance(outcome, str):
             return outcome
-        return Reservation(outcome, partial(self._end, outcome, call.task_id), partial(self._release, outcome))
+        return Reservation(
+            outcome, partial(self._end, outcome, call.task_id), partial(self._release, outcome)
+        )
 
     def _fits(
-        self, budget: Budget, used: float | None, need: _Need, rows: list[ReservedCall], ended: dict[str, ReservedCall]
+        self,
+        budget: Budget,
+        used: float | None,
+        need: _Need,
+        rows: list[ReservedCall],
+        ended: dict[str, ReservedCall],
     ) -> BudgetReached | _Wait | None:
         """Whether one budget, of which `used` is recorded, covers the call; None: it does."""
         if used is None and budget.kind == "usd" and need.cost_usd is None:
@@ -219,14 +233,19 @@ class Budgets:
         """Bring the count of turns up to the newest event that is committed."""
         if self._turns is None:
             row = self._store.one(
-                "SELECT event_seq, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = sessions.id) FROM sessions"
+                "SELECT event_seq, (SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id ="
+                " sessions.id) FROM sessions"
                 " WHERE id = ?",
                 (self._store.session_id,),
             )
             self._turns = (row[1], row[0])
         else:
-            newest = self._store.one("SELECT event_seq FROM sessions WHERE id = ?", (self._store.session_id,))[0]
-            since = self._store.one(_REPLIES_SINCE + " AND seq <= ?", (self._store.session_id, self._turns[1], newest))[0]
+            newest = self._store.one(
+                "SELECT event_seq FROM sessions WHERE id = ?", (self._store.session_id,)
+            )[0]
+            since = self._store.one(
+                _REPLIES_SINCE + " AND seq <= ?", (self._store.session_id, self._turns[1], newest)
+            )[0]
             self._turns = (self._turns[0] + since, newest)
         return self._turns
 
@@ -242,10 +261,13 @@ class Budgets:
             said = f"{limit} is reached ({spent} used)"
         return BudgetReached(f"{said}; raise it with `wk budget`", kind, budget.task_id is None, least)
 
-    # --- after the call ----------------------------------------------------------------------------------------
+    # --- after the call -------------------------------------------------------------------------------------
 
-    def _end(self, number: str, task_id: str | None, usage: Usage, cost_usd: float | None, turns: int) -> None:
-        """The call has ended; until it is recorded, what it used in fact counts instead of what was reserved."""
+    def _end(
+        self, number: str, task_id: str | None, usage: Usage, cost_usd: float | None, turns: int
+    ) -> None:
+        """The call has ended; until it is recorded, what it used in fact counts instead of what was
+        reserved."""
         self._ended[number] = ReservedCall(number, task_id, usage.total_tokens, cost_usd, turns)
         self.look_again()
 
@@ -255,7 +277,9 @@ class Budgets:
         store, now = self._store, self._store.now()
         with contextlib.suppress(StoreUnusable):  # the store is closed: the next host releases what is left
             store.writer.submit(
-                lambda group: budgets.settle_reservation(Transaction(group, store.session_id, store.epoch, now), number)
+                lambda group: budgets.settle_reservation(
+                    Transaction(group, store.session_id, store.epoch, now), number
+                )
             )
 
     def _release_unused(self, deciding: asyncio.Future[Any]) -> None:

@@ -1,8 +1,10 @@
-"""Carrying a session on in a new one: its plan, its facts and what it saw last go along, with what they rest on.
+"""Carrying a session on in a new one: its plan, its facts and what it saw last go along, with what they rest
+on.
 
-Pointers to messages do not cross sessions (`read_back` refuses another session's agents, so that no agent reads what
-it should not). So each message that is cited goes along as an artifact, which any session may read, and facts cite that.
-Everything is written in the transaction that makes the new session: a crash leaves both, or neither.
+Pointers to messages do not cross sessions (`read_back` refuses another session's agents, so that no agent
+reads what it should not). So each message that is cited goes along as an artifact, which any session may
+read, and facts cite that. Everything is written in the transaction that makes the new session: a crash leaves
+both, or neither.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ _POINTER = re.compile(r"message://([^/\s]+)/(\d+)(?:-(\d+))?\Z")
 # What was taken back is elided with no tokens left: `[seq, head, tail, pointer, tokens]`.
 _LAST_SAID = (
     "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND seq NOT IN"
-    " (SELECT json_extract(e.value, '$[0]') FROM agents a JOIN views v ON v.agent_id = a.id AND v.version = a.view_version,"
+    " (SELECT json_extract(e.value, '$[0]') FROM agents a JOIN views v ON v.agent_id = a.id AND v.version ="
+    " a.view_version,"
     " json_each(v.elided) e WHERE a.id = ? AND json_extract(e.value, '$[4]') = 0) ORDER BY seq DESC LIMIT 20"
 )
 
@@ -62,7 +65,10 @@ class Carried:
 
     def write(self, tx: Transaction) -> None:
         """Facts, evidence and the brief, as rows of the new session (scope session, kind as it was)."""
-        refs = {pointer: artifacts.put(tx, text.encode("utf-8", "replace")) for pointer, text in self.evidence.items()}
+        refs = {
+            pointer: artifacts.put(tx, text.encode("utf-8", "replace"))
+            for pointer, text in self.evidence.items()
+        }
         brief = self.brief.pointing(refs)
         workspace = tx.one("SELECT workspace FROM sessions WHERE id = ?", (tx.session_id,))[0]
         for fact in brief.facts:
@@ -80,28 +86,48 @@ class Carried:
             )
         text = whole_text(brief).encode("utf-8", "replace")
         ref = artifacts.save_output(
-            tx, name=f"{BRIEF}.md", data=text, media_type="text/markdown", agent_id=None, task_id=None, kind=KIND
+            tx,
+            name=f"{BRIEF}.md",
+            data=text,
+            media_type="text/markdown",
+            agent_id=None,
+            task_id=None,
+            kind=KIND,
         )
         same_goal = tx.one("SELECT goal FROM sessions WHERE id = ?", (tx.session_id,))[0] == self.goal
         data = replace(brief, whole=ref, same_goal=same_goal).dumped().encode("utf-8", "replace")
         artifacts.save_output(
-            tx, name=f"{BRIEF}.json", data=data, media_type="application/json", agent_id=None, task_id=None, kind=KIND
+            tx,
+            name=f"{BRIEF}.json",
+            data=data,
+            media_type="application/json",
+            agent_id=None,
+            task_id=None,
+            kind=KIND,
         )
-        tx.event("session.carried", session=self.session_id, tasks=len(brief.tasks), facts=len(brief.facts), brief=ref)
+        tx.event(
+            "session.carried",
+            session=self.session_id,
+            tasks=len(brief.tasks),
+            facts=len(brief.facts),
+            brief=ref,
+        )
 
 
 def brief_of(reads: Any, session_id: str) -> Brief | None:
     """What a session carries on, or None where it began from nothing."""
     # Agents may save artifacts under any name, but not of this kind.
     row = reads.one(
-        "SELECT digest FROM outputs WHERE session_id = ? AND name = ? AND kind = ?", (session_id, f"{BRIEF}.json", KIND)
+        "SELECT digest FROM outputs WHERE session_id = ? AND name = ? AND kind = ?",
+        (session_id, f"{BRIEF}.json", KIND),
     )
     data = artifacts.get(reads, artifacts.ref_of(row[0])) if row else None
     return Brief.loaded(data.decode()) if data else None
 
 
 def carry(database_path: Path, name: str, *, redact: Redact = lambda value: value) -> Carried:
-    """Read what the session `name` (an id, a unique beginning, or `last`) hands on, own or imported, running or not.
+    """Read what the session `name` (an id, a unique beginning, or `last`) hands on, own or imported, running
+    or not.
 
     `redact` takes secrets out: other programs' logs may hold some.
 
@@ -137,7 +163,8 @@ class _Reader:
     def read(self) -> Carried:
         self._connection.execute("BEGIN")  # one moment, even of a session that runs
         row = self.one(
-            "SELECT goal, workspace, origin, status, status_reason, planner_agent_id FROM sessions WHERE id = ?",
+            "SELECT goal, workspace, origin, status, status_reason, planner_agent_id FROM sessions WHERE id"
+            " = ?",
             (self._session_id,),
         )
         # Of any other session, nobody knows whose instructions it holds: they are carried as facts.
@@ -163,7 +190,9 @@ class _Reader:
         return Carried(self._session_id, goal, row["workspace"], brief, self._evidence)
 
     def _first_agent(self) -> str | None:
-        row = self.one("SELECT id FROM agents WHERE session_id = ? ORDER BY rowid LIMIT 1", (self._session_id,))
+        row = self.one(
+            "SELECT id FROM agents WHERE session_id = ? ORDER BY rowid LIMIT 1", (self._session_id,)
+        )
         return row[0] if row else None
 
     def _tasks(self) -> list[CarriedTask]:
@@ -191,9 +220,11 @@ class _Reader:
         ]
 
     def _facts(self, *, trusted: bool) -> list[CarriedFact]:
-        """Those that every agent of the session could recall, and that nothing replaced; the newest, in order."""
+        """Those that every agent of the session could recall, and that nothing replaced; the newest, in
+        order."""
         rows = self.all(
-            "SELECT kind, text, sources, confidence, pinned FROM facts WHERE session_id = ? AND superseded_by IS NULL"
+            "SELECT kind, text, sources, confidence, pinned FROM facts WHERE session_id = ? AND"
+            " superseded_by IS NULL"
             " AND scope <> 'agent' ORDER BY id DESC LIMIT ?",
             (self._session_id, MOST_FACTS),
         )
@@ -217,31 +248,47 @@ class _Reader:
             row = self.one("SELECT id, name, view_version FROM agents WHERE id = ?", (agent_id,))
             view = memory.load_view(self, row["id"], row["view_version"]) if row else None
             for one in view.observations[-3:] if view else ():
-                cited = one.citations if len(one.citations) <= 12 else (*one.citations[:6], *one.citations[-6:])
+                cited = (
+                    one.citations if len(one.citations) <= 12 else (*one.citations[:6], *one.citations[-6:])
+                )
                 sources = tuple(self._cite(f"message://{agent_id}/{seq}") for seq in cited)
-                found.append(Seen(self._text(row["name"], 80), self._text(one.text, OBSERVATION_CHARACTERS, lines=True), sources))
+                found.append(
+                    Seen(
+                        self._text(row["name"], 80),
+                        self._text(one.text, OBSERVATION_CHARACTERS, lines=True),
+                        sources,
+                    )
+                )
         return found
 
     def _last_words(self, lead: str | None) -> Seen | None:
-        """The last text that the lead said, for there it says where it stands; nothing that was taken back."""
+        """The last text that the lead said, for there it says where it stands; nothing that was taken
+        back."""
         rows = self.all(_LAST_SAID, (lead, lead))
         for row in rows:
             content = decode(row["content"])
             blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
-            text = "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text").strip()
+            text = "\n".join(
+                str(block.get("text", "")) for block in blocks if block.get("type") == "text"
+            ).strip()
             if text:
                 return Seen(
-                    "", self._text(text, LAST_WORDS_CHARACTERS, lines=True), (self._cite(f"message://{lead}/{row['seq']}"),)
+                    "",
+                    self._text(text, LAST_WORDS_CHARACTERS, lines=True),
+                    (self._cite(f"message://{lead}/{row['seq']}"),),
                 )
         return None
 
     def _cite(self, pointer: str) -> str:
-        """The pointer, whose message now goes along; as it is where it points at something else, or too much is cited."""
+        """The pointer, whose message now goes along; as it is where it points at something else, or too much
+        is cited."""
         match = _POINTER.match(pointer)
         if match is None or pointer in self._evidence or len(self._evidence) >= MOST_EVIDENCE:
             return pointer
         agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
-        agent = self.one("SELECT name FROM agents WHERE id = ? AND session_id = ?", (agent_id, self._session_id))
+        agent = self.one(
+            "SELECT name FROM agents WHERE id = ? AND session_id = ?", (agent_id, self._session_id)
+        )
         if agent is None:
             return pointer
         parts, size = [], 0

@@ -77,7 +77,9 @@ class CommandQueue:
             (self._store.session_id,),
         )
         for row in rows:
-            command = Command(row[0], row[1], row[2], row[3], self._host.environment.redact(decode(row[4])), row[5])
+            command = Command(
+                row[0], row[1], row[2], row[3], self._host.environment.redact(decode(row[4])), row[5]
+            )
             try:
                 applier = self._appliers.get(command.kind)
                 if applier is None:
@@ -96,24 +98,37 @@ class CommandQueue:
     async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
         await self._store.commit(
             lambda tx: commands.settle(
-                tx, command.id, command.kind, status, result, agent_id=command.agent_id, task_id=command.task_id
+                tx,
+                command.id,
+                command.kind,
+                status,
+                result,
+                agent_id=command.agent_id,
+                task_id=command.task_id,
             ),
             urgent=True,
         )
 
     async def _commit(self, command: Command, said: str, change: Callable[[Transaction], T]) -> T:
-        """Change rows and mark the command applied in one transaction: after a crash it is done once, or still queued."""
+        """Change rows and mark the command applied in one transaction: after a crash it is done once, or
+        still queued."""
 
         def write(tx: Transaction) -> T:
             changed = change(tx)
             commands.settle(
-                tx, command.id, command.kind, CommandStatus.APPLIED, said, agent_id=command.agent_id, task_id=command.task_id
+                tx,
+                command.id,
+                command.kind,
+                CommandStatus.APPLIED,
+                said,
+                agent_id=command.agent_id,
+                task_id=command.task_id,
             )
             return changed
 
         return await self._store.commit(write, urgent=True)
 
-    # --- each kind ---------------------------------------------------------------------------------------------
+    # --- each kind ------------------------------------------------------------------------------------------
 
     async def _pause(self, command: Command) -> str | None:
         reason = f"paused by {command.requested_by}"
@@ -126,7 +141,9 @@ class CommandQueue:
         if control is None:
             if agent.status in (AgentStatus.IDLE, AgentStatus.PARKED):
                 said = f"{agent.name} is paused"
-                await self._commit(command, said, lambda tx: recovery.pause_agent(tx, agent.id, agent.task_id, reason))
+                await self._commit(
+                    command, said, lambda tx: recovery.pause_agent(tx, agent.id, agent.task_id, reason)
+                )
                 return None
             raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
         control.pause(reason, now=now)
@@ -135,7 +152,8 @@ class CommandQueue:
     async def _resume(self, command: Command) -> str | None:
         self._refuse_by_budget(command)
         if command.agent_id is None:
-            # The host of another command drives nothing: it goes on as one that does when that command is done.
+            # The host of another command drives nothing: it goes on as one that does when that command is
+            # done.
             if self._host.driving_once or not self._host.go_on():
                 raise NotYet
             await self._commit(command, "resumed", recovery.lift_pauses)
@@ -166,7 +184,9 @@ class CommandQueue:
             said = f"{agent.name} goes on where it stopped" + self._after_its_compaction(agent)
             await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
             return None
-        raise ValueError(f"{agent.name} is {agent.status}; only a paused, parked, failed or cancelled agent can be resumed")
+        raise ValueError(
+            f"{agent.name} is {agent.status}; only a paused, parked, failed or cancelled agent can be resumed"
+        )
 
     def _refuse_by_budget(self, command: Command) -> None:
         """A resume that would pause again at once is refused with what is used and how to raise the budget.
@@ -186,7 +206,9 @@ class CommandQueue:
         """Said, and shown, of an agent that cannot go on at once."""
         if not self.compactions.is_about(agent.id):
             return ""
-        self._host.environment.live.show(agent.id, "working", "goes on when its context has been compacted, as was ordered")
+        self._host.environment.live.show(
+            agent.id, "working", "goes on when its context has been compacted, as was ordered"
+        )
         return ", when its compaction has ended"
 
     async def _cancel(self, command: Command) -> None:
@@ -212,7 +234,9 @@ class CommandQueue:
         if task is None:
             raise ValueError("the planner cannot be run again; start a new session, or steer it")
         fresh = bool(command.payload.get("fresh"))
-        status = SessionStatus(self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0])
+        status = SessionStatus(
+            self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0]
+        )
 
         def change(tx: Transaction) -> set[str]:
             current = plans.load_task(tx, task.id)
@@ -299,7 +323,9 @@ class CommandQueue:
         await self._commit(command, said, change)
         decisions = self._host.environment.decisions
         # A grant may cover questions of other agents too.
-        for event in decisions.values() if scope in ("tool", "pattern") else filter(None, [decisions.get(row[0])]):
+        for event in (
+            decisions.values() if scope in ("tool", "pattern") else filter(None, [decisions.get(row[0])])
+        ):
             event.set()
 
     def _edited(self, command: Command, tool_name: str) -> dict[str, Any] | None:
@@ -313,7 +339,10 @@ class CommandQueue:
             return None
         tool = self._host.environment.tools.get(tool_name)
         if tool is None:
-            raise ValueError(f"the tool {tool_name} is not there now, so its edited input cannot be checked; approve it later")
+            raise ValueError(
+                f"the tool {tool_name} is not there now, so its edited input cannot be checked; approve it"
+                " later"
+            )
         fault = validate_arguments(tool.spec.input_schema, edited) or mark_fault(tool_name, edited)
         if fault:
             raise ValueError(f"the edited input cannot be used: {fault}")
@@ -343,7 +372,9 @@ class CommandQueue:
         number = command.payload.get("grant")
         if isinstance(number, bool) or not isinstance(number, int):
             raise ValueError("name a grant by its number")
-        await self._commit(command, f"grant {number} is revoked", lambda tx: revoke_grant(tx, number, command.requested_by))
+        await self._commit(
+            command, f"grant {number} is revoked", lambda tx: revoke_grant(tx, number, command.requested_by)
+        )
 
     async def _set_budget(self, command: Command) -> None:
         kind, amount = str(command.payload.get("kind")), command.payload.get("amount")
@@ -356,10 +387,15 @@ class CommandQueue:
         self._host.environment.budgets.look_again()
 
     async def _pin(self, command: Command) -> None:
-        """`fact` (an id), or for `pin` a `text` with its `sources`: what every prompt of the session is to show."""
+        """`fact` (an id), or for `pin` a `text` with its `sources`: what every prompt of the session is to
+        show."""
         fact, text = command.payload.get("fact"), str(command.payload.get("text") or "").strip()
         pinned = command.kind == "pin"
-        if isinstance(fact, bool) or not isinstance(fact, int | None) or (fact is None and not (pinned and text)):
+        if (
+            isinstance(fact, bool)
+            or not isinstance(fact, int | None)
+            or (fact is None and not (pinned and text))
+        ):
             raise ValueError("name a fact by its number" + (", or give a text" if pinned else ""))
         workspace = str(self._host.environment.workspace)
         sources = [str(source) for source in command.payload.get("sources") or () if isinstance(source, str)]
@@ -377,14 +413,18 @@ class CommandQueue:
         await self._commit(command, f"fact {fact}: {said}" if fact is not None else f"pinned: {said}", change)
 
     async def _sync(self, command: Command) -> str:
-        everyone = [agent for agent in agents.load_all(self._store, self._store.session_id) if agent.status not in AGENT_ENDED]
+        everyone = [
+            agent
+            for agent in agents.load_all(self._store, self._store.session_id)
+            if agent.status not in AGENT_ENDED
+        ]
         for agent in everyone:
             snapshot = self.memory_of(agent).snapshot()
             current = agents.load(self._store, agent.id)
             await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
         return f"{len(everyone)} memories persisted"
 
-    # --- who is meant ------------------------------------------------------------------------------------------
+    # --- who is meant ---------------------------------------------------------------------------------------
 
     def memory_of(self, agent: Agent) -> AgentMemory:
         """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
@@ -393,7 +433,9 @@ class CommandQueue:
             return loop.memory
         environment = self._host.environment
         specs = Toolbox(environment, agent, AgentControl()).specs()
-        return AgentMemory.load(self._store, agent.id, limits_of(environment, agent, specs), environment.counter)
+        return AgentMemory.load(
+            self._store, agent.id, limits_of(environment, agent, specs), environment.counter
+        )
 
     def _agent(self, command: Command) -> Agent:
         agent = agents.load(self._store, command.agent_id) if command.agent_id else None
@@ -412,7 +454,8 @@ class CommandQueue:
 
 
 def cancel_session(tx: Transaction, reason: str) -> None:
-    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is kept.
+    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is
+    kept.
 
     Raises:
         ValueError: it has ended already.

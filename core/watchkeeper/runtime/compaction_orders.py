@@ -1,4 +1,5 @@
-"""The command `compact`: beside the loop of an agent that works, and beside everything else where the agent rests."""
+"""The command `compact`: beside the loop of an agent that works, and beside everything else where the agent
+rests."""
 
 from __future__ import annotations
 
@@ -35,12 +36,14 @@ class Command:
 
 
 class NotYet(Exception):
-    """The command stays queued: it can be applied later, when something has ended that makes the host look again."""
+    """The command stays queued: it can be applied later, when something has ended that makes the host look
+    again."""
 
 
 class CompactionOrders:
-    """Begins what is ordered. The command is told as applied in the transaction in which its pass begins, or, where the
-    agent has ended, in the one in which it is published; until then it is queued, so that a crash forgets neither."""
+    """Begins what is ordered. The command is told as applied in the transaction in which its pass begins, or,
+    where the agent has ended, in the one in which it is published; until then it is queued, so that a crash
+    forgets neither."""
 
     def __init__(self, host: SessionHost, memory_of: Callable[[Agent], AgentMemory]) -> None:
         self._host = host
@@ -113,7 +116,10 @@ class CompactionOrders:
             _settle(tx, command, CommandStatus.APPLIED, said)
 
         begun = await loop.compaction.begin(
-            trigger="manual", up_to=command.payload.get("up_to"), instructions=_instructions(command), also=tell
+            trigger="manual",
+            up_to=command.payload.get("up_to"),
+            instructions=_instructions(command),
+            also=tell,
         )
         if isinstance(begun, Rejection):
             raise ValueError(begun.reason)
@@ -125,7 +131,9 @@ class CompactionOrders:
                 await self._whole(command, agent)
             except ValueError as refused:
                 reason = str(refused)
-                await self._host.store.commit(lambda tx: _settle(tx, command, CommandStatus.REFUSED, reason), urgent=True)
+                await self._host.store.commit(
+                    lambda tx: _settle(tx, command, CommandStatus.REFUSED, reason), urgent=True
+                )
         except Exception as error:
             self._host.failed(error)
         finally:
@@ -134,16 +142,22 @@ class CompactionOrders:
 
     async def _whole(self, command: Command, agent: Agent) -> None:
         compaction = Compaction(self._host.environment, agent, self._memory_of(agent))
-        await compaction.take_over(begin_again=False)  # this command is newer, or the one that was not finished
+        await compaction.take_over(
+            begin_again=False
+        )  # this command is newer, or the one that was not finished
         made = commands.compaction_made(self._host.store, command.id, agent.id)
         if made is not None:
             said = _compacted(agent, *made)
-            await self._host.store.commit(lambda tx: _settle(tx, command, CommandStatus.APPLIED, said), urgent=True)
+            await self._host.store.commit(
+                lambda tx: _settle(tx, command, CommandStatus.APPLIED, said), urgent=True
+            )
             return
 
         def settle(tx: Transaction, outcome: Outcome) -> None:
             if outcome.applied:
-                said = _compacted(agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason)
+                said = _compacted(
+                    agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason
+                )
                 _settle(tx, command, CommandStatus.APPLIED, said)
 
         try:
@@ -169,9 +183,13 @@ def _instructions(command: Command) -> str | None:
 
 
 def _settle(tx: Transaction, command: Command, status: CommandStatus, said: str) -> None:
-    commands.settle(tx, command.id, command.kind, status, said, agent_id=command.agent_id, task_id=command.task_id)
+    commands.settle(
+        tx, command.id, command.kind, status, said, agent_id=command.agent_id, task_id=command.task_id
+    )
 
 
-def _compacted(agent: Agent, before: int | None, after: int | None, high_water: int | None, reason: str) -> str:
+def _compacted(
+    agent: Agent, before: int | None, after: int | None, high_water: int | None, reason: str
+) -> str:
     said = f"{agent.name}: {before} → {after} tokens, up to message {high_water}"
     return said if reason == "summary" else f"{said} ({reason})"

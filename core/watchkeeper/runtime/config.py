@@ -1,7 +1,8 @@
 """The user's configuration: `config.toml` in the configuration folder, and what a workspace may add to it.
 
 A flag wins over the environment, the environment over the user's file, the user's file over the workspace's
-`.watchkeeper/config.toml`. A workspace is somebody else's text: it may only narrow permissions, and set nothing else.
+`.watchkeeper/config.toml`. A workspace is somebody else's text: it may only narrow permissions, and set
+nothing else.
 """
 
 from __future__ import annotations
@@ -29,17 +30,20 @@ class _Strict(BaseModel):
 
 
 class AnthropicSettings(_Strict):
-    """Where Claude, or a server that speaks its protocol, is reached. Unset: the SDK's own environment variables."""
+    """Where Claude, or a server that speaks its protocol, is reached. Unset: the SDK's own environment
+    variables."""
 
     base_url: str | None = None
     api_key_env: str | None = None
-    """The name of the environment variable that holds the key; the key itself never stands in a file of ours."""
+    """The name of the environment variable that holds the key; the key itself never stands in a file of
+    ours."""
     context_window: int | None = Field(default=None, gt=0)
     prompt_cache: bool = True
 
 
 class NotificationSettings(_Strict):
-    """How the dashboard tells what happens while nobody looks (it reads this table by itself, without this module)."""
+    """How the dashboard tells what happens while nobody looks (it reads this table by itself, without this
+    module)."""
 
     needs_input: bool = True
     task_failed: bool = True
@@ -71,10 +75,12 @@ class Config(_Strict):
     recall_vectors: bool = False
     """Recall also compares meanings, by a small local model; needs the extra `vectors`."""
     containment: Literal["auto", "cgroup", "namespace", "register"] = "auto"
-    """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the best there is."""
+    """What holds the processes of a session's tools together (see `agents.tools.containment`); `auto` is the
+    best there is."""
     anthropic: AnthropicSettings = AnthropicSettings()
     mcp_servers: dict[str, dict[str, Any]] = {}
-    """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see `agents.tools.mcp.McpServer`)."""
+    """MCP tool servers by name: `command`, `args`, `env`, or `url`, `headers` (see
+    `agents.tools.mcp.McpServer`)."""
     permissions: dict[str, PermissionName] = {}
     """By tool: whether it may run, must be asked for, or is denied."""
     theme: str | None = None
@@ -115,7 +121,9 @@ def _read(path: Path, model: type[M]) -> M:
     except (FileNotFoundError, NotADirectoryError):
         return model()
     except (OSError, ValueError) as error:
-        raise BadInput(f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); mend or remove it") from None
+        raise BadInput(
+            f"{path} cannot be read ({getattr(error, 'strerror', None) or error}); mend or remove it"
+        ) from None
     try:
         return model.model_validate(tomllib.loads(text))
     except ValidationError as error:
@@ -127,7 +135,8 @@ def _read(path: Path, model: type[M]) -> M:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a regular file of at most `MOST_BYTES`. A workspace may hold a pipe or a device in its place.
+    """The bytes of a regular file of at most `MOST_BYTES`. A workspace may hold a pipe or a device in its
+    place.
 
     Raises:
         OSError, ValueError: it cannot be read.

@@ -1,7 +1,7 @@
 """Control from anywhere: write a command for the host that drives a session, or start one where none lives.
 
-This module writes the `commands` table and starts processes, nothing else: it is all of the runtime that the dashboard
-may import, and it imports nothing heavy.
+This module writes the `commands` table and starts processes, nothing else: it is all of the runtime that the
+dashboard may import, and it imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def refuse_agents() -> None:
         BadInput: `WATCHKEEPER_AGENT` is set.
     """
     if os.environ.get(GUARD):
-        raise BadInput("an agent's tool may not control runs (WATCHKEEPER_AGENT is set); ask the person who watches")
+        raise BadInput(
+            "an agent's tool may not control runs (WATCHKEEPER_AGENT is set); ask the person who watches"
+        )
 
 
 def submit(
@@ -62,8 +64,8 @@ def submit(
     The host applies it, or refuses it with a reason.
 
     Raises:
-        BadInput: not a kind of command, a session that another program ran, an answer that holds a secret, or called from a
-            tool.
+        BadInput: not a kind of command, a session that another program ran, an answer that holds a secret, or
+            called from a tool.
         StoreUnusable: the database cannot be written.
     """
     refuse_agents()
@@ -73,7 +75,9 @@ def submit(
     stored = user_redactor()(given)
     for name, text in (("edited_input", "the edited input"), ("pattern", "the pattern")):
         if stored.get(name) != given.get(name):  # what would run is not what the person approved
-            raise BadInput(f"{text} holds a secret, which is never stored; put it into an environment variable or a file")
+            raise BadInput(
+                f"{text} holds a secret, which is never stored; put it into an environment variable or a file"
+            )
     connection = database.open_writable(database_path)
     try:
         refuse_imported(connection, session_id)
@@ -121,15 +125,16 @@ def start_host(
     approval_timeout_seconds: float | None = None,
     environment: str = "this process",
 ) -> int | None:
-    """Start a detached host process for a session, unless one lives; returns its pid, or None where one lives.
+    """Start a detached host process for a session, unless one lives; returns its pid, or None where one
+    lives.
 
-    `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it was.
-    `approval_timeout_seconds`: how long that host's questions wait; None: until somebody answers.
+    `resume` lifts a pause; `once` names a command after which the host stops again, leaving the session as it
+    was. `approval_timeout_seconds`: how long that host's questions wait; None: until somebody answers.
     `environment` says whose environment the host inherits, for the message where that holds no key.
 
     Raises:
-        BadInput: another program ran the session, its workspace contains the database, its model has no key here, or called
-            from a tool.
+        BadInput: another program ran the session, its workspace contains the database, its model has no key
+            here, or called from a tool.
     """
     refuse_agents()
     connection = database.open_readonly(database_path)
@@ -169,8 +174,11 @@ def start_host(
     return process.pid
 
 
-def await_host(database_path: Path, session_id: str, pid: int, *, timeout_seconds: float = 20.0) -> str | None:
-    """Wait until the host that `start_host` started drives the session; None then, else the last line that it left.
+def await_host(
+    database_path: Path, session_id: str, pid: int, *, timeout_seconds: float = 20.0
+) -> str | None:
+    """Wait until the host that `start_host` started drives the session; None then, else the last line that it
+    left.
 
     Only the process that started it can tell that it ended.
     """

@@ -1,4 +1,5 @@
-"""Giving a ready task to a sub-agent: the agent, its memory, the handoff and its first message in one transaction."""
+"""Giving a ready task to a sub-agent: the agent, its memory, the handoff and its first message in one
+transaction."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ async def dispatch(
     store = environment.store
     agent_id = environment.new_id()
     window = environment.settings.context_tokens or environment.model(model).context_window
-    prompt = prompts.system_prompt(role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md)
+    prompt = prompts.system_prompt(
+        role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md
+    )
     system = environment.redact(prompt)
     source = _starts_from(environment, task)
     inputs = inputs_of(store, task)
@@ -65,7 +68,9 @@ async def dispatch(
             memory = AgentMemory.empty(limits, environment.counter, agent_id, now)
             memory.start(tx)
         delta_ref = _delta(tx, task, source)
-        text = prompts.assignment(task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None)
+        text = prompts.assignment(
+            task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None
+        )
         memory.append("user", environment.redact(text), at=now).write(tx)
         refs = [one.ref for one in inputs]
         plans.add_handoff(
@@ -78,7 +83,8 @@ async def dispatch(
             expected_outputs=task.expected_outputs,
         )
         tx.execute(
-            "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?, ended_at = NULL WHERE id = ?",
+            "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?,"
+            " ended_at = NULL WHERE id = ?",
             (
                 agent_id,
                 encode(refs),
@@ -100,7 +106,9 @@ def inputs_of(reads: Any, task: Task) -> list[Input]:
         other = plans.load_task(reads, need)
         if other is None or other.assigned_agent is None:
             continue
-        outputs = reads.all("SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,))
+        outputs = reads.all(
+            "SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,)
+        )
         names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
         wanted = set(other.expected_outputs)
         kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
@@ -124,7 +132,8 @@ def copy_memory(tx: Transaction, source: str, target: str) -> None:
         )
     tx.execute(
         "UPDATE agents SET (view_version, last_seq, message_tokens, context_tokens) ="
-        " (SELECT view_version, last_seq, message_tokens, context_tokens FROM agents WHERE id = ?) WHERE id = ?",
+        " (SELECT view_version, last_seq, message_tokens, context_tokens FROM agents WHERE id = ?) WHERE id"
+        " = ?",
         (source, target),
     )
 
@@ -137,17 +146,20 @@ def _starts_from(environment: Environment, task: Task) -> str | None:
 def _name(environment: Environment, role: str) -> str:
     """`explorer-3`: the role, and one more than the newest of that role has."""
     row = environment.store.one(
-        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY rowid DESC LIMIT 1", (environment.session_id, role)
+        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY rowid DESC LIMIT 1",
+        (environment.session_id, role),
     )
     number = str(row[0]).rpartition("-")[2] if row else "0"
     return f"{role}-{int(number) + 1 if number.isdecimal() else 1}"
 
 
 def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
-    """What the session has learned that is new to the assignee (`source`: whose memory it has), as an artifact; None
-    where nothing is."""
+    """What the session has learned that is new to the assignee (`source`: whose memory it has), as an
+    artifact; None where nothing is."""
     learned = [
-        fact for fact in facts.current_facts(tx, tx.session_id, reader=source) if source is None or fact.agent_id != source
+        fact
+        for fact in facts.current_facts(tx, tx.session_id, reader=source)
+        if source is None or fact.agent_id != source
     ]
     if not learned:
         return None
@@ -162,4 +174,6 @@ def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
         }
         for one in learned
     ]
-    return artifacts.put(tx, encode({"task": task.name, "facts": told}).encode("utf-8", "replace"), "application/json")
+    return artifacts.put(
+        tx, encode({"task": task.name, "facts": told}).encode("utf-8", "replace"), "application/json"
+    )

@@ -34,20 +34,22 @@ LOOP_DESCRIPTORS = 3
 INTERRUPTED = "interrupted; resume it to carry on"
 
 SWITCH_SECONDS = 0.0001
-"""How long one thread may hold the interpreter while another waits for it (Python's own 5 ms is long). The writer asks for
-it after each of some ten statements of a step, while it holds the file's write lock, which all other processes wait for."""
+"""How long one thread may hold the interpreter while another waits for it (Python's own 5 ms is long). The
+writer asks for it after each of some ten statements of a step, while it holds the file's write lock, which
+all other processes wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asking:
     """How long the questions of one host wait. It belongs to the host that runs, not to the session.
 
-    An earlier release stored the 0 of a headless start in the session's settings. A host in the background does not use it:
-    a person started that host, and comes back to its questions.
+    An earlier release stored the 0 of a headless start in the session's settings. A host in the background
+    does not use it: a person started that host, and comes back to its questions.
     """
 
     unattended: bool
-    """The host runs in the foreground without a dashboard: a question that nobody watches is denied at once."""
+    """The host runs in the foreground without a dashboard: a question that nobody watches is denied at
+    once."""
     timeout_seconds: float | None = None
     """What the person who started this host said, if anything."""
 
@@ -59,17 +61,22 @@ class Asking:
 
 
 def drive(
-    database_path: Path, session_id: str, *, resume: bool, once: int | None = None, asking: Asking = Asking(unattended=False)
+    database_path: Path,
+    session_id: str,
+    *,
+    resume: bool,
+    once: int | None = None,
+    asking: Asking = Asking(unattended=False),
 ) -> HostResult:
     """Drive a session to its end, or until it pauses, in this process.
 
-    The first SIGINT or SIGTERM finishes the step, saves and stops (exit 130); the second stops at once, which loses
-    nothing that was committed.
+    The first SIGINT or SIGTERM finishes the step, saves and stops (exit 130); the second stops at once, which
+    loses nothing that was committed.
 
     Raises:
         DrivenElsewhere, NotFound, BadInput, StoreUnusable, LeaseLost.
-        HostFault: the machine ran out of something that the host itself needs. The session is paused, as far as that could
-            be written, and can be resumed in any case.
+        HostFault: the machine ran out of something that the host itself needs. The session is paused, as far
+            as that could be written, and can be resumed in any case.
     """
     deny_inspection()  # a model's client holds keys, wherever they came from
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -80,7 +87,13 @@ def drive(
 
 
 def _drive_on(
-    database_path: Path, session_id: str, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None
+    database_path: Path,
+    session_id: str,
+    clock: SystemClock,
+    asking: Asking,
+    *,
+    resume: bool,
+    once: int | None,
 ) -> HostResult:
     result = _drive_once(database_path, session_id, clock, asking, resume=resume, once=once)
     while result.exit_code != INTERRUPTED_EXIT and _wanted_on(database_path, session_id):
@@ -93,9 +106,17 @@ def _drive_on(
 
 
 def _drive_once(
-    database_path: Path, session_id: str, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None
+    database_path: Path,
+    session_id: str,
+    clock: SystemClock,
+    asking: Asking,
+    *,
+    resume: bool,
+    once: int | None,
 ) -> HostResult:
-    store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
+    store = SessionStore.claim(
+        database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname()
+    )
     result: HostResult | None = None
     try:
         _check_descriptors()
@@ -113,7 +134,8 @@ def _drive_once(
 
 
 def _check_descriptors() -> None:
-    """Raise `OSError` now where an event loop cannot have its descriptors: a loop that is half made complains on its own."""
+    """Raise `OSError` now where an event loop cannot have its descriptors: a loop that is half made complains
+    on its own."""
     made: list[int] = []
     try:
         for _ in range(LOOP_DESCRIPTORS):
@@ -125,7 +147,8 @@ def _check_descriptors() -> None:
 
 @contextmanager
 def _ending_as_paused(session_id: str) -> Iterator[None]:
-    """Give whatever a machine that is short of something raises one form: a line, and the exit code of a pause."""
+    """Give whatever a machine that is short of something raises one form: a line, and the exit code of a
+    pause."""
     try:
         yield
     except Exception as error:
@@ -136,7 +159,8 @@ def _ending_as_paused(session_id: str) -> Iterator[None]:
 
 
 def note_host_fault(store: SessionStore, error: Exception) -> None:
-    """Pause the session of a host that ended with `error`, if that says that the machine ran out of something.
+    """Pause the session of a host that ended with `error`, if that says that the machine ran out of
+    something.
 
     Does nothing where that cannot be written: a session without a host is resumed as one that is paused.
     """
@@ -146,7 +170,10 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
 
     def change(group: Group) -> None:
         tx = Transaction(group, store.session_id, store.epoch, time.time())
-        if tx.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0] == SessionStatus.RUNNING:
+        if (
+            tx.one("SELECT status FROM sessions WHERE id = ?", (store.session_id,))[0]
+            == SessionStatus.RUNNING
+        ):
             pause_session(tx, fault.advice(store.session_id))
 
     store.free_reserve()
@@ -155,7 +182,8 @@ def note_host_fault(store: SessionStore, error: Exception) -> None:
 
 
 def _wanted_on(database_path: Path, session_id: str) -> bool:
-    """Whether somebody asked the host to resume the session, or an agent, when it was about to end, and so was not heard.
+    """Whether somebody asked the host to resume the session, or an agent, when it was about to end, and so
+    was not heard.
 
     Looked at when the lease is free: who asks later sees that no host lives, and starts one.
     """
@@ -165,7 +193,8 @@ def _wanted_on(database_path: Path, session_id: str) -> bool:
         return False  # the command stays queued for the next host
     try:
         asked = connection.execute(
-            "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ? AND s.status IN (?, ?)"
+            "SELECT 1 FROM sessions s JOIN commands c ON c.session_id = s.id WHERE s.id = ? AND s.status IN"
+            " (?, ?)"
             " AND c.kind = 'resume' AND c.status = 'queued'",
             (session_id, SessionStatus.PAUSED, SessionStatus.RUNNING),
         ).fetchone()
@@ -182,7 +211,9 @@ def _refuse_imported(database_path: Path, session_id: str) -> None:
         connection.close()
 
 
-async def _drive(store: SessionStore, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None) -> HostResult:
+async def _drive(
+    store: SessionStore, clock: SystemClock, asking: Asking, *, resume: bool, once: int | None
+) -> HostResult:
     from watchkeeper.runtime.assembling import assemble
 
     assembled = await assemble(store, clock, once=once, approval_timeout=asking.seconds)
@@ -210,7 +241,8 @@ def _answer_signals(host: SessionHost) -> None:
 
 
 def pause_interrupted(database_path: Path, session_id: str) -> None:
-    """After a Ctrl+C that came before a host answered it: the session rests as if the host had, and not as if it had died."""
+    """After a Ctrl+C that came before a host answered it: the session rests as if the host had, and not as if
+    it had died."""
 
     def change(tx: Transaction) -> None:
         if tx.one("SELECT status FROM sessions WHERE id = ?", (session_id,))[0] == SessionStatus.RUNNING:
@@ -242,7 +274,9 @@ def cancel_without_host(database_path: Path, session_id: str) -> str:
     return "the session is cancelled"
 
 
-def set_budget_without_host(database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None) -> str:
+def set_budget_without_host(
+    database_path: Path, session_id: str, task_id: str | None, kind: str, amount: float | None
+) -> str:
     """Set or lift a budget of a session that no host drives.
 
     Raises:
@@ -273,7 +307,8 @@ def revoke_without_host(database_path: Path, session_id: str, grant_id: int) -> 
 
 
 def allow_more_models(database_path: Path, session_id: str, models: Sequence[str]) -> None:
-    """Add to the models that a session which no host drives may use although they cost more (`SessionSettings.allow_models`)."""
+    """Add to the models that a session which no host drives may use although they cost more
+    (`SessionSettings.allow_models`)."""
 
     def change(tx: Transaction) -> None:
         settings = decode(tx.one("SELECT settings FROM sessions WHERE id = ?", (session_id,))[0])
@@ -283,13 +318,21 @@ def allow_more_models(database_path: Path, session_id: str, models: Sequence[str
 
 
 def _change_once(
-    database_path: Path, session_id: str, change: Any, *, then: Callable[[SessionStore], None] = lambda store: None
+    database_path: Path,
+    session_id: str,
+    change: Any,
+    *,
+    then: Callable[[SessionStore], None] = lambda store: None,
 ) -> None:
     """One fenced transaction, and `then` what it is followed by, by a claim that ends with it."""
     clock = SystemClock()
-    store = SessionStore.claim(database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname())
+    store = SessionStore.claim(
+        database_path, session_id, clock, pid=os.getpid(), host_name=socket.gethostname()
+    )
     try:
-        store.writer.submit(lambda group: change(Transaction(group, session_id, store.epoch, time.time()))).result()
+        store.writer.submit(
+            lambda group: change(Transaction(group, session_id, store.epoch, time.time()))
+        ).result()
         then(store)
     finally:
         store.close()

@@ -25,10 +25,12 @@ from watchkeeper.store.user_secrets import user_redactor
 
 
 class Runtime:
-    """Starts and drives sessions in one database: by default that of `wk`. It must not be in the workspace of a session.
+    """Starts and drives sessions in one database: by default that of `wk`. It must not be in the workspace of
+    a session.
 
-    `model` stands in for every model reference of a session: any object with `ref`, `context_window` and `stream`
-    (see `watchkeeper.records.model.Model`). Without one, references such as `anthropic/<model>` are resolved.
+    `model` stands in for every model reference of a session: any object with `ref`, `context_window` and
+    `stream` (see `watchkeeper.records.model.Model`). Without one, references such as `anthropic/<model>` are
+    resolved.
 
     ```python
     runtime = Runtime()
@@ -64,17 +66,20 @@ class Runtime:
     ) -> str:
         """Write a session's row; returns its id. Nothing runs before `run`.
 
-        `from_session`: a session to carry on. Its planner is told that one's plan, facts and what it saw last.
+        `from_session`: a session to carry on. Its planner is told that one's plan, facts and what it saw
+        last.
 
         Raises:
-            BadInput: no model is chosen, the configuration is damaged, the workspace is no folder or contains the database, or
-                a budget makes no sense.
+            BadInput: no model is chosen, the configuration is damaged, the workspace is no folder or contains
+                the database, or a budget makes no sense.
             NotFound: there is no session to carry on.
         """
         config = check_configuration(Path(workspace))
         ref = model or (self._model.ref if self._model else config.model)
         if ref is None or (not model and ref.strip() == SURVEYOR):
-            raise BadInput("no model is chosen; pass one, as in model='anthropic/<model>', or set `model` in config.toml")
+            raise BadInput(
+                "no model is chosen; pass one, as in model='anthropic/<model>', or set `model` in config.toml"
+            )
         wanted = NewSession(goal, Path(workspace), ref, settings or SessionSettings(), budgets or {})
         prepare = None
         if from_session is not None:
@@ -87,12 +92,15 @@ class Runtime:
         Raises:
             DrivenElsewhere: another host drives it.
             LeaseLost: another host took it over meanwhile.
-            HostFault: the machine ran out of something that the host itself needs; run the session again to carry on.
+            HostFault: the machine ran out of something that the host itself needs; run the session again to
+                carry on.
         """
         from watchkeeper.runtime.assembling import assemble
         from watchkeeper.runtime.driving import note_host_fault
 
-        store = SessionStore.claim(self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname())
+        store = SessionStore.claim(
+            self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname()
+        )
         try:
             assembled = await assemble(store, self._clock, once=once, model=self._model, new_id=self._new_id)
             self.hosts[session_id] = assembled.host
@@ -108,7 +116,8 @@ class Runtime:
             store.close()
 
     def submit(self, session_id: str, kind: str, **about: Any) -> int:
-        """Queue a control command (`pause`, `steer`, `rerun`, …); see `watchkeeper.runtime.control.submit`."""
+        """Queue a control command (`pause`, `steer`, `rerun`, …); see
+        `watchkeeper.runtime.control.submit`."""
         return control.submit(self.path, session_id, kind, requested_by="program", **about)
 
     def state(self, session_id: str) -> dict[str, Any]:

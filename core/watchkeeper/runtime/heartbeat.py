@@ -11,7 +11,8 @@ from watchkeeper.store.session_store import SessionStore
 EVERY_SECONDS = 2.0
 
 WAL_WARNING_BYTES = 128 << 20
-"""A write-ahead log beyond this is told of: some program reads without ever ending its transaction, and holds it back."""
+"""A write-ahead log beyond this is told of: some program reads without ever ending its transaction, and holds
+it back."""
 
 
 class Heartbeat:
@@ -30,7 +31,11 @@ class Heartbeat:
     def hosted_seconds(self) -> float:
         """Wall time for which the session has been hosted, through now."""
         row = self._store.one("SELECT hosted_seconds FROM sessions WHERE id = ?", (self._store.session_id,))
-        return float(row[0]) + self._uncounted + (0.0 if self._resting else self._clock.monotonic() - self._noted_at)
+        return (
+            float(row[0])
+            + self._uncounted
+            + (0.0 if self._resting else self._clock.monotonic() - self._noted_at)
+        )
 
     def rest(self, resting: bool) -> None:
         """Say whether nothing can run until a usage limit ends. That time counts for no budget."""
@@ -55,7 +60,8 @@ class Heartbeat:
         self._uncounted, self._noted_at = 0.0, now
         await self._store.commit(
             lambda tx: tx.execute(
-                "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?", (seconds, tx.session_id)
+                "UPDATE sessions SET hosted_seconds = hosted_seconds + ? WHERE id = ?",
+                (seconds, tx.session_id),
             )
         )
 
@@ -66,7 +72,8 @@ class Heartbeat:
             return
         self._wal_told = size * 2
         text = (
-            f"the database's write-ahead log has grown to {size >> 20} MiB: a program keeps a read open and so holds it back;"
+            f"the database's write-ahead log has grown to {size >> 20} MiB: a program keeps a read open and"
+            " so holds it back;"
             " close viewers and scripts that read the file, and it shrinks by itself"
         )
         await self._store.commit(lambda tx: tx.event("host.warning", text=text))

@@ -1,7 +1,8 @@
-"""The host: drives one session from wherever its rows say it stands, until it ends, pauses or is told to stop.
+"""The host: drives one session from wherever its rows say it stands, until it ends, pauses or is told to
+stop.
 
-Level-triggered: `reconcile` compares what the database says with the loops that run, and makes them agree. A crash
-at any moment therefore needs no special path; resuming is starting.
+Level-triggered: `reconcile` compares what the database says with the loops that run, and makes them agree. A
+crash at any moment therefore needs no special path; resuming is starting.
 """
 
 from __future__ import annotations
@@ -101,10 +102,12 @@ class SessionHost:
         self._stopping: tuple[str, int] | None = None
         """Why everything pauses, and the exit code that goes with it."""
         self.warnings: list[str] = []
-        """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as events."""
+        """What could not be used (a damaged role file, an MCP server that is down): one line each, shown as
+        events."""
         self._nudges = 0
         self._short: dict[str, tuple[int, int]] = {}
-        """Agents whose loop ended because the machine ran out of something: at which turn, and how often there."""
+        """Agents whose loop ended because the machine ran out of something: at which turn, and how often
+        there."""
         self._waiting_for_room: dict[str, asyncio.Task[None]] = {}
         self._short_of: Shortage | None = None
         """Why everything pauses, if it is the machine."""
@@ -116,7 +119,7 @@ class SessionHost:
         self.parking = Parking(self.store, environment.clock, self.usage_limits, self.kick)
         self._last_command = commands.newest(self.store, self.store.session_id)
 
-    # --- what others may ask -----------------------------------------------------------------------------------
+    # --- what others may ask --------------------------------------------------------------------------------
 
     def kick(self, agent_id: str | None = None) -> None:
         """Look again at what should run, and at this agent. Safe from the event loop only."""
@@ -170,7 +173,7 @@ class SessionHost:
         """Whether this host was started for one command alone."""
         return self._once is not None
 
-    # --- the drive ---------------------------------------------------------------------------------------------
+    # --- the drive ------------------------------------------------------------------------------------------
 
     async def run(self, *, resume: bool) -> HostResult:
         """Drive the session to its end.
@@ -178,11 +181,14 @@ class SessionHost:
         Raises:
             LeaseLost: another host took over.
             StoreUnusable: the database failed; everything committed is kept.
-            HostFault: the machine ran out of something that the host itself needs; everything committed is kept.
+            HostFault: the machine ran out of something that the host itself needs; everything committed is
+                kept.
         """
         background: list[asyncio.Task[None]] = []
         indexing = Indexing(self.store.path, still_ours=self.store.is_ours)
-        watch = CommandWatch(self.store.path, self.store.session_id, on_command=self.kick, on_failure=self.failed)
+        watch = CommandWatch(
+            self.store.path, self.store.session_id, on_command=self.kick, on_failure=self.failed
+        )
         try:
             if self._once is None:
                 await self.store.commit(
@@ -195,7 +201,10 @@ class SessionHost:
                     )
                 )
                 await ensure_planner(
-                    self.environment, self._roles["planner"], model=self._models["planner"].model, agents_md=self._agents_md
+                    self.environment,
+                    self._roles["planner"],
+                    model=self._models["planner"].model,
+                    agents_md=self._agents_md,
                 )
             background = [
                 asyncio.create_task(self._live.run()),
@@ -292,7 +301,10 @@ class SessionHost:
         return agent.status is AgentStatus.IDLE and self._has_mail(agent.id)
 
     def _has_mail(self, agent_id: str) -> bool:
-        return self.store.one("SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (agent_id,)) is not None
+        return (
+            self.store.one("SELECT 1 FROM inbox WHERE agent_id = ? AND delivered_seq IS NULL", (agent_id,))
+            is not None
+        )
 
     def _start(self, agent: Agent) -> None:
         control = AgentControl()
@@ -330,7 +342,8 @@ class SessionHost:
             self.pause_all(ending.reason)
 
     def _try_again(self, agent_id: str, turn: int, fault: HostFault) -> None:
-        """Start an agent's loop anew after a wait, from what is committed; where that was in vain, pause the session."""
+        """Start an agent's loop anew after a wait, from what is committed; where that was in vain, pause the
+        session."""
         last_turn, tries = self._short.get(agent_id, (turn, 0))
         tries = tries if turn == last_turn else 0
         self._short[agent_id] = (turn, tries + 1)
@@ -339,7 +352,9 @@ class SessionHost:
             self.pause_all(fault.advice(self.store.session_id))
             return
         self._live.show(agent_id, "retrying", str(fault))
-        self._waiting_for_room[agent_id] = asyncio.create_task(self._wait_for_room(agent_id, host_faults.RETRY_SECONDS[tries]))
+        self._waiting_for_room[agent_id] = asyncio.create_task(
+            self._wait_for_room(agent_id, host_faults.RETRY_SECONDS[tries])
+        )
 
     async def _wait_for_room(self, agent_id: str, seconds: float) -> None:
         try:
@@ -368,7 +383,11 @@ class SessionHost:
             role = self._roles.get(task.role)
             if role is None:
                 await self.store.commit(
-                    partial(_cannot_start, task=task, reason=f"{self._roles.gone(task.role)}; the task cannot start")
+                    partial(
+                        _cannot_start,
+                        task=task,
+                        reason=f"{self._roles.gone(task.role)}; the task cannot start",
+                    )
                 )
                 self.kick()
                 continue
@@ -378,7 +397,12 @@ class SessionHost:
                 await self.store.commit(partial(_warn, text=text))
             try:
                 agent_id = await dispatch(
-                    self.environment, task, role, model=model, planner_id=planner_id, agents_md=self._agents_md
+                    self.environment,
+                    task,
+                    role,
+                    model=model,
+                    planner_id=planner_id,
+                    agents_md=self._agents_md,
                 )
             except (LeaseLost, StoreUnusable):
                 raise
@@ -389,7 +413,11 @@ class SessionHost:
                 self.kick()
                 continue
             agent = agents.load(self.store, agent_id)
-            if agent is not None and agent.id not in self._loops and not self.commands.compactions.is_about(agent.id):
+            if (
+                agent is not None
+                and agent.id not in self._loops
+                and not self.commands.compactions.is_about(agent.id)
+            ):
                 self._start(agent)
                 free -= 1
 
@@ -419,7 +447,9 @@ class SessionHost:
         if self._anything_ready():
             self.kick()
             return False
-        tasks = [task for task in plans.load_tasks(self.store, self.store.session_id) if task.status in plans.OPEN]
+        tasks = [
+            task for task in plans.load_tasks(self.store, self.store.session_id) if task.status in plans.OPEN
+        ]
         stuck = [task for task in tasks if task.status is TaskStatus.PAUSED]
         if stuck:
             self._stopping = (f"{stuck[0].name} is paused: {stuck[0].status_reason}", PAUSED_EXIT)
@@ -433,7 +463,10 @@ class SessionHost:
             self._stopping = ("the planner was cancelled; resume it or cancel the session", PAUSED_EXIT)
             return True
         if self._nudges >= MOST_NUDGES:
-            self._stopping = ("the planner ended its turn without finishing, and nothing is left to run; steer it", PAUSED_EXIT)
+            self._stopping = (
+                "the planner ended its turn without finishing, and nothing is left to run; steer it",
+                PAUSED_EXIT,
+            )
             return True
         self._nudges += 1
         left = ", ".join(f"{task.name} ({task.status})" for task in tasks)
@@ -451,16 +484,23 @@ class SessionHost:
     async def _finish(self) -> HostResult:
         await self._live.flush()
         await self.heartbeat.note_time()
-        row = self.store.one("SELECT status, status_reason FROM sessions WHERE id = ?", (self.store.session_id,))
+        row = self.store.one(
+            "SELECT status, status_reason FROM sessions WHERE id = ?", (self.store.session_id,)
+        )
         status = SessionStatus(row[0])
         if self._once is None and status is SessionStatus.RUNNING:
             reason, code = self._stopping or ("stopped", PAUSED_EXIT)
             await self.store.commit(lambda tx: recovery.pause_session(tx, reason))
             return HostResult(SessionStatus.PAUSED, reason, code, self._short_of)
-        codes = {SessionStatus.DONE: 0, SessionStatus.FAILED: 1, SessionStatus.CANCELLED: 1, SessionStatus.PAUSED: PAUSED_EXIT}
+        codes = {
+            SessionStatus.DONE: 0,
+            SessionStatus.FAILED: 1,
+            SessionStatus.CANCELLED: 1,
+            SessionStatus.PAUSED: PAUSED_EXIT,
+        }
         return HostResult(status, row[1], codes.get(status, 0))
 
-    # --- beside the loops --------------------------------------------------------------------------------------
+    # --- beside the loops -----------------------------------------------------------------------------------
 
     def _background_ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -488,7 +528,8 @@ def _warn(tx: Transaction, *, text: str) -> None:
 
 
 def _cannot_start(tx: Transaction, *, task: Task, reason: str) -> None:
-    """A task whose agent cannot even be made (a role that is gone, an unknown model) fails, and the planner is told."""
+    """A task whose agent cannot even be made (a role that is gone, an unknown model) fails, and the planner
+    is told."""
     tx.execute("UPDATE tasks SET error = ? WHERE id = ?", (reason, task.id))
     plans.move(tx, task.id, TaskStatus.RUNNING)
     plans.move(tx, task.id, TaskStatus.FAILED, reason)

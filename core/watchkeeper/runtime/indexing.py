@@ -1,4 +1,5 @@
-"""Keeping the index of words up to date while a host runs: beside the agents' steps, in a thread of its own."""
+"""Keeping the index of words up to date while a host runs: beside the agents' steps, in a thread of its
+own."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 3.0
 SHARE = 0.2
-"""Of the time, at most, is spent on batches while a backlog is indexed: the write lock and the core are the agents'."""
+"""Of the time, at most, is spent on batches while a backlog is indexed: the write lock and the core are the
+agents'."""
 LOCK_SECONDS = 0.05
 """How long a batch waits for the write lock before it leaves the work to the next round."""
 LAST_SECONDS = 1.0
@@ -28,10 +30,12 @@ LAST_SECONDS = 1.0
 
 
 class Indexing:
-    """The indexer of one host. An index that cannot be written stops nothing: searches read what it does not hold."""
+    """The indexer of one host. An index that cannot be written stops nothing: searches read what it does not
+    hold."""
 
     def __init__(self, path: Path, *, still_ours: Callable[[Connection], bool] | None = None) -> None:
-        """`still_ours`: whether the host drives its session still; once it does not, it writes nothing more."""
+        """`still_ours`: whether the host drives its session still; once it does not, it writes nothing
+        more."""
         self._path = path
         self._still_ours = still_ours
         self._executor = ThreadPoolExecutor(1, "watchkeeper-index")
@@ -81,7 +85,8 @@ class Indexing:
         except (sqlite3.DatabaseError, StoreUnusable, OSError, MemoryError) as error:
             if not database.is_busy(error) and database.shortage(self._path, error) is None:
                 self._failed = True
-                # Not for a person to read: whatever is wrong with the file, the host itself tells, in one line.
+                # Not for a person to read: whatever is wrong with the file, the host itself tells, in one
+                # line.
                 log.info("messages are no longer indexed: %s", error)
 
     def _round(self, connection: Connection) -> None:

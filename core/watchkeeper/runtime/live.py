@@ -15,7 +15,8 @@ PERIOD_SECONDS = 0.1
 SHOWN_CHARACTERS = 2_000
 """Of streamed text, the end that is shown."""
 HELD_CHARACTERS = 64_000
-"""Of streamed text, the end that is held: a secret is known by its beginning, which may lie far before what is shown."""
+"""Of streamed text, the end that is held: a secret is known by its beginning, which may lie far before what
+is shown."""
 
 
 @dataclass(slots=True)
@@ -94,8 +95,10 @@ class LiveRows:
         def write(tx: Transaction) -> None:
             tx.executemany(
                 "INSERT INTO live (agent_id, session_id, activity, detail, text, since, until, updated_at)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET activity = excluded.activity,"
-                " detail = excluded.detail, text = excluded.text, since = excluded.since, until = excluded.until,"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET activity ="
+                " excluded.activity,"
+                " detail = excluded.detail, text = excluded.text, since = excluded.since, until ="
+                " excluded.until,"
                 " updated_at = excluded.updated_at",
                 rows,
             )

@@ -1,4 +1,5 @@
-"""Agents parked by a usage limit: woken when its time has come, one first, and the others after that one's call succeeded."""
+"""Agents parked by a usage limit: woken when its time has come, one first, and the others after that one's
+call succeeded."""
 
 from __future__ import annotations
 
@@ -15,13 +16,17 @@ from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
 LOOK_AGAIN_SECONDS = 30.0
-"""How long a limit's end is slept towards at a time: the wall clock may jump, and another host may learn that it is over."""
+"""How long a limit's end is slept towards at a time: the wall clock may jump, and another host may learn that
+it is over."""
 
 
 class Parking:
-    """The parked agents of one host. Level-triggered: `wake` may be called at any time, and does what is due."""
+    """The parked agents of one host. Level-triggered: `wake` may be called at any time, and does what is
+    due."""
 
-    def __init__(self, store: SessionStore, clock: Clock, limits: UsageLimits, kick: Callable[[], None]) -> None:
+    def __init__(
+        self, store: SessionStore, clock: Clock, limits: UsageLimits, kick: Callable[[], None]
+    ) -> None:
         self._store = store
         self._clock = clock
         self._limits = limits
@@ -57,11 +62,13 @@ class Parking:
         remaining = self._limits.remaining_seconds(model_ref)
         return remaining is not None and remaining > 0
 
-    async def wake(self, *, running: Callable[[str], bool], room: int, may_run: Callable[[Agent], bool]) -> list[Agent]:
+    async def wake(
+        self, *, running: Callable[[str], bool], room: int, may_run: Callable[[Agent], bool]
+    ) -> list[Agent]:
         """Let those go on whose time has come; returns them.
 
-        `running` says whether an agent's loop runs, `room` how many sub-agents may be started, `may_run` which agents this
-        host may drive.
+        `running` says whether an agent's loop runs, `room` how many sub-agents may be started, `may_run`
+        which agents this host may drive.
         """
         woken: list[Agent] = []
         stuck: set[str] = set()

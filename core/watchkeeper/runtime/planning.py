@@ -21,7 +21,8 @@ from watchkeeper.store.transaction import Transaction
 async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
     """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
 
-    `model` is what the role runs on. Where the session carries on another, the message tells what that one left.
+    `model` is what the role runs on. Where the session carries on another, the message tells what that one
+    left.
     """
     store = environment.store
     row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
@@ -30,7 +31,9 @@ async def ensure_planner(environment: Environment, role: Role, *, model: str, ag
     goal = environment.redact(row[1])
     window = environment.settings.context_tokens or environment.model(model).context_window
     workspace = str(environment.workspace)
-    system = environment.redact(prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md))
+    system = environment.redact(
+        prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md)
+    )
     agent = Agent(
         id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
         status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,

@@ -1,6 +1,8 @@
-"""What is checked before a session is started or resumed: that its configuration can be read and its model has a key.
+"""What is checked before a session is started or resumed: that its configuration can be read and its model
+has a key.
 
-A host checks the same again when it begins. Here the person who starts it is told at once, and nothing was written.
+A host checks the same again when it begins. Here the person who starts it is told at once, and nothing was
+written.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ def check_configuration(workspace: Path) -> Config:
     """The user's configuration, after it and that of the workspace were read as a host reads them.
 
     Raises:
-        BadInput: one of the files is damaged, or holds what is no setting; the line names the file and the setting.
+        BadInput: one of the files is damaged, or holds what is no setting; the line names the file and the
+            setting.
     """
     from watchkeeper.agents.tools.mcp import parse_servers
     from watchkeeper.runtime.config import load_config, load_workspace_config
@@ -36,17 +39,21 @@ def check_configuration(workspace: Path) -> Config:
 def check_key(ref: str, *, environment: str, then: str, base_url: str | None = None) -> None:
     """Refuse a model whose key is not in the environment of this process, which people know as `environment`.
 
-    `then` ends the message: what to do after the key was set. `base_url` is the server that the session chose; None: that
-    of the configuration. The configuration is read without validation (`check_configuration` does that), so that the
-    dashboard loads nothing heavy.
+    `then` ends the message: what to do after the key was set. `base_url` is the server that the session
+    chose; None: that of the configuration. The configuration is read without validation
+    (`check_configuration` does that), so that the dashboard loads nothing heavy.
 
     Raises:
         BadInput: the variable that holds no key, and where it was looked for.
     """
     settings = _anthropic_settings()
-    name = missing_key(ref, api_key_env=settings.get("api_key_env"), base_url=base_url or settings.get("base_url"))
+    name = missing_key(
+        ref, api_key_env=settings.get("api_key_env"), base_url=base_url or settings.get("base_url")
+    )
     if name is not None:
-        raise BadInput(f"no {name} in the environment of {environment}, and {ref} needs a key; set {name}, then {then}")
+        raise BadInput(
+            f"no {name} in the environment of {environment}, and {ref} needs a key; set {name}, then {then}"
+        )
 
 
 def check_resume(database_path: Path, session_id: str, *, environment: str) -> None:
@@ -59,7 +66,9 @@ def check_resume(database_path: Path, session_id: str, *, environment: str) -> N
 
     connection = database.open_readonly(database_path)
     try:
-        row = connection.execute("SELECT model, settings FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        row = connection.execute(
+            "SELECT model, settings FROM sessions WHERE id = ?", (session_id,)
+        ).fetchone()
     finally:
         connection.close()
     if row is None:

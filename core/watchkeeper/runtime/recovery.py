@@ -23,7 +23,8 @@ def open_session(
     """Let a host begin: `resume` lifts the session's pause and every agent's.
 
     `roles`: what each role runs on, for people to see.
-    `last_command`: the newest when the resume was asked for; a pause up to it, which reached a session at rest, is refused.
+    `last_command`: the newest when the resume was asked for; a pause up to it, which reached a session at
+    rest, is refused.
     """
     status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
     if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
@@ -37,7 +38,9 @@ def open_session(
     for warning in warnings:
         tx.event("host.warning", text=warning)
     if resume:
-        if status is not SessionStatus.RUNNING:  # else its host died before it could pause, and the wish stands
+        if (
+            status is not SessionStatus.RUNNING
+        ):  # else its host died before it could pause, and the wish stands
             refuse_old_pauses(tx, last_command)
         lift_pauses(tx)
         if status is SessionStatus.FAILED:
@@ -47,11 +50,18 @@ def open_session(
 def refuse_old_pauses(tx: Transaction, last_command: int) -> None:
     """A pause that met a session without a host has its wish; whoever resumes later wants it to go on."""
     waiting = tx.all(
-        "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status = 'queued' AND id <= ?",
+        "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status ="
+        " 'queued' AND id <= ?",
         (tx.session_id, last_command),
     )
     for row in waiting:
-        commands.settle(tx, row[0], "pause", CommandStatus.REFUSED, "the session had stopped already, and was resumed since")
+        commands.settle(
+            tx,
+            row[0],
+            "pause",
+            CommandStatus.REFUSED,
+            "the session had stopped already, and was resumed since",
+        )
 
 
 def lift_pauses(tx: Transaction) -> None:
@@ -61,7 +71,9 @@ def lift_pauses(tx: Transaction) -> None:
             lift(tx, agent.id, agent.task_id)
     for task in plans.load_tasks(tx, tx.session_id):
         if task.status is TaskStatus.PAUSED:
-            plans.move(tx, task.id, TaskStatus.RUNNING if task.assigned_agent else TaskStatus.PENDING, "resumed")
+            plans.move(
+                tx, task.id, TaskStatus.RUNNING if task.assigned_agent else TaskStatus.PENDING, "resumed"
+            )
 
 
 def pause_agent(tx: Transaction, agent_id: str, task_id: str | None, reason: str) -> None:
@@ -84,9 +96,15 @@ def revive_planner(tx: Transaction) -> None:
     """A session that failed is resumed: its planner is told, and decides."""
     row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
     planner = agents.load(tx, row[0]) if row and row[0] else None
-    if planner is not None and planner.status in (AgentStatus.FAILED, AgentStatus.DONE, AgentStatus.CANCELLED):
+    if planner is not None and planner.status in (
+        AgentStatus.FAILED,
+        AgentStatus.DONE,
+        AgentStatus.CANCELLED,
+    ):
         agents.move(tx, planner.id, AgentStatus.IDLE, "resumed")
-        plans.post(tx, planner.id, "resumed", {"text": "The session was resumed by a person. Go on with the plan."})
+        plans.post(
+            tx, planner.id, "resumed", {"text": "The session was resumed by a person. Go on with the plan."}
+        )
 
 
 def pause_session(tx: Transaction, reason: str) -> None:
@@ -111,6 +129,7 @@ def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
         return
     plans.move(tx, task.id, TaskStatus.PENDING, "its inputs changed")
     tx.execute(
-        "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL WHERE id = ?",
+        "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL"
+        " WHERE id = ?",
         (task.id,),
     )

@@ -1,7 +1,8 @@
-"""A model none of whose words hold a secret: what a run keeps of a model is cleaned where it comes in, once for all.
+"""A model none of whose words hold a secret: what a run keeps of a model is cleaned where it comes in, once
+for all.
 
-Turns, summaries, observers and reflectors all call models through here, so that no text of theirs reaches a message, an
-observation, an error or a rate limit's reason with a key in it.
+Turns, summaries, observers and reflectors all call models through here, so that no text of theirs reaches a
+message, an observation, an error or a rate limit's reason with a key in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Compactions that go on while their agents rest: a planner that waits for its tasks is compacted meanwhile."""
+"""Compactions that go on while their agents rest: a planner that waits for its tasks is compacted
+meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from watchkeeper.agents.loop import AgentLoop
 
 
 class RestingPasses:
-    """Loops that have ended, or have nothing to do, and have a pass in flight; each is landed when it is ready.
+    """Loops that have ended, or have nothing to do, and have a pass in flight; each is landed when it is
+    ready.
 
     The loop that an agent gets next takes the pass, and the memory that it works on, along.
     """

@@ -1,8 +1,8 @@
 """Which model each role runs on. Nobody but the user makes a run dearer.
 
-The user's own choice for a role is the model that the user's role file names, else the session's. A role file of the
-workspace, or the planner, may choose another model of the same provider. If that costs more, it is used only where the user
-confirmed it; otherwise the role runs on the user's own choice, and the run says so.
+The user's own choice for a role is the model that the user's role file names, else the session's. A role file
+of the workspace, or the planner, may choose another model of the same provider. If that costs more, it is
+used only where the user confirmed it; otherwise the role runs on the user's own choice, and the run says so.
 """
 
 from __future__ import annotations
@@ -35,27 +35,40 @@ class RoleModel:
 
     def as_record(self) -> dict[str, Any]:
         """As a session's row and `--json` have it."""
-        return {"role": self.role, "source": self.source, "model": self.model, "unconfirmed": self.unconfirmed}
+        return {
+            "role": self.role,
+            "source": self.source,
+            "model": self.model,
+            "unconfirmed": self.unconfirmed,
+        }
 
 
-def role_models(roles: Mapping[str, Role], session_model: str, confirmed: Collection[str] = ()) -> dict[str, RoleModel]:
+def role_models(
+    roles: Mapping[str, Role], session_model: str, confirmed: Collection[str] = ()
+) -> dict[str, RoleModel]:
     """The model of each role in a session that runs on `session_model`, by the role's name.
 
-    `confirmed`: what the user allowed although it costs more: a model (`provider/model`) for any role, or one for a role
-    (`role=provider/model`).
+    `confirmed`: what the user allowed although it costs more: a model (`provider/model`) for any role, or one
+    for a role (`role=provider/model`).
     """
     return {name: _role_model(role, session_model, confirmed) for name, role in roles.items()}
 
 
-def task_model(choice: RoleModel, wanted: str | None, confirmed: Collection[str] = ()) -> tuple[str, str | None]:
-    """The model of a task for which the planner asked for `wanted`, and a warning where that is not what it gets."""
+def task_model(
+    choice: RoleModel, wanted: str | None, confirmed: Collection[str] = ()
+) -> tuple[str, str | None]:
+    """The model of a task for which the planner asked for `wanted`, and a warning where that is not what it
+    gets."""
     if wanted is None or wanted == choice.model:
         return choice.model, None
     if _provider(wanted) not in ("anthropic", "offline"):
         return wanted, None  # no such model: the task fails with its name
     if _provider(wanted) == _provider(choice.own) and _may_use(choice.role, wanted, choice.own, confirmed):
         return wanted, None
-    return choice.model, f"the planner asks for {_dearer(wanted, choice.own)}; the task runs on {_short(choice.model)}"
+    return (
+        choice.model,
+        f"the planner asks for {_dearer(wanted, choice.own)}; the task runs on {_short(choice.model)}",
+    )
 
 
 def warning(choice: RoleModel) -> str | None:
@@ -75,7 +88,8 @@ def price_of(ref: str) -> str:
 
 
 def costs_more(ref: str, than: str) -> bool:
-    """Whether any kind of token costs more with `ref`. A model without a known price counts as dearer than any other."""
+    """Whether any kind of token costs more with `ref`. A model without a known price counts as dearer than
+    any other."""
     if ref == than:
         return False
     mine, other = rates(ref), rates(than)
@@ -90,7 +104,8 @@ def costs_more(ref: str, than: str) -> bool:
 
 
 def _role_model(role: Role, session_model: str, confirmed: Collection[str]) -> RoleModel:
-    # The surveyor costs nothing and needs no network: a session on it stays on it, and no other session uses it.
+    # The surveyor costs nothing and needs no network: a session on it stays on it, and no other session uses
+    # it.
     own = (role.model if role.trusted else role.user_model) or session_model
     if SURVEYOR in (own, session_model):
         own = session_model

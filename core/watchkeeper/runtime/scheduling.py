@@ -1,8 +1,9 @@
-"""What may run next: the tasks of a session and who waits for whom, kept up to date from the log of its events.
+"""What may run next: the tasks of a session and who waits for whom, kept up to date from the log of its
+events.
 
-Every change of a task or an agent is a row of `events`, in the transaction that made it. So a look at the board costs as
-much as has changed since the last one, however many tasks and agents the session has; and nothing is kept here that the
-rows do not say, so that a host that takes over begins by reading them.
+Every change of a task or an agent is a row of `events`, in the transaction that made it. So a look at the
+board costs as much as has changed since the last one, however many tasks and agents the session has; and
+nothing is kept here that the rows do not say, so that a host that takes over begins by reading them.
 """
 
 from __future__ import annotations
@@ -64,22 +65,28 @@ class Board:
         self._agents[agent_id] = None
 
     def take_agents(self) -> list[str]:
-        """Agents that changed since the last time, or were to be looked at, in that order; at first all that have not ended."""
+        """Agents that changed since the last time, or were to be looked at, in that order; at first all that
+        have not ended."""
         taken, self._agents = list(self._agents), {}
         return taken
 
-    def next_ready(self, among: Collection[str] | None = None, may_start: Callable[[str], bool] | None = None) -> str | None:
-        """The first task, in the planner's order, that is pending and whose dependencies are all done (or dropped).
+    def next_ready(
+        self, among: Collection[str] | None = None, may_start: Callable[[str], bool] | None = None
+    ) -> str | None:
+        """The first task, in the planner's order, that is pending and whose dependencies are all done (or
+        dropped).
 
-        It is given once: again only after it has changed. `among`: only these count (None: all); those that `may_start`
-        refuses are asked about again.
+        It is given once: again only after it has changed. `among`: only these count (None: all); those that
+        `may_start` refuses are asked about again.
         """
         left, found = [], None
         while self._queue and found is None:
             entry = heapq.heappop(self._queue)
             if not self._may_go(entry[1], TaskStatus.PENDING):
                 self._queued.discard(entry[1])
-            elif (among is not None and entry[1] not in among) or (may_start is not None and not may_start(entry[1])):
+            elif (among is not None and entry[1] not in among) or (
+                may_start is not None and not may_start(entry[1])
+            ):
                 left.append(entry)
             else:
                 found = entry[1]
@@ -90,7 +97,9 @@ class Board:
 
     def has_ready(self, among: Collection[str] | None = None) -> bool:
         """Whether `next_ready` would give a task."""
-        return any((among is None or one in among) and self._may_go(one, TaskStatus.PENDING) for one in self._queued)
+        return any(
+            (among is None or one in among) and self._may_go(one, TaskStatus.PENDING) for one in self._queued
+        )
 
     def settled_stale(self) -> list[str]:
         """Stale tasks whose dependencies are all done again, in the planner's order."""
@@ -99,7 +108,11 @@ class Board:
 
     def _may_go(self, task_id: str, status: TaskStatus) -> bool:
         task = self._tasks.get(task_id)
-        return task is not None and task.status is status and all(self._is_satisfied(need) for need in task.depends_on)
+        return (
+            task is not None
+            and task.status is status
+            and all(self._is_satisfied(need) for need in task.depends_on)
+        )
 
     def _is_satisfied(self, task_id: str) -> bool:
         task = self._tasks.get(task_id)

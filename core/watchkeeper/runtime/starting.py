@@ -34,11 +34,14 @@ class SessionSettings:
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     approval_timeout_seconds: float | None = None
-    """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it starts."""
+    """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it
+    starts."""
     base_url: str | None = None
-    """A local server that was picked for this session; it is sent no key. None: the server of the configuration."""
+    """A local server that was picked for this session; it is sent no key. None: the server of the
+    configuration."""
     allow_models: tuple[str, ...] = ()
-    """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model` (`runtime.role_models`)."""
+    """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model`
+    (`runtime.role_models`)."""
 
     @classmethod
     def load(cls, text: str) -> SessionSettings:
@@ -74,7 +77,8 @@ def create_session(
     `prepare` writes more in the same transaction: what the session starts with (see `runtime.carrying`).
 
     Raises:
-        BadInput: the workspace is no folder or contains the database, the goal is empty, or a budget cannot be kept.
+        BadInput: the workspace is no folder or contains the database, the goal is empty, or a budget cannot
+            be kept.
         StoreUnusable: the database cannot be written.
     """
     check_workspace(wanted.workspace, database_path)
@@ -124,8 +128,13 @@ def check_workspace(workspace: Path, database_path: Path) -> None:
             return
         exists = workspace.exists()
     except OSError as error:
-        raise BadInput(f"the workspace {workspace} cannot be read ({error.strerror}); choose another with --workspace") from None
-    raise BadInput(f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with --workspace")
+        raise BadInput(
+            f"the workspace {workspace} cannot be read ({error.strerror}); choose another with --workspace"
+        ) from None
+    raise BadInput(
+        f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with"
+        " --workspace"
+    )
 
 
 def _user() -> str:

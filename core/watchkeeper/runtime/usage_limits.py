@@ -1,8 +1,9 @@
-"""Usage limits of providers, as one host knows them: who may call now, who is parked until when, and one call that tests.
+"""Usage limits of providers, as one host knows them: who may call now, who is parked until when, and one call
+that tests.
 
-A limit with a time parks the agents that need the model; one without (no credit, a bad key) pauses the session. In both
-cases, when the time has come or a person has resumed, one call is made first. Only after it has succeeded do the others
-follow, one after the other.
+A limit with a time parks the agents that need the model; one without (no credit, a bad key) pauses the
+session. In both cases, when the time has come or a person has resumed, one call is made first. Only after it
+has succeeded do the others follow, one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from watchkeeper.store.limits import BLOCKED, RATE, USAGE, NotedLimit
 from watchkeeper.store.session_store import SessionStore
 
 STAGGER_SECONDS = 2.0
-"""The mean time between two agents that go on after a limit has ended; each takes between half and one and a half of it."""
+"""The mean time between two agents that go on after a limit has ended; each takes between half and one and a
+half of it."""
 
 
 @dataclass(slots=True)
@@ -31,7 +33,8 @@ class _Known:
 
     noted: NotedLimit
     deadline: float
-    """Monotonic time after which it counts as over, whatever the wall clock says: it was set back, perhaps."""
+    """Monotonic time after which it counts as over, whatever the wall clock says: it was set back,
+    perhaps."""
     may_test: bool
     """Whether a call may be made to see if it is over, once its time has come."""
     writing: bool = False
@@ -56,10 +59,11 @@ class UsageLimits:
         self.on_change: Callable[[], None] = lambda: None
         """Called when a limit began, ended or was tested."""
 
-    # --- for calls ---------------------------------------------------------------------------------------------
+    # --- for calls ------------------------------------------------------------------------------------------
 
     def admit(self, model_ref: str) -> Admission:
-        """Whether a call may be made now: it may, it may as the one that tests, or it must wait for such a call.
+        """Whether a call may be made now: it may, it may as the one that tests, or it must wait for such a
+        call.
 
         Raises:
             ModelError: the model's limit is in force (PARK, with its end; or PAUSE).
@@ -89,7 +93,8 @@ class UsageLimits:
             await self._clock.sleep(self.stagger_seconds(self._released))
 
     def end_test(self, model_ref: str, *, succeeded: bool) -> None:
-        """The call that tested has ended. If it succeeded the limit is over, for all hosts of the database."""
+        """The call that tested has ended. If it succeeded the limit is over, for all hosts of the
+        database."""
         self._testing.discard(model_ref)
         if succeeded:
             known = self._known.pop(model_ref, None)
@@ -100,10 +105,15 @@ class UsageLimits:
         self._tell()
 
     def note(self, model_ref: str, error: ModelError) -> ModelError:
-        """Learn from a failed call; returns the error as the loop must take it (a long `retry-after` becomes PARK)."""
+        """Learn from a failed call; returns the error as the loop must take it (a long `retry-after` becomes
+        PARK)."""
         now, until, kind = self._clock.now(), error.until, error.kind
         asked = error.retry_after_seconds
-        if kind is ErrorKind.RETRY and asked is not None and asked > RetryPolicy().longest_server_delay_seconds:
+        if (
+            kind is ErrorKind.RETRY
+            and asked is not None
+            and asked > RetryPolicy().longest_server_delay_seconds
+        ):
             kind, until = ErrorKind.PARK, now + asked
         if kind is ErrorKind.PARK:
             until = max(until if until is not None else now, now + SHORTEST_PARK_SECONDS)
@@ -126,10 +136,11 @@ class UsageLimits:
             until=until if kind is ErrorKind.PARK else None,
         )
 
-    # --- for the host ------------------------------------------------------------------------------------------
+    # --- for the host ---------------------------------------------------------------------------------------
 
     def remaining_seconds(self, model_ref: str) -> float | None:
-        """How long no call of this model may be made; 0 or less: one may test it; None: no usage limit is known."""
+        """How long no call of this model may be made; 0 or less: one may test it; None: no usage limit is
+        known."""
         known = self._current(model_ref)
         return self._remaining(known) if known is not None and known.noted.kind == USAGE else None
 
@@ -138,7 +149,8 @@ class UsageLimits:
         return model_ref in self._testing
 
     def allow_test(self, model_ref: str | None = None) -> None:
-        """A person resumes: one call may be made now, whatever time the limit of this model (None: of every one) names."""
+        """A person resumes: one call may be made now, whatever time the limit of this model (None: of every
+        one) names."""
         for ref in [model_ref] if model_ref is not None else list(self._known):
             known = self._current(ref)
             if known is not None:
@@ -149,7 +161,7 @@ class UsageLimits:
         """How long the agent at this place (from 1) waits after a limit has ended."""
         return sum(STAGGER_SECONDS * (0.5 + self._rng.random()) for _ in range(place))
 
-    # --- what is known -----------------------------------------------------------------------------------------
+    # --- what is known --------------------------------------------------------------------------------------
 
     def _enter(self, model_ref: str, noted: NotedLimit) -> None:
         wait = max(0.0, noted.until - noted.noted_at)
@@ -160,13 +172,18 @@ class UsageLimits:
         self._tell()
 
     def _current(self, model_ref: str) -> _Known | None:
-        """What is in force: the row of the file, which any host may have written or deleted, with what this host remembers."""
+        """What is in force: the row of the file, which any host may have written or deleted, with what this
+        host remembers."""
         known = self._known.get(model_ref)
         if known is not None and known.writing:
             return known
         row = limits.find(self._store, model_ref)
         lifted = self._lifted.get(model_ref)
-        is_over = lifted is not None and row is not None and (lifted.until, lifted.noted_at) == (row.until, row.noted_at)
+        is_over = (
+            lifted is not None
+            and row is not None
+            and (lifted.until, lifted.noted_at) == (row.until, row.noted_at)
+        )
         if row is None or row.kind == RATE or is_over:
             self._known.pop(model_ref, None)
             return None
@@ -174,7 +191,9 @@ class UsageLimits:
             now = self._clock.now()
             # A clock that was set back since cannot make the wait longer than it was when it was noted.
             wait = min(row.until - now, row.until - row.noted_at)
-            known = self._known[model_ref] = _Known(row, self._clock.monotonic() + max(0.0, wait), may_test=True)
+            known = self._known[model_ref] = _Known(
+                row, self._clock.monotonic() + max(0.0, wait), may_test=True
+            )
         return known
 
     def _remaining(self, known: _Known) -> float:

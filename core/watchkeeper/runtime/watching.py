@@ -1,6 +1,7 @@
 """Learning of the commands that other processes queue, in a thread beside the host's event loop.
 
-Every commit of every process on the file wakes it, the host's own too; the event loop only hears of a command.
+Every commit of every process on the file wakes it, the host's own too; the event loop only hears of a
+command.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ LOOK_SECONDS = 1.0
 
 
 class CommandWatch:
-    """Calls `on_command` on the running event loop for each command that comes, and `on_failure` once if the file fails."""
+    """Calls `on_command` on the running event loop for each command that comes, and `on_failure` once if the
+    file fails."""
 
     def __init__(
-        self, path: Path, session_id: str, *, on_command: Callable[[], None], on_failure: Callable[[StoreUnusable], None]
+        self,
+        path: Path,
+        session_id: str,
+        *,
+        on_command: Callable[[], None],
+        on_failure: Callable[[StoreUnusable], None],
     ) -> None:
         self._path = path
         self._session_id = session_id

@@ -43,7 +43,8 @@ class Agent:
 
 
 _COLUMNS = (
-    "id, task_id, name, role, model, attempt, system, status, status_reason, turn, view_version, last_seq, current_goal,"
+    "id, task_id, name, role, model, attempt, system, status, status_reason, turn, view_version, last_seq,"
+    " current_goal,"
     " context_limit"
 )
 
@@ -92,7 +93,8 @@ def create(
     copied_from: str | None = None,
 ) -> None:
     tx.execute(
-        "INSERT INTO agents (id, session_id, task_id, parent_agent_id, copied_from, name, role, model, attempt, current_goal,"
+        "INSERT INTO agents (id, session_id, task_id, parent_agent_id, copied_from, name, role, model,"
+        " attempt, current_goal,"
         " system, status, context_limit, created_at, last_active, commit_seq)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -100,7 +102,15 @@ def create(
             context_limit, tx.now, tx.now, tx.commit_seq,
         ),
     )  # fmt: skip
-    tx.event("agent.created", agent_id=agent_id, task_id=task_id, name=name, role=role, model=model, attempt=attempt)
+    tx.event(
+        "agent.created",
+        agent_id=agent_id,
+        task_id=task_id,
+        name=name,
+        role=role,
+        model=model,
+        attempt=attempt,
+    )
 
 
 def move(
@@ -136,13 +146,15 @@ def move(
 
 NOT_BEGUN = "[not run] The agent was {} before this call began. Make the call again if it is still needed."
 CUT_SHORT = (
-    "[interrupted, outcome unknown] The agent was {} while this call was running. It may have taken effect, in part or whole."
+    "[interrupted, outcome unknown] The agent was {} while this call was running. It may have taken effect,"
+    " in part or whole."
     " Verify before you do it again."
 )
 
 
 def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status: AgentStatus) -> None:
-    """An agent has ended: its calls that never began are cancelled, the effect of one that ran is unknown, nobody is asked."""
+    """An agent has ended: its calls that never began are cancelled, the effect of one that ran is unknown,
+    nobody is asked."""
     for call_id, name, was in tx.all(
         "SELECT id, name, status FROM tool_calls WHERE agent_id = ? AND status IN (?, ?) ORDER BY id",
         (agent_id, ToolCallStatus.PENDING, ToolCallStatus.RUNNING),
@@ -156,14 +168,22 @@ def _end_open_calls(tx: Transaction, agent_id: str, task_id: str | None, status:
         )
         tx.event(f"tool.{now}", agent_id=agent_id, task_id=task_id, tool=name, call=call_id, preview=text)
     for approval_id, tool in tx.all(
-        "SELECT id, tool FROM approvals WHERE agent_id = ? AND status = ? ORDER BY id", (agent_id, ApprovalStatus.WAITING)
+        "SELECT id, tool FROM approvals WHERE agent_id = ? AND status = ? ORDER BY id",
+        (agent_id, ApprovalStatus.WAITING),
     ):
         why = f"the agent was {status}"
         tx.execute(
             "UPDATE approvals SET status = ?, reason = ?, decided_at = ? WHERE id = ?",
             (ApprovalStatus.CANCELLED, why, tx.now, approval_id),
         )
-        tx.event("approval.cancelled", agent_id=agent_id, task_id=task_id, approval=approval_id, tool=tool, reason=why)
+        tx.event(
+            "approval.cancelled",
+            agent_id=agent_id,
+            task_id=task_id,
+            approval=approval_id,
+            tool=tool,
+            reason=why,
+        )
 
 
 def note_context(
@@ -178,7 +198,8 @@ def note_context(
 ) -> None:
     """The agent's view, its place in its history, and the size and make-up of its context, after a step."""
     tx.execute(
-        "UPDATE agents SET view_version = ?, last_seq = ?, message_tokens = ?, context_tokens = ?, composition = ?,"
+        "UPDATE agents SET view_version = ?, last_seq = ?, message_tokens = ?, context_tokens = ?,"
+        " composition = ?,"
         " last_active = ? WHERE id = ?",
         (view_version, last_seq, message_tokens, context_tokens, encode(composition), tx.now, agent_id),
     )
@@ -193,16 +214,19 @@ def begin_step(tx: Transaction, agent_id: str, turn: int, reply_seq: int, starte
 
 
 def reopen_step(tx: Transaction, agent_id: str, turn: int) -> None:
-    """A step that a crash or a pause left open goes on: what passed since its reply was nobody's work, and is left out."""
+    """A step that a crash or a pause left open goes on: what passed since its reply was nobody's work, and is
+    left out."""
     tx.execute(
         "UPDATE steps SET started_at = ?1 - max(0, reply.created_at - started_at) FROM messages AS reply"
-        " WHERE steps.agent_id = ?2 AND turn = ?3 AND ended_at IS NULL AND reply.agent_id = ?2 AND reply.seq = reply_seq",
+        " WHERE steps.agent_id = ?2 AND turn = ?3 AND ended_at IS NULL AND reply.agent_id = ?2 AND reply.seq"
+        " = reply_seq",
         (tx.now, agent_id, turn),
     )
 
 
 def end_step(tx: Transaction, agent_id: str, turn: int, results_seq: int | None) -> None:
-    """The step is whole. `results_seq` is None for a reply that called no tool. A clock that was set back ends it as it began."""
+    """The step is whole. `results_seq` is None for a reply that called no tool. A clock that was set back
+    ends it as it began."""
     tx.execute(
         "UPDATE steps SET results_seq = ?, ended_at = max(started_at, ?) WHERE agent_id = ? AND turn = ?",
         (results_seq, tx.now, agent_id, turn),
@@ -224,10 +248,12 @@ def input_digest(name: str, arguments: Any) -> str:
 def add_intents(
     tx: Transaction, agent_id: str, turn: int, seq: int, calls: Sequence[tuple[str, str, bool, str | None]]
 ) -> list[int]:
-    """Commit what the model asked for: `(tool_use_id, name, idempotent, input_digest)` by position; returns the calls' ids."""
+    """Commit what the model asked for: `(tool_use_id, name, idempotent, input_digest)` by position; returns
+    the calls' ids."""
     return [
         tx.insert(
-            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
+            "INSERT INTO tool_calls (session_id, agent_id, turn, position, seq, tool_use_id, name,"
+            " idempotent, status,"
             " input_digest, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 tx.session_id,
@@ -257,13 +283,18 @@ def start_tool_call(tx: Transaction, call_id: int) -> None:
 
 def return_tool_call(tx: Transaction, call_id: int) -> None:
     """A call that was `running`, and certainly had no effect, is `pending` again."""
-    tx.execute("UPDATE tool_calls SET status = ?, started_at = NULL WHERE id = ?", (ToolCallStatus.PENDING, call_id))
+    tx.execute(
+        "UPDATE tool_calls SET status = ?, started_at = NULL WHERE id = ?", (ToolCallStatus.PENDING, call_id)
+    )
 
 
-def end_tool_call(tx: Transaction, call_id: int, status: ToolCallStatus, content: Any, is_error: bool, started_at: float) -> None:
+def end_tool_call(
+    tx: Transaction, call_id: int, status: ToolCallStatus, content: Any, is_error: bool, started_at: float
+) -> None:
     """Keep a result until the results message carries it."""
     tx.execute(
-        "UPDATE tool_calls SET status = ?, result = ?, is_error = ?, started_at = coalesce(started_at, ?), ended_at = ?"
+        "UPDATE tool_calls SET status = ?, result = ?, is_error = ?, started_at = coalesce(started_at, ?),"
+        " ended_at = ?"
         " WHERE id = ?",
         (status, encode(content), int(is_error), started_at, tx.now, call_id),
     )
@@ -272,7 +303,8 @@ def end_tool_call(tx: Transaction, call_id: int, status: ToolCallStatus, content
 def deliver_results(tx: Transaction, agent_id: str, turn: int, results_seq: int) -> None:
     """The results message holds the results now; they need not stand twice."""
     tx.execute(
-        "UPDATE tool_calls SET result = NULL, result_seq = ? WHERE agent_id = ? AND turn = ?", (results_seq, agent_id, turn)
+        "UPDATE tool_calls SET result = NULL, result_seq = ? WHERE agent_id = ? AND turn = ?",
+        (results_seq, agent_id, turn),
     )
 
 
@@ -299,8 +331,10 @@ def add_model_call(
 ) -> int:
     """Record one call, and add it to its agent's and its session's running totals; returns its id."""
     call_id = tx.insert(
-        "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens,"
-        " cache_read_tokens, cache_write_tokens, estimated_prompt_tokens, usage_exact, cost_usd, price_status, started_at,"
+        "INSERT INTO model_calls (session_id, agent_id, turn, purpose, model, status, stop_reason,"
+        " input_tokens, output_tokens,"
+        " cache_read_tokens, cache_write_tokens, estimated_prompt_tokens, usage_exact, cost_usd,"
+        " price_status, started_at,"
         " latency_seconds, first_token_seconds, waited_seconds, retries, error, request_id, commit_seq)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -318,7 +352,8 @@ def add_model_call(
         "UPDATE agents SET input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,"
         " cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,"
         " cost_usd = CASE WHEN ? IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ? END,"
-        " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + 1, retries = retries + ?, errors = errors + ?,"
+        " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + 1, retries = retries + ?, errors"
+        " = errors + ?,"
         " last_active = ?, turn = max(turn, ?) WHERE id = ?",
         (
             usage.input_tokens, usage.output_tokens, usage.cache_read_tokens, usage.cache_write_tokens, cost.usd, cost.usd,
@@ -345,11 +380,12 @@ def ask_approval(
 ) -> None:
     """Put a question to a person.
 
-    `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked. `folder` is that of the agent's shell,
-    `subject_digest` that of the file that would change (see `records.file_subject`).
+    `cause`: `permission`, `repetition` or `changed`; `note` says in a line why it is asked. `folder` is that
+    of the agent's shell, `subject_digest` that of the file that would change (see `records.file_subject`).
     """
     tx.execute(
-        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause, note, folder,"
+        "INSERT INTO approvals (id, session_id, agent_id, task_id, tool_call_id, tool, question, cause,"
+        " note, folder,"
         " subject_digest, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             approval_id, tx.session_id, agent_id, task_id, call_id, tool, question, cause, note, folder, subject_digest, tx.now,
@@ -370,7 +406,8 @@ def ask_approval(
 def expire_approval(tx: Transaction, approval_id: str, tool: str) -> None:
     """Nobody answered in time. A question that was answered meanwhile keeps its answer."""
     changed = tx.execute(
-        "UPDATE approvals SET status = ?, decided_at = ?, reason = 'the approval timed out' WHERE id = ? AND status = ?",
+        "UPDATE approvals SET status = ?, decided_at = ?, reason = 'the approval timed out' WHERE id = ? AND"
+        " status = ?",
         (ApprovalStatus.EXPIRED, tx.now, approval_id, ApprovalStatus.WAITING),
     )
     if changed:

@@ -43,7 +43,8 @@ def put(tx: Writes, data: bytes, media_type: str = "text/plain") -> str:
             if len(packed) < len(data) * _WORTH:
                 stored, encoding = packed, "zlib"
         tx.execute(
-            "INSERT INTO artifacts (digest, size, encoding, media_type, data, created_at) VALUES (?, ?, ?, ?, ?, ?)",
+            "INSERT INTO artifacts (digest, size, encoding, media_type, data, created_at) VALUES (?, ?, ?,"
+            " ?, ?, ?)",
             (name, len(data), encoding, media_type, stored, tx.now),
         )
     return ref_of(name)
@@ -95,6 +96,7 @@ def resolve(reads: Reads, session_id: str, name_or_ref: str) -> str | None:
     if digest_of(name_or_ref):
         return name_or_ref
     row = reads.one(
-        "SELECT digest FROM outputs WHERE session_id = ? AND name = ? ORDER BY id DESC LIMIT 1", (session_id, name_or_ref)
+        "SELECT digest FROM outputs WHERE session_id = ? AND name = ? ORDER BY id DESC LIMIT 1",
+        (session_id, name_or_ref),
     )
     return ref_of(row[0]) if row else None

@@ -1,7 +1,9 @@
-"""Budgets of a session and of its tasks: what may be spent, what is used, and what calls in progress may still use.
+"""Budgets of a session and of its tasks: what may be spent, what is used, and what calls in progress may
+still use.
 
-A budget is a row of `budgets`; a call in progress is a row of `reservations`, written before the call and deleted in the
-transaction that records it. Every reader (host, command line, dashboard) asks the same functions.
+A budget is a row of `budgets`; a call in progress is a row of `reservations`, written before the call and
+deleted in the transaction that records it. Every reader (host, command line, dashboard) asks the same
+functions.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ UNITS = {"usd": "USD", "tokens": "tokens", "turns": "turns", "seconds": "seconds
 """Kind of budget → its unit. Tokens include cache reads; turns are model replies."""
 
 RESERVATION_SECONDS = 3_600.0
-"""After this time a viewer may take a reservation for one whose host died; its own host keeps it until the call ends."""
+"""After this time a viewer may take a reservation for one whose host died; its own host keeps it until the
+call ends."""
 
 _RELATIVE_TOLERANCE = 1e-9
 """Sums of prices are floats: a smaller part of the budget is no difference."""
@@ -31,7 +34,8 @@ class Budget:
     kind: str
     amount: float
     required: float | None = None
-    """The smallest amount that covers the input of the call that was refused, if one was; in the same unit."""
+    """The smallest amount that covers the input of the call that was refused, if one was; in the same
+    unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,8 @@ class BudgetUse:
 
     @property
     def is_reached(self) -> bool:
-        """Whether no further call fits: it is used up, or what is left did not cover the input of the next call."""
+        """Whether no further call fits: it is used up, or what is left did not cover the input of the next
+        call."""
         required = self.budget.required
         if self.used is not None and self.used >= self.budget.amount * (1 - _RELATIVE_TOLERANCE):
             return True
@@ -58,7 +63,8 @@ class BudgetUse:
 
     @property
     def shortfall(self) -> float:
-        """What to add so that the run goes on for a while, a round figure: what is missing, and as much again as was used.
+        """What to add so that the run goes on for a while, a round figure: what is missing, and as much again
+        as was used.
 
         At least the limit itself again, and ten calls like the one that did not fit.
         """
@@ -69,11 +75,24 @@ class BudgetUse:
 
     def describe(self) -> str:
         """`the session's budget: $1.03 of $1 used`, on one line."""
-        owner = f"task {self.task_name or self.budget.task_id}" if self.budget.task_id is not None else "the session"
-        used, amount = amount_text(self.used or 0.0, self.budget.kind), amount_text(self.budget.amount, self.budget.kind)
+        owner = (
+            f"task {self.task_name or self.budget.task_id}"
+            if self.budget.task_id is not None
+            else "the session"
+        )
+        used, amount = (
+            amount_text(self.used or 0.0, self.budget.kind),
+            amount_text(self.budget.amount, self.budget.kind),
+        )
         said = f"{owner} has used {used} of its budget of {amount}"
-        if self.budget.required is not None and self.budget.amount < self.budget.required and self.least < self.budget.amount:
-            said += f", and the next call needs a budget of {amount_text(self.budget.required, self.budget.kind)}"
+        if (
+            self.budget.required is not None
+            and self.budget.amount < self.budget.required
+            and self.least < self.budget.amount
+        ):
+            said += (
+                f", and the next call needs a budget of {amount_text(self.budget.required, self.budget.kind)}"
+            )
         return said
 
 
@@ -93,7 +112,9 @@ def plain_amount(amount: float, kind: str) -> str:
 
 def load(reads: Any, session_id: str) -> list[Budget]:
     """The budgets of a session and of its tasks, oldest first."""
-    rows = reads.all("SELECT task_id, kind, amount, required FROM budgets WHERE session_id = ? ORDER BY id", (session_id,))
+    rows = reads.all(
+        "SELECT task_id, kind, amount, required FROM budgets WHERE session_id = ? ORDER BY id", (session_id,)
+    )
     return [Budget(row[0], row[1], row[2], row[3]) for row in rows]
 
 
@@ -104,16 +125,20 @@ def used(reads: Any, session_id: str, task_id: str | None, kind: str) -> float |
     """
     if task_id is not None:
         row = reads.one(
-            "SELECT sum(cost_usd) AS usd, sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens,"
+            "SELECT sum(cost_usd) AS usd, sum(input_tokens + output_tokens + cache_read_tokens +"
+            " cache_write_tokens) AS tokens,"
             " sum(turn) AS turns, sum(active_seconds) AS seconds FROM agents WHERE task_id = ?",
             (task_id,),
         )
         spent: float | None = row[("usd", "tokens", "turns", "seconds").index(kind)]
         return spent if kind == "usd" else spent or 0.0
     if kind == "turns":
-        return float(reads.one("SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = ?", (session_id,))[0])
+        return float(
+            reads.one("SELECT coalesce(sum(turn), 0) FROM agents WHERE session_id = ?", (session_id,))[0]
+        )
     row = reads.one(
-        "SELECT cost_usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens, hosted_seconds FROM sessions"
+        "SELECT cost_usd, input_tokens + output_tokens + cache_read_tokens + cache_write_tokens,"
+        " hosted_seconds FROM sessions"
         " WHERE id = ?",
         (session_id,),
     )
@@ -139,10 +164,11 @@ def usage(reads: Any, session_id: str) -> list[BudgetUse]:
 
 
 def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
-    """The reached budgets because of which a host would pause again at once; empty where something could go on.
+    """The reached budgets because of which a host would pause again at once; empty where something could go
+    on.
 
-    A session's budget stops everything. A task's stops its task: nothing goes on where the planner has nothing to answer
-    and every other open task waits for a stopped one.
+    A session's budget stops everything. A task's stops its task: nothing goes on where the planner has
+    nothing to answer and every other open task waits for a stopped one.
     """
     reached = [use for use in usage(reads, session_id) if use.is_reached]
     of_session = [use for use in reached if use.budget.task_id is None]
@@ -150,7 +176,8 @@ def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
         return of_session
     stopped = {use.budget.task_id for use in reached}
     planner = reads.one(
-        "SELECT agents.status, EXISTS (SELECT 1 FROM inbox WHERE inbox.agent_id = agents.id AND delivered_seq IS NULL)"
+        "SELECT agents.status, EXISTS (SELECT 1 FROM inbox WHERE inbox.agent_id = agents.id AND"
+        " delivered_seq IS NULL)"
         " FROM sessions JOIN agents ON agents.id = sessions.planner_agent_id WHERE sessions.id = ?",
         (session_id,),
     )
@@ -158,7 +185,8 @@ def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
         return []
     tasks = reads.all("SELECT id, status FROM tasks WHERE session_id = ?", (session_id,))
     needs = reads.all(
-        "SELECT task_id, depends_on FROM task_dependencies WHERE task_id IN (SELECT id FROM tasks WHERE session_id = ?)",
+        "SELECT task_id, depends_on FROM task_dependencies WHERE task_id IN (SELECT id FROM tasks WHERE"
+        " session_id = ?)",
         (session_id,),
     )
     satisfied = {row[0] for row in tasks if row[1] in ("done", "dropped")}
@@ -169,7 +197,9 @@ def blocking(reads: Any, session_id: str) -> list[BudgetUse]:
         if row[0] not in stopped
         and (row[1] in ("running", "paused") or (row[1] in ("pending", "stale") and row[0] not in waiting))
     ]
-    open_and_stopped = {row[0] for row in tasks if row[0] in stopped and row[1] in ("running", "paused", "pending")}
+    open_and_stopped = {
+        row[0] for row in tasks if row[0] in stopped and row[1] in ("running", "paused", "pending")
+    }
     return [] if could_go else [use for use in reached if use.budget.task_id in open_and_stopped]
 
 
@@ -193,21 +223,28 @@ def amount_of(reads: Any, session_id: str, task_id: str | None, kind: str, text:
     Without a limit of that kind, `+N` is N more than what is used.
 
     Raises:
-        ValueError: no amount, one that `refusal` refuses, or one in USD where only calls without a price were made.
+        ValueError: no amount, one that `refusal` refuses, or one in USD where only calls without a price were
+            made.
     """
     unpriced = kind == "usd" and used(reads, session_id, task_id, "usd") is None
     if unpriced and used(reads, session_id, task_id, "tokens"):
-        raise ValueError("no call so far has a known price, so a budget in USD cannot be kept; give one in tokens")
+        raise ValueError(
+            "no call so far has a known price, so a budget in USD cannot be kept; give one in tokens"
+        )
     typed = text.strip().removeprefix("$").replace(",", "").replace("_", "")
     more = typed.startswith("+")
     try:
         amount = float(typed[1:].removeprefix("$") if more else typed)
     except ValueError:
-        raise ValueError(f"{text.strip()[:40]!r} is no amount; give a number (5) or an increase (+2)") from None
+        raise ValueError(
+            f"{text.strip()[:40]!r} is no amount; give a number (5) or an increase (+2)"
+        ) from None
     if more:
         if not amount > 0:
             raise ValueError("an increase must be positive, as in +2")
-        current = next((one for one in load(reads, session_id) if (one.task_id, one.kind) == (task_id, kind)), None)
+        current = next(
+            (one for one in load(reads, session_id) if (one.task_id, one.kind) == (task_id, kind)), None
+        )
         amount += current.amount if current is not None else used(reads, session_id, task_id, kind) or 0.0
     refused = refusal(reads, session_id, task_id, kind, amount)
     if refused is not None:
@@ -223,7 +260,9 @@ def raised_amount(reads: Any, session_id: str, use: BudgetUse, text: str) -> flo
     """
     amount = amount_of(reads, session_id, use.budget.task_id, use.budget.kind, text)
     if use.budget.required is not None and amount < use.budget.required:
-        raise ValueError(f"the next call needs a budget of {amount_text(use.budget.required, use.budget.kind)}")
+        raise ValueError(
+            f"the next call needs a budget of {amount_text(use.budget.required, use.budget.kind)}"
+        )
     return amount
 
 
@@ -240,11 +279,17 @@ def write(tx: Transaction, task_id: str | None, kind: str, amount: float | None)
         if refused is not None:
             raise ValueError(refused)
     earlier = tx.one(
-        "SELECT required FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind)
+        "SELECT required FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        (tx.session_id, task_id, kind),
     )
-    tx.execute("DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?", (tx.session_id, task_id, kind))
+    tx.execute(
+        "DELETE FROM budgets WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        (tx.session_id, task_id, kind),
+    )
     if amount is not None:
-        required = earlier[0] if earlier is not None and earlier[0] is not None and amount < earlier[0] else None
+        required = (
+            earlier[0] if earlier is not None and earlier[0] is not None and amount < earlier[0] else None
+        )
         tx.execute(
             "INSERT INTO budgets (session_id, task_id, kind, amount, required, created_at, commit_seq)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -253,10 +298,13 @@ def write(tx: Transaction, task_id: str | None, kind: str, amount: float | None)
     tx.event("budget.set", task_id=task_id, budget=kind, amount=amount)
 
 
-def note_reached(tx: Transaction, agent_id: str, task_id: str | None, kind: str, reason: str, required: float | None) -> None:
+def note_reached(
+    tx: Transaction, agent_id: str, task_id: str | None, kind: str, reason: str, required: float | None
+) -> None:
     """Say that a budget covers no further call; `task_id` is None for the session's own."""
     tx.execute(
-        "UPDATE budgets SET reached_at = coalesce(reached_at, ?), required = ? WHERE session_id = ? AND task_id IS ? AND kind = ?",
+        "UPDATE budgets SET reached_at = coalesce(reached_at, ?), required = ? WHERE session_id = ? AND"
+        " task_id IS ? AND kind = ?",
         (tx.now, required, tx.session_id, task_id, kind),
     )
     tx.event("budget.reached", agent_id=agent_id, task_id=task_id, budget=kind, reason=reason)
@@ -264,12 +312,17 @@ def note_reached(tx: Transaction, agent_id: str, task_id: str | None, kind: str,
 
 def resume_command(session_id: str, uses: list[BudgetUse]) -> str:
     """The command that raises these budgets and resumes."""
-    kinds = {use.budget.kind: max(one.shortfall for one in uses if one.budget.kind == use.budget.kind) for use in uses}
-    options = " ".join(f"--budget-{kind} +{plain_amount(shortfall, kind)}" for kind, shortfall in kinds.items())
+    kinds = {
+        use.budget.kind: max(one.shortfall for one in uses if one.budget.kind == use.budget.kind)
+        for use in uses
+    }
+    options = " ".join(
+        f"--budget-{kind} +{plain_amount(shortfall, kind)}" for kind, shortfall in kinds.items()
+    )
     return f"wk resume {session_id} {options}"
 
 
-# --- calls in progress -----------------------------------------------------------------------------------------
+# --- calls in progress --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,10 +340,14 @@ class ReservedCall:
 def reservations(tx: Transaction) -> list[ReservedCall]:
     """The calls of this host that are in progress."""
     rows = tx.all(
-        "SELECT id, task_id, tokens, cost_usd, purpose FROM reservations WHERE session_id = ? AND lease_epoch = ?",
+        "SELECT id, task_id, tokens, cost_usd, purpose FROM reservations WHERE session_id = ? AND"
+        " lease_epoch = ?",
         (tx.session_id, tx.epoch),
     )
-    return [ReservedCall(row[0], row[1], row[2], row[3], 1 if row[4] in ("turn", "planner") else 0) for row in rows]
+    return [
+        ReservedCall(row[0], row[1], row[2], row[3], 1 if row[4] in ("turn", "planner") else 0)
+        for row in rows
+    ]
 
 
 def add_reservation(
@@ -306,7 +363,8 @@ def add_reservation(
 ) -> None:
     """Write what a call may use before it is made."""
     tx.execute(
-        "INSERT INTO reservations (id, session_id, agent_id, task_id, lease_epoch, model, purpose, tokens, cost_usd, created_at,"
+        "INSERT INTO reservations (id, session_id, agent_id, task_id, lease_epoch, model, purpose, tokens,"
+        " cost_usd, created_at,"
         " expires_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             reservation_id, tx.session_id, agent_id, task_id, tx.epoch, model, purpose, tokens, cost_usd, tx.now, tx.now + RESERVATION_SECONDS,

@@ -1,4 +1,5 @@
-"""Learning that the database changed: `watchfiles` on its folder, `PRAGMA data_version` as the truth beside it."""
+"""Learning that the database changed: `watchfiles` on its folder, `PRAGMA data_version` as the truth beside
+it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ POLL_SECONDS = 0.25
 """How often `data_version` is asked where no file event came (or file events do not work at all)."""
 
 STEP_MILLISECONDS = 2
-"""How often file events are collected; each time wakes the process, which at 2 ms costs a hundredth of a processor."""
+"""How often file events are collected; each time wakes the process, which at 2 ms costs a hundredth of a
+processor."""
 
 QUIET_SECONDS = 10
 """After so long without a file event they are collected less often, where whoever waits can do with that."""
@@ -25,17 +27,19 @@ RESTING = 4
 """Then `data_version` is asked so many times less often, too: a file event is heard of all the same."""
 
 LET_GO_SECONDS = 2.0
-"""How long nothing is open after a file was taken away: while one connection of a process still has it, new ones get it too."""
+"""How long nothing is open after a file was taken away: while one connection of a process still has it, new
+ones get it too."""
 
 AFTERMATH_SECONDS = 0.3
 """How long after a file event a commit may take to become visible: as long as a slow fsync."""
 
 
 class ChangeFeed:
-    """Tells when another connection has committed. One per viewer or host; used from one thread, closed from any.
+    """Tells when another connection has committed. One per viewer or host; used from one thread, closed from
+    any.
 
-    `wait` may return True without a change (a checkpoint touches the files too); it never misses one for longer
-    than `POLL_SECONDS` (`RESTING` times that where nothing was written for `QUIET_SECONDS`).
+    `wait` may return True without a change (a checkpoint touches the files too); it never misses one for
+    longer than `POLL_SECONDS` (`RESTING` times that where nothing was written for `QUIET_SECONDS`).
     """
 
     def __init__(
@@ -48,8 +52,8 @@ class ChangeFeed:
     ) -> None:
         """A screen may take longer than a host, and save a processor.
 
-        `step_milliseconds`: how often file events are collected; `quiet_step_milliseconds`: the same when none has come for
-        `QUIET_SECONDS` (None: no less often).
+        `step_milliseconds`: how often file events are collected; `quiet_step_milliseconds`: the same when
+        none has come for `QUIET_SECONDS` (None: no less often).
         """
         self._path = path
         self._poll_seconds = poll_seconds
@@ -86,7 +90,8 @@ class ChangeFeed:
         return True
 
     def _soon(self, seconds: float) -> bool:
-        """Look again and again: a file event comes with the WAL's write, before the commit that it belongs to is visible."""
+        """Look again and again: a file event comes with the WAL's write, before the commit that it belongs to
+        is visible."""
         deadline = time.monotonic() + seconds
         pause = 0.001
         while not self._stop.is_set() and time.monotonic() < deadline:
@@ -116,7 +121,9 @@ class ChangeFeed:
             self._files = {}
             self._let_go_until = time.monotonic() + LET_GO_SECONDS
             return True
-        self._files = self._files | {name: found for name, found in files.items() if self._files.get(name) is None}
+        self._files = self._files | {
+            name: found for name, found in files.items() if self._files.get(name) is None
+        }
         try:
             if self._connection is None:
                 self._connection = database.open_readonly(
@@ -137,7 +144,8 @@ class ChangeFeed:
                 step = self._collect(step)
                 self._resting = step != self._step
         except BaseException:  # a panic of the library is no `Exception`
-            # No file events here (watches or descriptors exhausted, folder gone): the poll in `wait` goes on alone.
+            # No file events here (watches or descriptors exhausted, folder gone): the poll in `wait` goes on
+            # alone.
             self._resting = False
 
     def _collect(self, step: int) -> int:
@@ -166,7 +174,11 @@ class ChangeFeed:
             if found:
                 self._woken.set()
             quiet = 0 if found else quiet + 1  # without an event it is heard of once a second
-            wanted = self._quiet_step if quiet >= QUIET_SECONDS or (step == self._quiet_step and not found) else self._step
+            wanted = (
+                self._quiet_step
+                if quiet >= QUIET_SECONDS or (step == self._quiet_step and not found)
+                else self._step
+            )
             if wanted != step:
                 return wanted
         return step

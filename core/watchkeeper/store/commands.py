@@ -46,7 +46,8 @@ def insert(
 ) -> int:
     """Queue a command; a second one with the same dedupe key is the first one. Returns its id."""
     row = connection.execute(
-        "INSERT INTO commands (session_id, kind, agent_id, task_id, payload, requested_by, dedupe_key, created_at, commit_seq)"
+        "INSERT INTO commands (session_id, kind, agent_id, task_id, payload, requested_by, dedupe_key,"
+        " created_at, commit_seq)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, (SELECT event_seq + 1 FROM sessions WHERE id = ?))"
         " ON CONFLICT (session_id, dedupe_key) WHERE dedupe_key IS NOT NULL"
         " DO UPDATE SET dedupe_key = excluded.dedupe_key RETURNING id",
@@ -60,11 +61,14 @@ def newest(reads: Any, session_id: str) -> int:
     return int(reads.one("SELECT coalesce(max(id), 0) FROM commands WHERE session_id = ?", (session_id,))[0])
 
 
-def settle(tx: Transaction, command_id: int, kind: str, status: CommandStatus, result: str, **about: Any) -> None:
+def settle(
+    tx: Transaction, command_id: int, kind: str, status: CommandStatus, result: str, **about: Any
+) -> None:
     """Mark a command applied or refused, with the event that says so."""
     seq = tx.event(f"command.{status}", command=command_id, command_kind=kind, result=result, **about)
     tx.execute(
-        "UPDATE commands SET status = ?, result = ?, applied_at = ?, event_seq = ? WHERE id = ? AND status = 'queued'",
+        "UPDATE commands SET status = ?, result = ?, applied_at = ?, event_seq = ? WHERE id = ? AND status ="
+        " 'queued'",
         (status, result, tx.now, seq, command_id),
     )
 
@@ -72,13 +76,14 @@ def settle(tx: Transaction, command_id: int, kind: str, status: CommandStatus, r
 def compaction_made(reads: Any, command_id: int, agent_id: str) -> Any:
     """The pass that a host made for this command before it died, and had not told of yet; or None.
 
-    `tokens_before, tokens_after, high_water, reason`. The event of its beginning names the command: wall times of two
-    hosts say nothing, since clocks are set back.
+    `tokens_before, tokens_after, high_water, reason`. The event of its beginning names the command: wall
+    times of two hosts say nothing, since clocks are set back.
     """
     return reads.one(
         "SELECT p.tokens_before, p.tokens_after, p.high_water, p.reason FROM compactions p WHERE p.id ="
         " (SELECT max(id) FROM compactions WHERE agent_id = ?2 AND trigger = 'manual' AND status = 'applied')"
-        " AND EXISTS (SELECT 1 FROM events e WHERE e.session_id = p.session_id AND e.kind = 'compaction.started'"
+        " AND EXISTS (SELECT 1 FROM events e WHERE e.session_id = p.session_id AND e.kind ="
+        " 'compaction.started'"
         " AND e.data ->> 'compaction' = p.id AND e.data ->> 'command' = ?1)",
         (command_id, agent_id),
     )
@@ -97,18 +102,21 @@ def decide_approval(
 ) -> bool:
     """Answer a question that waits; False if it was answered before.
 
-    `scope`: `once`, `tool`, `pattern` or `grant` of an approval. `edited_input` takes the place of the model's input of the
+    `scope`: `once`, `tool`, `pattern` or `grant` of an approval. `edited_input` takes the place of the
+    model's input of the
     call. `subject_digest`: of the file as the person saw it; None: as it was when the question was put.
     """
     edited = encode(edited_input) if edited_input is not None else None
     changed = tx.execute(
-        "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, decided_at = ?, scope = ?, edited_input = ?,"
+        "UPDATE approvals SET status = ?, decided_by = ?, reason = ?, decided_at = ?, scope = ?,"
+        " edited_input = ?,"
         " subject_digest = coalesce(?, subject_digest) WHERE id = ? AND status = 'waiting'",
         (status, by, reason, tx.now, scope, edited, subject_digest, approval_id),
     )
     if changed == 1 and edited is not None:
         tx.execute(
-            "UPDATE tool_calls SET edited_input = ? WHERE id = (SELECT tool_call_id FROM approvals WHERE id = ?)",
+            "UPDATE tool_calls SET edited_input = ? WHERE id = (SELECT tool_call_id FROM approvals WHERE id"
+            " = ?)",
             (edited, approval_id),
         )
     return changed == 1

@@ -8,5 +8,6 @@ from typing import Any
 def tell_trigger(cursor: Any, agent_id: str, trigger: str) -> None:
     """Say of an agent's newest compaction what began it."""
     cursor.execute(
-        "UPDATE compactions SET trigger = ? WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ?)", (trigger, agent_id)
+        "UPDATE compactions SET trigger = ? WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ?)",
+        (trigger, agent_id),
     )

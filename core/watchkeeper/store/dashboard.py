@@ -1,4 +1,5 @@
-"""The rows that the dashboard reads of one session (`dashboard_fold` reads them). Texts are as stored: hostile until sanitised."""
+"""The rows that the dashboard reads of one session (`dashboard_fold` reads them). Texts are as stored:
+hostile until sanitised."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ class SessionFacts(Spending):
     roles: str | None = None
     """As stored (see `roles_of`)."""
     missing_logs: int = 0
-    """Agents of an imported session whose logs are not here: tokens and cost are lower bounds where there are any."""
+    """Agents of an imported session whose logs are not here: tokens and cost are lower bounds where there are
+    any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,16 +86,21 @@ class RoleFacts:
 
 @lru_cache(maxsize=16)
 def roles_of(text: str | None) -> Mapping[str, RoleFacts]:
-    """The roles of a session's row, by name; none where no host has read them. What is not a role is left out."""
+    """The roles of a session's row, by name; none where no host has read them. What is not a role is left
+    out."""
     try:
         records = json.loads(text or "[]")
     except ValueError:
         return {}
     found = {}
     for one in records if isinstance(records, list) else ():
-        if isinstance(one, dict) and all(isinstance(one.get(name), str) for name in ("role", "source", "model")):
+        if isinstance(one, dict) and all(
+            isinstance(one.get(name), str) for name in ("role", "source", "model")
+        ):
             asked = one.get("unconfirmed")
-            found[one["role"]] = RoleFacts(one["role"], one["source"], one["model"], asked if isinstance(asked, str) else None)
+            found[one["role"]] = RoleFacts(
+                one["role"], one["source"], one["model"], asked if isinstance(asked, str) else None
+            )
     return found
 
 
@@ -128,7 +135,8 @@ class LiveFacts:
     """`working`, `waiting`, `slot`, `retrying`, `rate_limited`, `tool` or `idle`."""
     detail: str
     text: str
-    """The end of the reply that streams in, as much of it as the host shows (`runtime.live.SHOWN_CHARACTERS`)."""
+    """The end of the reply that streams in, as much of it as the host shows
+    (`runtime.live.SHOWN_CHARACTERS`)."""
     since: float
     until: float | None
     updated_at: float
@@ -269,7 +277,8 @@ class Rates:
 
 
 def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
-    """A pass as read, in a session of this origin: other programs' logs do not tell what it held up, and 0 would be a claim."""
+    """A pass as read, in a session of this origin: other programs' logs do not tell what it held up, and 0
+    would be a claim."""
     facts = CompactionFacts(*row)
     return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
 
@@ -283,5 +292,7 @@ def composition_of(text: str) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, dict):
         return ()
     return tuple(
-        (str(kind), int(tokens)) for kind, tokens in value.items() if isinstance(tokens, (int, float)) and math.isfinite(tokens)
+        (str(kind), int(tokens))
+        for kind, tokens in value.items()
+        if isinstance(tokens, (int, float)) and math.isfinite(tokens)
     )

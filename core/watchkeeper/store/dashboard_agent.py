@@ -1,4 +1,5 @@
-"""What the dashboard reads of the one agent it looks at: transcript, model calls, facts, the make-up of its context."""
+"""What the dashboard reads of the one agent it looks at: transcript, model calls, facts, the make-up of its
+context."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message. `content` is the stored JSON text, or its beginning where `cut` (then it does not parse)."""
+    """One message. `content` is the stored JSON text, or its beginning where `cut` (then it does not
+    parse)."""
 
     seq: int
     role: str
@@ -140,7 +142,8 @@ class InboxFacts:
 
 @dataclass(frozen=True, slots=True)
 class AgentReading:
-    """One consistent reading of what changes beside the transcript. Unchanged parts are the objects of the one before."""
+    """One consistent reading of what changes beside the transcript. Unchanged parts are the objects of the
+    one before."""
 
     tool_calls: tuple[ToolCallFacts, ...]
     """The newest, newest first."""
@@ -159,18 +162,22 @@ _TOOL_CALLS = lines(
     "tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100",
 )
 _MODEL_CALLS = lines(
-    "id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
-    " usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds, waited_seconds, retries,"
+    "id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
+    " cache_write_tokens,"
+    " usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds, waited_seconds,"
+    " retries,"
     " substr(error, 1, 2000)",
     "model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300",
 )
 _FACTS = lines(
     "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at",
-    "facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1)) ORDER BY pinned DESC, id DESC"
+    "facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1)) ORDER BY pinned"
+    " DESC, id DESC"
     " LIMIT 300",
 )
 _VIEWS = lines(
-    "version, parent, verbatim_from, reason, tokens, created_at", "views WHERE agent_id = ? ORDER BY version DESC LIMIT 100"
+    "version, parent, verbatim_from, reason, tokens, created_at",
+    "views WHERE agent_id = ? ORDER BY version DESC LIMIT 100",
 )
 _INBOX = lines(
     "id, kind, substr(payload, 1, 4000), created_at",
@@ -183,7 +190,9 @@ class AgentFold:
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self._session_id, self._agent_id = session_id, agent_id
-        self._tool_calls = Folded(_TOOL_CALLS, lambda raw: ToolCallFacts(*[*raw[1:4], bool(raw[4]), *raw[5:]]))
+        self._tool_calls = Folded(
+            _TOOL_CALLS, lambda raw: ToolCallFacts(*[*raw[1:4], bool(raw[4]), *raw[5:]])
+        )
         self._calls = Folded(_MODEL_CALLS, lambda raw: CallFacts(*[*raw[:10], bool(raw[10]), *raw[11:]]))
         self._facts = Folded(_FACTS, lambda raw: FactFacts(*[*raw[:5], bool(raw[5]), *raw[6:]]))
         self._views = Folded(_VIEWS, lambda raw: ViewFacts(*raw))
@@ -204,7 +213,8 @@ class AgentFold:
 def newest_turns(connection: Connection, agent_id: str, limit: int = 12) -> list[TurnFacts]:
     """The last turns' calls that brought a reply, newest first."""
     rows = connection.execute(
-        "SELECT input_tokens + cache_read_tokens + cache_write_tokens, started_at FROM model_calls WHERE agent_id = ?"
+        "SELECT input_tokens + cache_read_tokens + cache_write_tokens, started_at FROM model_calls WHERE"
+        " agent_id = ?"
         " AND status = 'done' AND purpose IN ('turn', 'planner') ORDER BY id DESC LIMIT ?",
         (agent_id, limit),
     )
@@ -224,20 +234,25 @@ def messages_after(connection: Connection, agent_id: str, seq: int, limit: int) 
 def messages_between(connection: Connection, agent_id: str, first: int, last: int) -> list[StoredMessage]:
     """Messages `first … last`, both included, oldest first."""
     rows = connection.execute(
-        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content) FROM messages"
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
         " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
         (agent_id, first, last),
     )
     return [StoredMessage(*row) for row in rows]
 
 
-def _messages(connection: Connection, agent_id: str, seq: int, limit: int, *, newest_first: bool) -> list[StoredMessage]:
+def _messages(
+    connection: Connection, agent_id: str, seq: int, limit: int, *, newest_first: bool
+) -> list[StoredMessage]:
     backwards = (
-        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content) FROM messages"
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
         " WHERE agent_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
     )
     forwards = (
-        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content) FROM messages"
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
         " WHERE agent_id = ? AND seq > ? ORDER BY seq LIMIT ?"
     )
     rows = connection.execute(backwards if newest_first else forwards, (agent_id, seq, limit))
@@ -256,8 +271,10 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
     damaged: list[str] = []
     wanted = _numbers(row[6], "views.observations", damaged)
     found = connection.execute(
-        "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations, provisional, created_at"
-        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY first_seq, id",
+        "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations,"
+        " provisional, created_at"
+        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY"
+        " first_seq, id",
         (agent_id, json.dumps(wanted)),
     )
     observations = tuple(_observation(each, damaged) for each in found)
@@ -266,11 +283,14 @@ def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | Non
 
 
 def _observation(row: Any, damaged: list[str]) -> ObservationFacts:
-    return ObservationFacts(*(*row[:7], _numbers(row[7], "observations.citations", damaged), bool(row[8]), row[9]))
+    return ObservationFacts(
+        *(*row[:7], _numbers(row[7], "observations.citations", damaged), bool(row[8]), row[9])
+    )
 
 
 def _numbers(text: str, column: str, damaged: list[str]) -> tuple[int, ...]:
-    """A list of whole numbers (or of lists that begin with one); what is none is left out, and its column named in `damaged`."""
+    """A list of whole numbers (or of lists that begin with one); what is none is left out, and its column
+    named in `damaged`."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -285,5 +305,7 @@ def _numbers(text: str, column: str, damaged: list[str]) -> tuple[int, ...]:
 
 def system_prompt(connection: Connection, agent_id: str) -> str:
     """The agent's system prompt, at most 200,000 characters of it."""
-    row = connection.execute("SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)).fetchone()
+    row = connection.execute(
+        "SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)
+    ).fetchone()
     return str(row[0]) if row else ""

@@ -1,4 +1,5 @@
-"""What the dashboard reads of one compaction: the views before and after it, and the messages that it replaced."""
+"""What the dashboard reads of one compaction: the views before and after it, and the messages that it
+replaced."""
 
 from __future__ import annotations
 
@@ -39,9 +40,12 @@ class CompactionDetail:
 def compaction_detail(connection: Connection, compaction_id: int) -> CompactionDetail | None:
     """The pass of that id, or None."""
     row = connection.execute(
-        "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
-        " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
-        " ended_at, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id) FROM compactions WHERE id = ?",
+        "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
+        " tokens_before,"
+        " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
+        " requested_at,"
+        " ended_at, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id) FROM compactions WHERE"
+        " id = ?",
         (compaction_id,),
     ).fetchone()
     if row is None:
@@ -55,13 +59,16 @@ def compaction_detail(connection: Connection, compaction_id: int) -> CompactionD
     after = view(connection, agent_id, facts.view_after) if facts.view_after is not None else None
     first, last = _replaced(facts, before, after)
     messages = connection.execute(
-        "SELECT seq, role, substr(content, 1, 100000), tokens, total_tokens, created_at, length(content) FROM messages"
+        "SELECT seq, role, substr(content, 1, 100000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
         " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq DESC LIMIT ?",
         (agent_id, first, last, MOST_MESSAGES),
     ).fetchall()
     tokens = connection.execute(
-        "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1), 0)"
-        " - coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq < ? ORDER BY seq DESC LIMIT 1), 0)",
+        "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq"
+        " DESC LIMIT 1), 0)"
+        " - coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq < ? ORDER BY seq DESC"
+        " LIMIT 1), 0)",
         (agent_id, last, agent_id, first),
     ).fetchone()[0]
     return CompactionDetail(

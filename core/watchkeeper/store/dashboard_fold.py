@@ -1,6 +1,7 @@
 """The dashboard's reading of one session, renewed at the price of what changed since the reading before.
 
-Every renewal compares every row, inside SQLite: what it gives is what a first reading would give, whoever wrote.
+Every renewal compares every row, inside SQLite: what it gives is what a first reading would give, whoever
+wrote.
 """
 
 from __future__ import annotations
@@ -48,9 +49,11 @@ _SESSION = (
 )
 
 _TASKS = lines(
-    "rowid, id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt, assigned_agent,"
+    "rowid, id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt,"
+    " assigned_agent,"
     " substr(result, 1, 2000), substr(error, 1, 2000), created_at, started_at, ended_at, json((SELECT"
-    " json_group_array(depends_on) FROM (SELECT depends_on FROM task_dependencies WHERE task_id = tasks.id ORDER BY rowid)))",
+    " json_group_array(depends_on) FROM (SELECT depends_on FROM task_dependencies WHERE task_id = tasks.id"
+    " ORDER BY rowid)))",
     "tasks WHERE session_id = ? ORDER BY position, rowid",
 )
 
@@ -61,7 +64,8 @@ _AGENT_COLUMNS = (
 )  # fmt: skip
 _LIVE_COLUMNS = ("activity", "detail", "since", "until", "updated_at")
 _AGENT_ESTIMATED = (
-    "EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS NOT NULL"
+    "EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS"
+    " NOT NULL"
     " AND (price_status = 'estimated' OR usage_exact = 0))"
 )
 _AGENTS = lines(
@@ -78,8 +82,10 @@ _AGENTS = lines(
 )
 
 _COMPACTIONS = lines(
-    "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before, tokens_after,"
-    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at, ended_at",
+    "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
+    " tokens_after,"
+    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
+    " ended_at",
     "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200",
 )
 
@@ -93,21 +99,24 @@ _COMMANDS = lines(
     "commands WHERE session_id = ? ORDER BY id DESC LIMIT 100",
 )
 
-_BUDGETS = lines("id, task_id, kind, amount, reached_at", "budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind")
+_BUDGETS = lines(
+    "id, task_id, kind, amount, reached_at", "budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind"
+)
 
 _EVENTS = (
     "SELECT json_group_array(json_array(seq, at, kind, agent_id, task_id, substr(data, 1, 4000))) FROM"
     " (SELECT * FROM events WHERE session_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?)"
 )
 
-_FIRST_CALL = (
-    "SELECT min(id), count(*) FROM (SELECT id FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id DESC LIMIT ?)"
-)
+_FIRST_CALL = "SELECT min(id), count(*) FROM (SELECT id FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id DESC LIMIT ?)"
 _LAST_CALL = "SELECT coalesce(max(id), 0) FROM model_calls WHERE session_id = ?"
 _SPEND = (
-    "SELECT json_group_array(json_array(agent_id, cost, tokens, first)) FROM (SELECT agent_id, total(cost_usd) AS cost,"
-    " sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens, min(id) AS first FROM model_calls"
-    " WHERE session_id = ? AND id > ? AND started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY agent_id)"
+    "SELECT json_group_array(json_array(agent_id, cost, tokens, first)) FROM (SELECT agent_id,"
+    " total(cost_usd) AS cost,"
+    " sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens, min(id) AS first"
+    " FROM model_calls"
+    " WHERE session_id = ? AND id > ? AND started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY"
+    " agent_id)"
 )
 _FIRST_RECENT_EVENT = "SELECT min(seq) FROM events WHERE session_id = ? AND seq > ? AND at >= ?"
 
@@ -127,7 +136,8 @@ class SessionReading:
     events: tuple[EventFacts, ...]
     """Those that are new in this reading, oldest first."""
     events_anew: bool
-    """`events` stand for all that was read before too: this is the first reading, or more came than are kept."""
+    """`events` stand for all that was read before too: this is the first reading, or more came than are
+    kept."""
 
 
 class SessionFold:
@@ -140,7 +150,8 @@ class SessionFold:
         self._tasks = Folded(_TASKS, _task)
         self._agents = Folded(_AGENTS, _agent)
         self._compactions = Folded(
-            _COMPACTIONS, lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else "")
+            _COMPACTIONS,
+            lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else ""),
         )
         self._approvals = Folded(_APPROVALS, lambda raw: ApprovalFacts(*raw))
         self._commands = Folded(_COMMANDS, lambda raw: CommandFacts(*raw))
@@ -149,13 +160,17 @@ class SessionFold:
         self._pace = _Pace(session_id)
 
     def read(self, connection: Connection, now: float) -> SessionReading | None:
-        """The session as it stands; None where it was deleted or never was. To be called inside one transaction."""
+        """The session as it stands; None where it was deleted or never was. To be called inside one
+        transaction."""
         row = connection.execute(_SESSION, (self.session_id,)).fetchone()
         if row is None:
             return None
         if row != self._session or self._facts is None:
             values = dict(zip(_SESSION_COLUMNS, row[:-2], strict=True))
-            self._session, self._facts = row, SessionFacts(**values, missing_logs=row[-2], cost_estimated=bool(row[-1]))
+            self._session, self._facts = (
+                row,
+                SessionFacts(**values, missing_logs=row[-2], cost_estimated=bool(row[-1])),
+            )
         facts, only = self._facts, (self.session_id,)
         events, anew = self._tail(connection, facts.event_seq)
         return SessionReading(
@@ -175,7 +190,9 @@ class SessionFold:
         anew = not self._last_seq or newest < self._last_seq or newest - self._last_seq >= EVENTS_KEPT
         if newest == self._last_seq:
             return (), False
-        text = connection.execute(_EVENTS, (self.session_id, 0 if anew else self._last_seq, EVENTS_KEPT)).fetchone()[0]
+        text = connection.execute(
+            _EVENTS, (self.session_id, 0 if anew else self._last_seq, EVENTS_KEPT)
+        ).fetchone()[0]
         events = tuple(EventFacts(*raw) for raw in reversed(json.loads(text)))
         if events:
             self._last_seq = events[-1].seq
@@ -212,7 +229,9 @@ class _Pace:
         if not self._calls_below:
             first, count = connection.execute(_FIRST_CALL, (self._session_id, 0, FIRST_CALLS)).fetchone()
             self._calls_below = first - 1 if count == FIRST_CALLS else 0
-        text = connection.execute(_SPEND, (self._session_id, self._calls_below, now - SPEND_SECONDS)).fetchone()[0]
+        text = connection.execute(
+            _SPEND, (self._session_id, self._calls_below, now - SPEND_SECONDS)
+        ).fetchone()[0]
         found: list[Raw] = json.loads(text)
         if found:
             self._calls_below = max(self._calls_below, min(first for *_, first in found) - 1)
@@ -222,7 +241,9 @@ class _Pace:
 
     def _events(self, connection: Connection, now: float, newest: int) -> int:
         after = max(self._events_below, newest - FIRST_EVENTS)
-        first = connection.execute(_FIRST_RECENT_EVENT, (self._session_id, after, now - EVENT_SECONDS)).fetchone()[0]
+        first = connection.execute(
+            _FIRST_RECENT_EVENT, (self._session_id, after, now - EVENT_SECONDS)
+        ).fetchone()[0]
         self._events_below = (first or newest + 1) - 1
         return newest - self._events_below
 

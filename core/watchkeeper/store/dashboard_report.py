@@ -1,5 +1,5 @@
-"""What the dashboard's report on one agent rests on, beside its row: what it was asked and gave back, what it made, and its
-tool and model calls summed up. Texts are as stored: hostile until sanitised.
+"""What the dashboard's report on one agent rests on, beside its row: what it was asked and gave back, what it
+made, and its tool and model calls summed up. Texts are as stored: hostile until sanitised.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ from watchkeeper.store.driver import Connection
 MOST_ARTIFACTS = 200
 
 _TASK = (
-    "SELECT substr(instructions, 1, 20000), expected_outputs, CASE WHEN assigned_agent = ?2 THEN substr(result, 1, 100000) END,"
+    "SELECT substr(instructions, 1, 20000), expected_outputs, CASE WHEN assigned_agent = ?2 THEN"
+    " substr(result, 1, 100000) END,"
     " CASE WHEN assigned_agent = ?2 THEN length(result) ELSE 0 END FROM tasks WHERE id = ?1"
 )
-_HANDED = "SELECT inputs_ref FROM handoffs WHERE session_id = ? AND assigned_agent = ? ORDER BY id DESC LIMIT 1"
+_HANDED = (
+    "SELECT inputs_ref FROM handoffs WHERE session_id = ? AND assigned_agent = ? ORDER BY id DESC LIMIT 1"
+)
 _OUTPUTS = (
-    "SELECT o.name, o.kind, a.size, max(o.created_at), count(*) FROM outputs o LEFT JOIN artifacts a ON a.digest = o.digest"
+    "SELECT o.name, o.kind, a.size, max(o.created_at), count(*) FROM outputs o LEFT JOIN artifacts a ON"
+    " a.digest = o.digest"
     " WHERE o.agent_id = ? GROUP BY o.kind, o.name ORDER BY max(o.id) LIMIT ?"
 )
 RECENT = 100
-"""The newest calls of each kind are read anew each time: they may still change. Those before are counted once."""
+"""The newest calls of each kind are read anew each time: they may still change. Those before are counted
+once."""
 
-_OLDEST_TURN = "SELECT turn FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 1 OFFSET ?"
+_OLDEST_TURN = (
+    "SELECT turn FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 1 OFFSET ?"
+)
 _OLDEST_CALL = "SELECT id FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
 _TOOLS = (
-    "SELECT name, count(*), sum(is_error OR status IN ('error', 'denied', 'unknown')), sum(status IN ('pending', 'running')),"
-    " total(ended_at - started_at) FROM tool_calls WHERE agent_id = ? AND turn > ? AND turn <= ? GROUP BY name"
+    "SELECT name, count(*), sum(is_error OR status IN ('error', 'denied', 'unknown')), sum(status IN"
+    " ('pending', 'running')),"
+    " total(ended_at - started_at) FROM tool_calls WHERE agent_id = ? AND turn > ? AND turn <= ? GROUP BY"
+    " name"
 )
 _CALLS = (
     "SELECT count(*), total(NOT usage_exact), total(price_status = 'estimated'), total(cost_usd IS NULL)"
@@ -73,7 +82,8 @@ class ReportFacts:
     inputs: int
     """How many artifacts it was given."""
     result: str | None
-    """What it handed back, at most 100,000 characters of it; None where another attempt did, or none has yet."""
+    """What it handed back, at most 100,000 characters of it; None where another attempt did, or none has
+    yet."""
     result_chars: int
     tools: tuple[ToolTotal, ...]
     """The most used first."""
@@ -102,7 +112,8 @@ class ReportFold:
         self._report: ReportFacts | None = None
 
     def read(self, connection: Connection, agent: AgentFacts) -> ReportFacts:
-        """The report as it stands; the same object where nothing changed. To be called inside one transaction."""
+        """The report as it stands; the same object where nothing changed. To be called inside one
+        transaction."""
         task = connection.execute(_TASK, (agent.task_id, agent.id)).fetchone() or ("", "[]", None, 0)
         handed = connection.execute(_HANDED, (self._session_id, agent.id)).fetchone()
         tools = tuple(sorted(self._tools(connection).values(), key=lambda each: (-each.calls, each.name)))
@@ -134,10 +145,16 @@ class ReportFold:
 
     def _added(self, connection: Connection, last: int) -> dict[str, ToolTotal]:
         totals = dict(self._counted)
-        for name, calls, errors, running, seconds in connection.execute(_TOOLS, (self._agent_id, self._through, last)):
+        for name, calls, errors, running, seconds in connection.execute(
+            _TOOLS, (self._agent_id, self._through, last)
+        ):
             before = totals.get(name, ToolTotal(name, 0, 0, 0, 0.0))
             totals[name] = ToolTotal(
-                name, before.calls + calls, before.errors + errors, running, before.seconds + max(0.0, seconds)
+                name,
+                before.calls + calls,
+                before.errors + errors,
+                running,
+                before.seconds + max(0.0, seconds),
             )
         return totals
 
@@ -149,7 +166,9 @@ class ReportFold:
 
     def _more_calls(self, connection: Connection, last: int) -> tuple[int, int, int, int]:
         before = self._calls
-        count, usage, price, unpriced = connection.execute(_CALLS, (self._agent_id, self._through_call, last)).fetchone()
+        count, usage, price, unpriced = connection.execute(
+            _CALLS, (self._agent_id, self._through_call, last)
+        ).fetchone()
         return before[0] + count, before[1] + int(usage), before[2] + int(price), before[3] + int(unpriced)
 
 

@@ -52,7 +52,8 @@ COST_ESTIMATED = (
 _SELECT = (
     "SELECT s.id, substr(s.goal, 1, 500), s.title, s.workspace, s.model, s.origin, s.tags, s.status, s.status_reason,"  # noqa: S608 - a constant
     " s.created_at, s.last_active, s.ended_at, s.hosted_seconds,"
-    " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.cost_usd, s.unpriced_calls,"
+    " s.input_tokens + s.output_tokens + s.cache_read_tokens + s.cache_write_tokens, s.cost_usd,"
+    " s.unpriced_calls,"
     " (SELECT count(*) FROM agents a WHERE a.session_id = s.id),"
     " (SELECT coalesce(sum(a.compactions), 0) FROM agents a WHERE a.session_id = s.id),"
     f" {COST_ESTIMATED} FROM sessions s"
@@ -76,18 +77,24 @@ ORDERS = {
 
 
 def list_sessions(
-    connection: Connection, search: str = "", limit: int = 1000, *, order: str = "last active", also: Collection[str] = ()
+    connection: Connection,
+    search: str = "",
+    limit: int = 1000,
+    *,
+    order: str = "last active",
+    also: Collection[str] = (),
 ) -> tuple[SessionLine, ...]:
     """At most `limit` sessions that pass the filters of `search` and hold its other words; no deleted ones.
 
-    The words are looked for, as parts of words too, in goal, title, id, workspace, model, tags and state, in facts, in
-    the titles of tasks and in the names of artifacts; the sessions `also` named hold them elsewhere (`search_messages`).
-    `order` is one of `ORDERS`.
+    The words are looked for, as parts of words too, in goal, title, id, workspace, model, tags and state, in
+    facts, in the titles of tasks and in the names of artifacts; the sessions `also` named hold them elsewhere
+    (`search_messages`). `order` is one of `ORDERS`.
     """
     filters = parse_filters(search)
     words = filters.words
     haystack = (
-        "(s.goal || ' ' || ifnull(s.title, '') || ' ' || s.id || ' ' || s.workspace || ' ' || s.model || ' ' || s.tags"
+        "(s.goal || ' ' || ifnull(s.title, '') || ' ' || s.id || ' ' || s.workspace || ' ' || s.model || ' '"
+        " || s.tags"
         " || ' ' || s.status)"
     )
     clauses: list[str] = []
@@ -98,9 +105,7 @@ def list_sessions(
         clause = f"{haystack} LIKE ? ESCAPE '\\'{_NAMES}"
         values += [pattern, pattern, pattern]
         if terms:
-            clause += (
-                " OR s.id IN (SELECT f.session_id FROM facts_fts JOIN facts f ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?)"
-            )
+            clause += " OR s.id IN (SELECT f.session_id FROM facts_fts JOIN facts f ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?)"
             values.append(" ".join(f'"{term}"*' for term in terms))
         clauses.append(f"({clause})")
     found = f"({' AND '.join(clauses)})" if clauses else ""

@@ -1,4 +1,5 @@
-"""Opening the database: which file, which pragmas, which schema; and one clear line when it cannot be used."""
+"""Opening the database: which file, which pragmas, which schema; and one clear line when it cannot be
+used."""
 
 from __future__ import annotations
 
@@ -22,18 +23,33 @@ from watchkeeper.store.open_files import refuse_second_name
 from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre", "gpfs", "beegfs"}
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "ncpfs",
+        "fuse.sshfs",
+        "fuse.glusterfs",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+    }
 )
 LOCK_TIMEOUT_SECONDS = 30.0
 PAGE_BYTES = 8_192
-"""Of a new file; one that is there keeps what it has. Most of it is messages of some kilobytes: measured against SQLite's own
-4,096, the file of three thousand steps is a tenth smaller and an import takes 5 to 8 % less time; a step by itself takes
-0.1 ms more."""
+"""Of a new file; one that is there keeps what it has. Most of it is messages of some kilobytes: measured
+against SQLite's own 4,096, the file of three thousand steps is a tenth smaller and an import takes 5 to 8 %
+less time; a step by itself takes 0.1 ms more."""
 ASK_SECONDS, URGENT_ASK_SECONDS = (0.0003, 0.002), (0.0001, 0.0003)
-"""How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it sooner: that is
-what a person's command waits for, and a host that holds one."""
+"""How long whoever waits for the write lock sleeps before it asks again. Whoever asks more often gets it
+sooner: that is what a person's command waits for, and a host that holds one."""
 FULL_DISK_BYTES = 1 << 20
-"""With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot make shared memory."""
+"""With less free space than this, an I/O error is taken for a full disk: SQLite says no more where it cannot
+make shared memory."""
 VIEWER_LOCK_SECONDS = 1.0
 """How long whatever keeps a screen up to date waits for a lock: then it says so, and tries again."""
 
@@ -54,14 +70,18 @@ def user_data_place() -> Path:
 
 
 def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
-    """A connection that may write: WAL, `synchronous=FULL`, migrated to this program's schema, file mode 0600.
+    """A connection that may write: WAL, `synchronous=FULL`, migrated to this program's schema, file mode
+    0600.
 
     Raises:
-        StoreUnusable: not a database, newer than this program, read-only, locked for 30 s, or on a network file system.
+        StoreUnusable: not a database, newer than this program, read-only, locked for 30 s, or on a network
+            file system.
     """
     with _clear_errors(path):
         _prepare_file(path)
-        connection = sqlite3.connect(str(path), isolation_level=None, timeout=0.0, check_same_thread=check_same_thread)
+        connection = sqlite3.connect(
+            str(path), isolation_level=None, timeout=0.0, check_same_thread=check_same_thread
+        )
         try:
             version, _ = _versions(connection, path)
             _retrying(lambda: _configure(connection, path))
@@ -73,20 +93,30 @@ def open_writable(path: Path, *, check_same_thread: bool = True) -> Connection:
         return connection
 
 
-def open_readonly(path: Path, *, check_same_thread: bool = True, lock_timeout_seconds: float | None = None) -> Connection:
+def open_readonly(
+    path: Path, *, check_same_thread: bool = True, lock_timeout_seconds: float | None = None
+) -> Connection:
     """A viewer's connection: it can never write, and never checkpoints. An older file is migrated first.
 
-    `lock_timeout_seconds`: how long this, and then each reading, waits for another program that holds the file.
+    `lock_timeout_seconds`: how long this, and then each reading, waits for another program that holds the
+    file.
 
     Raises:
-        StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, locked, or damaged.
+        StoreUnusable: no such file, not a database of Watchkeeper, newer than this program, locked, or
+            damaged.
     """
     if not is_there(path):
-        raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
+        raise StoreUnusable(
+            f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db"
+        )
     with _clear_errors(path):
         wait = 5.0 if lock_timeout_seconds is None else lock_timeout_seconds
         connection = sqlite3.connect(
-            read_only_uri(path), uri=True, isolation_level=None, timeout=wait, check_same_thread=check_same_thread
+            read_only_uri(path),
+            uri=True,
+            isolation_level=None,
+            timeout=wait,
+            check_same_thread=check_same_thread,
         )
         try:
             connection.execute("PRAGMA query_only=ON")
@@ -96,7 +126,9 @@ def open_readonly(path: Path, *, check_same_thread: bool = True, lock_timeout_se
             if version < SCHEMA_VERSION:
                 connection.close()
                 open_writable(path).close()
-                return open_readonly(path, check_same_thread=check_same_thread, lock_timeout_seconds=lock_timeout_seconds)
+                return open_readonly(
+                    path, check_same_thread=check_same_thread, lock_timeout_seconds=lock_timeout_seconds
+                )
         except BaseException:
             connection.close()
             raise
@@ -107,8 +139,8 @@ def is_there(path: Path) -> bool:
     """Whether there is a file of that name.
 
     Raises:
-        StoreUnusable: that cannot be told, what has the name is no file (SQLite would wait for ever at a named pipe), or
-            the file has a second name.
+        StoreUnusable: that cannot be told, what has the name is no file (SQLite would wait for ever at a
+            named pipe), or the file has a second name.
     """
     try:
         mode = path.stat().st_mode
@@ -138,7 +170,9 @@ def wal_bytes(path: Path) -> int:
 def _configure(connection: Connection, path: Path) -> None:
     connection.execute(f"PRAGMA page_size={PAGE_BYTES:d}")
     if connection.execute("PRAGMA journal_mode=WAL").fetchone()[0] != "wal":
-        raise StoreUnusable(f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db")
+        raise StoreUnusable(
+            f"{path}: this file system has no shared memory for SQLite's WAL; choose another with --db"
+        )
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA wal_autocheckpoint=500")
     connection.execute("PRAGMA journal_size_limit=16777216")
@@ -175,7 +209,8 @@ def _refuse_while_hosted(path: Path, version: int) -> None:
 
     for session_id, pid in holders(path):
         raise StoreUnusable(
-            f"{path} has schema {version} and session {session_id} runs on it (pid {pid}, an older Watchkeeper);"
+            f"{path} has schema {version} and session {session_id} runs on it (pid {pid}, an older"
+            " Watchkeeper);"
             f" pause that session, then try again: this version changes the file to schema {SCHEMA_VERSION}"
         )
 
@@ -193,9 +228,14 @@ def _never() -> bool:
 
 @contextmanager
 def writing(
-    connection: Connection, name: str, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never
+    connection: Connection,
+    name: str,
+    *,
+    timeout_seconds: float | None = None,
+    urgent: Callable[[], bool] = _never,
 ) -> Iterator[None]:
-    """A transaction that holds the write lock from its start; committed at the end, or taken back where anything raises.
+    """A transaction that holds the write lock from its start; committed at the end, or taken back where
+    anything raises.
 
     Args:
         name: of its fault points, `name.before_commit` and `name.after_commit`.
@@ -216,7 +256,9 @@ def writing(
         raise
 
 
-def begin_immediate(connection: Connection, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never) -> None:
+def begin_immediate(
+    connection: Connection, *, timeout_seconds: float | None = None, urgent: Callable[[], bool] = _never
+) -> None:
     """Take the write lock, asking often: SQLite's own back-off sleeps up to 100 ms and loses to a busy host.
 
     `urgent`: whether to ask more often than others do, so as to be the next; looked at each time.
@@ -253,7 +295,8 @@ def _prepare_file(path: Path) -> None:
     kind = file_system_of(path.parent)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreUnusable(
-            f"{path} is on a network file system ({kind}), where SQLite's WAL cannot share memory; choose a local one with --db"
+            f"{path} is on a network file system ({kind}), where SQLite's WAL cannot share memory; choose a"
+            " local one with --db"
         )
     if not is_there(path):
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -265,7 +308,8 @@ def _versions(connection: Connection, path: Path, timeout_seconds: float | None 
     version, application, has_tables = _retrying(lambda: _look(connection), timeout_seconds)
     if version > SCHEMA_VERSION and application == APPLICATION_ID:
         raise StoreUnusable(
-            f"{path} was written by a newer Watchkeeper (schema {version}, this program knows {SCHEMA_VERSION}); upgrade it"
+            f"{path} was written by a newer Watchkeeper (schema {version}, this program knows"
+            f" {SCHEMA_VERSION}); upgrade it"
         )
     if application not in (0, APPLICATION_ID) or (application == 0 and has_tables):
         raise StoreUnusable(f"{path} is a database of another program; choose another file with --db")
@@ -273,12 +317,15 @@ def _versions(connection: Connection, path: Path, timeout_seconds: float | None 
 
 
 def _look(connection: Connection) -> tuple[int, int, bool]:
-    """Version, application and whether there are tables, as of one moment: another process may be migrating."""
+    """Version, application and whether there are tables, as of one moment: another process may be
+    migrating."""
     connection.execute("BEGIN")
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         application = int(connection.execute("PRAGMA application_id").fetchone()[0])
-        tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '\\_sqlite\\_%' ESCAPE '\\'")
+        tables = connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE '\\_sqlite\\_%' ESCAPE '\\'"
+        )
         return version, application, bool(tables.fetchone()[0])
     finally:
         if connection.in_transaction:
@@ -316,7 +363,8 @@ def _clear_errors(path: Path) -> Iterator[None]:
 
 
 def unusable(path: Path, error: Exception) -> StoreUnusable:
-    """What to raise for an SQLite error on `path`: `StoreExhausted` where the machine ran out of something."""
+    """What to raise for an SQLite error on `path`: `StoreExhausted` where the machine ran out of
+    something."""
     short_of = shortage(path, error)
     return StoreUnusable(explain(path, error)) if short_of is None else _exhausted(path, short_of)
 
@@ -333,7 +381,9 @@ def shortage(path: Path, error: Exception) -> Shortage | None:
     name = getattr(error, "sqlite_errorname", None) or ""
     if name.startswith("SQLITE_IOERR") and _free_bytes(path.parent) < FULL_DISK_BYTES:
         return Shortage.DISK
-    may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(path, os.R_OK | os.W_OK)
+    may_be_opened = name.startswith(("SQLITE_CANTOPEN", "SQLITE_IOERR_SHMOPEN")) and os.access(
+        path, os.R_OK | os.W_OK
+    )
     return Shortage.OPEN_FILES if may_be_opened and os.access(path.parent, os.W_OK | os.X_OK) else None
 
 

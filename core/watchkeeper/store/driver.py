@@ -1,8 +1,8 @@
 """The one SQLite of this process.
 
-SQLite before 3.51.3 can corrupt a WAL database that two processes write. `pysqlite3` carries a newer one where it has
-a wheel, and sqlite-utils picks it up by itself; two SQLite libraries in one process would also drop each other's POSIX
-locks, so everybody imports `sqlite3` from here.
+SQLite before 3.51.3 can corrupt a WAL database that two processes write. `pysqlite3` carries a newer one
+where it has a wheel, and sqlite-utils picks it up by itself; two SQLite libraries in one process would also
+drop each other's POSIX locks, so everybody imports `sqlite3` from here.
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ _LONGEST_BITS = 10_000
 
 
 def encode(value: Any) -> str:
-    """JSON text of `value`. A lone surrogate (which no UTF-8 binding takes) makes the whole text plain ASCII escapes.
+    """JSON text of `value`. A lone surrogate (which no UTF-8 binding takes) makes the whole text plain ASCII
+    escapes.
 
-    What JSON cannot say does not stop a run: NaN and the infinities become null, and an integer of more digits than
-    Python reads back becomes its text in hexadecimal.
+    What JSON cannot say does not stop a run: NaN and the infinities become null, and an integer of more
+    digits than Python reads back becomes its text in hexadecimal.
 
     Raises:
         TypeError: no JSON value at all (bytes, an object).

@@ -1,9 +1,10 @@
 """Rows of `facts`: what agents and people want remembered, and by whom each may be recalled.
 
-Who sees a fact is decided by its own scope: `agent`, only the agent that wrote it (and one that was made from its
-memory); `session`, every agent of the session; `workspace`, every agent of this session and of later ones on the same
-workspace. A fact that a newer one supersedes is kept, and told by nothing but its own pointer, `fact://<hex>`.
-The pointer is the digest of its words, so that a fork and an imported session, whose facts have other ids, resolve it too.
+Who sees a fact is decided by its own scope: `agent`, only the agent that wrote it (and one that was made from
+its memory); `session`, every agent of the session; `workspace`, every agent of this session and of later ones
+on the same workspace. A fact that a newer one supersedes is kept, and told by nothing but its own pointer,
+`fact://<hex>`. The pointer is the digest of its words, so that a fork and an imported session, whose facts
+have other ids, resolve it too.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ _COLUMNS = f"SELECT f.id, f.kind, f.text, f.sources, f.agent_id, f.created_at, {
 _NOT_DELETED = " NOT EXISTS (SELECT 1 FROM sessions d WHERE d.id = f.session_id AND d.deleted_at IS NOT NULL)"
 _VISIBLE = (
     f" f.superseded_by IS NULL AND{_NOT_DELETED} AND (?1 IS NULL OR (f.session_id = ?1 AND (f.scope <> 'agent' OR ?4 OR f.agent_id IN"  # noqa: S608 - a constant
-    " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id = line.id)"
+    " (WITH RECURSIVE line (id) AS (SELECT ?3 UNION SELECT a.copied_from FROM line JOIN agents a ON a.id ="
+    " line.id)"
     " SELECT id FROM line WHERE id IS NOT NULL))) OR (f.scope = 'workspace' AND f.workspace = ?2))"
 )
-# Where the session is known, an index for each of the two ways to see a fact: else the facts of all sessions would be read.
+# Where the session is known, an index for each of the two ways to see a fact: else the facts of all sessions
+# would be read.
 _NEAR = (
     " f.id IN (SELECT id FROM facts WHERE session_id = ?1 UNION ALL"
     " SELECT id FROM facts WHERE scope = 'workspace' AND workspace = ?2) AND"
@@ -47,7 +50,10 @@ _CURRENT_BY = f"{_COLUMNS} WHERE f.agent_id = ?6 AND f.session_id = ?1 AND{_VISI
 _BY_WORDS = f"{_COLUMNS} JOIN facts_fts ON f.id = facts_fts.rowid WHERE facts_fts MATCH ?6 AND {_VISIBLE} ORDER BY bm25(facts_fts) LIMIT ?5"
 _HOLDS_LITERAL = "EXISTS (SELECT 1 FROM json_each(?6) AS one WHERE instr(lower(f.text), one.value) > 0)"
 _HOLD_LITERALS = f"{_VISIBLE} AND {_HOLDS_LITERAL} ORDER BY f.id DESC LIMIT ?5"
-_BY_LITERALS, _BY_LITERALS_IN_ALL = f"{_COLUMNS} WHERE{_NEAR}{_HOLD_LITERALS}", f"{_COLUMNS} WHERE{_HOLD_LITERALS}"
+_BY_LITERALS, _BY_LITERALS_IN_ALL = (
+    f"{_COLUMNS} WHERE{_NEAR}{_HOLD_LITERALS}",
+    f"{_COLUMNS} WHERE{_HOLD_LITERALS}",
+)
 _BY_IDS = f"{_COLUMNS} WHERE {_VISIBLE} AND f.id IN (SELECT value FROM json_each(?6)) LIMIT ?5"  # noqa: S608
 _COUNT = f"SELECT count(*) FROM facts f WHERE{_NEAR}{_VISIBLE}"  # noqa: S608
 _COUNT_IN_ALL = f"SELECT count(*) FROM facts f WHERE{_VISIBLE}"  # noqa: S608
@@ -108,13 +114,14 @@ def add_fact(
 ) -> Remembered:
     """Remember a fact, unless it is known already (`superseding.is_same`, or the same words of another kind).
 
-    One that is known becomes visible to the wider of both scopes, and pinned if either is. A fact or decision that
-    brings an earlier one of its kind up to date (`superseding.is_update`) supersedes it, where its scope is as wide and
-    its confidence as high and the earlier one is not pinned; the earlier one is kept, and recalled no more.
+    One that is known becomes visible to the wider of both scopes, and pinned if either is. A fact or decision
+    that brings an earlier one of its kind up to date (`superseding.is_update`) supersedes it, where its scope
+    is as wide and its confidence as high and the earlier one is not pinned; the earlier one is kept, and
+    recalled no more.
 
     Args:
-        replaces: the id of a fact that this one supersedes, whatever it says. The new fact's scope becomes as wide as
-            that one's: who knew the old answer gets the new one.
+        replaces: the id of a fact that this one supersedes, whatever it says. The new fact's scope becomes as
+            wide as that one's: who knew the old answer gets the new one.
         also: both hold; no earlier fact is superseded but the one that `replaces` names.
 
     Raises:
@@ -127,16 +134,21 @@ def add_fact(
         replaced[replaces] = old_text
     near = _near(tx, agent_id, workspace, text)
     digest = digest_of(text)
-    known = next((row for row in near if row[2] == digest or (row[4] == kind and is_same(row[3], text))), None)
+    known = next(
+        (row for row in near if row[2] == digest or (row[4] == kind and is_same(row[3], text))), None
+    )
     if known is not None:
         fact_id, new = int(known[0]), False
         replaced.pop(fact_id, None)
         wider = max(scope, known[1], key=SCOPES.index)
-        tx.execute("UPDATE facts SET scope = ?, pinned = max(pinned, ?) WHERE id = ?", (wider, int(pinned), fact_id))
+        tx.execute(
+            "UPDATE facts SET scope = ?, pinned = max(pinned, ?) WHERE id = ?", (wider, int(pinned), fact_id)
+        )
     else:
         new = True
         fact_id = tx.insert(
-            "INSERT INTO facts (session_id, agent_id, workspace, scope, kind, text, digest, sources, confidence, pinned,"
+            "INSERT INTO facts (session_id, agent_id, workspace, scope, kind, text, digest, sources,"
+            " confidence, pinned,"
             " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 tx.session_id, agent_id, workspace, scope, kind, normal(text), digest, encode(list(sources)), confidence,
@@ -153,10 +165,12 @@ def add_fact(
 
 
 def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> list[Any]:
-    """Facts that the writer sees with a text's subject in them: `(id, scope, digest, text, kind, confidence, pinned)`."""
+    """Facts that the writer sees with a text's subject in them: `(id, scope, digest, text, kind, confidence,
+    pinned)`."""
     found: dict[int, Any] = {}
     seen = (
-        " f.superseded_by IS NULL AND (f.scope <> 'agent' OR f.agent_id IS ?2) AND (f.session_id = ?3 OR (f.scope = 'workspace'"
+        " f.superseded_by IS NULL AND (f.scope <> 'agent' OR f.agent_id IS ?2) AND (f.session_id = ?3 OR"
+        " (f.scope = 'workspace'"
         " AND f.workspace = ?4))"
     )
     columns = "SELECT f.id, f.scope, f.digest, f.text, f.kind, f.confidence, f.pinned FROM facts f"
@@ -176,7 +190,9 @@ def _near(tx: Transaction, agent_id: str | None, workspace: str, text: str) -> l
 
 def _replaceable(tx: Transaction, workspace: str, fact_id: int) -> tuple[str, str]:
     """Scope and text of a fact that may be replaced."""
-    row = tx.one("SELECT session_id, scope, workspace, superseded_by, text FROM facts WHERE id = ?", (fact_id,))
+    row = tx.one(
+        "SELECT session_id, scope, workspace, superseded_by, text FROM facts WHERE id = ?", (fact_id,)
+    )
     if row is None or (row[0] != tx.session_id and (row[1], row[2]) != ("workspace", workspace)):
         raise ValueError(f"`replaces`: there is no fact {fact_id}; recall gives the ids")
     if row[3] is not None:
@@ -193,16 +209,20 @@ def current_facts(
     writer: str | None = None,
     limit: int = 1_000,
 ) -> list[Fact]:
-    """The facts that hold now and that `reader` may see, oldest first; of more than `limit` the pinned and the newest.
+    """The facts that hold now and that `reader` may see, oldest first; of more than `limit` the pinned and
+    the newest.
 
     Args:
-        reader: the agent that is told; None: one that has no facts of its own yet (of scope `agent` it sees none).
+        reader: the agent that is told; None: one that has no facts of its own yet (of scope `agent` it sees
+            none).
         workspace: also what earlier sessions kept for this workspace.
         writer: only what this agent wrote in the session.
     """
     bound = (session_id, workspace, reader, 0, limit)
     rows = reads.all(_CURRENT, bound) if writer is None else reads.all(_CURRENT_BY, (*bound, writer))
-    found = [Fact(row[0], row[1], row[2], tuple(decode(row[3])), row[4], tuple(decode(row[6]))) for row in rows]
+    found = [
+        Fact(row[0], row[1], row[2], tuple(decode(row[3])), row[4], tuple(decode(row[6]))) for row in rows
+    ]
     return sorted(found, key=lambda fact: fact.id)
 
 
@@ -212,7 +232,9 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
     Raises:
         ValueError: the session has no such fact, or a newer one took its place.
     """
-    row = tx.one("SELECT text, superseded_by FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id))
+    row = tx.one(
+        "SELECT text, superseded_by FROM facts WHERE id = ? AND session_id = ?", (fact_id, tx.session_id)
+    )
     if row is None:
         raise ValueError(f"there is no fact {fact_id} in this session")
     if pinned and row[1] is not None:
@@ -224,10 +246,11 @@ def set_pinned(tx: Transaction, fact_id: int, pinned: bool) -> str:
 
 
 def read_fact(reads: Any, session_id: str, digest: str, *, reader: str | None = None) -> str | None:
-    """A fact in words by the beginning of its digest, superseded or not, with its pointers; None where there is none
-    that `reader` may see."""
+    """A fact in words by the beginning of its digest, superseded or not, with its pointers; None where there
+    is none that `reader` may see."""
     row = reads.one(
-        "SELECT f.kind, f.text, f.sources, n.digest, f.id FROM facts f JOIN sessions s ON s.id = ?1 LEFT JOIN facts n"
+        "SELECT f.kind, f.text, f.sources, n.digest, f.id FROM facts f JOIN sessions s ON s.id = ?1 LEFT"
+        " JOIN facts n"
         " ON n.id = f.superseded_by WHERE f.digest BETWEEN ?2 AND ?2 || 'g' AND"
         " ((f.session_id = s.id AND (f.scope <> 'agent' OR f.agent_id IS ?3))"
         " OR (f.scope = 'workspace' AND f.workspace = s.workspace)) ORDER BY f.id DESC LIMIT 1",
@@ -251,8 +274,8 @@ def find_facts(
     near: Sequence[int] = (),
     limit: int = 200,
 ) -> list[Any]:
-    """Facts that hold any of the words (by their stems, BM25) or literals: `(id, kind, text, sources, agent_id, created_at,
-    replaces)`, `sources` and `replaces` as JSON.
+    """Facts that hold any of the words (by their stems, BM25) or literals: `(id, kind, text, sources,
+    agent_id, created_at, replaces)`, `sources` and `replaces` as JSON.
 
     Args:
         session_id: whose facts; None: of all sessions.
@@ -276,7 +299,12 @@ def find_facts(
 
 
 def count_facts(
-    reads: Any, session_id: str | None, *, workspace: str | None = None, reader: str | None = None, everyone: bool = False
+    reads: Any,
+    session_id: str | None,
+    *,
+    workspace: str | None = None,
+    reader: str | None = None,
+    everyone: bool = False,
 ) -> int:
     """How many facts `find_facts` chooses from."""
     count = _COUNT if session_id is not None else _COUNT_IN_ALL
@@ -286,7 +314,8 @@ def count_facts(
 def pinned_facts(reads: Any, session_id: str, *, limit: int = 100) -> list[Any]:
     """Standing facts of a session, and of its workspace, oldest first: `(id, kind, text, sources)`."""
     rows: list[Any] = reads.all(
-        # Asked before every turn of every agent: an index for each of the two, or it would read the facts of all sessions.
+        # Asked before every turn of every agent: an index for each of the two, or it would read the facts of
+        # all sessions.
         "SELECT f.id, f.kind, f.text, f.sources FROM facts f WHERE f.id IN (SELECT id FROM facts WHERE pinned = 1"  # noqa: S608
         " AND session_id = ?1 UNION ALL SELECT id FROM facts WHERE pinned = 1 AND scope = 'workspace'"
         " AND workspace = (SELECT workspace FROM sessions WHERE id = ?1))"

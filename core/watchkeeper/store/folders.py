@@ -9,7 +9,8 @@ PRIVATE = 0o700
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder and each missing one above it, all of them with mode 0700; folders that exist keep theirs.
+    """Make a folder and each missing one above it, all of them with mode 0700; folders that exist keep
+    theirs.
 
     `Path.mkdir(parents=True, mode=…)` gives the mode to the last folder only.
 

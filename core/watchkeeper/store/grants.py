@@ -1,4 +1,5 @@
-"""What a person allowed for the rest of a session: a tool, or the commands of a pattern. A fork begins without any."""
+"""What a person allowed for the rest of a session: a tool, or the commands of a pattern. A fork begins
+without any."""
 
 from __future__ import annotations
 
@@ -41,13 +42,18 @@ def load_grants(reads: Any, session_id: str) -> list[Grant]:
 
 def live_grants(reads: Any, session_id: str, tool: str) -> list[Grant]:
     """The grants that hold now for a tool. `reads` has `all`."""
-    return [grant for grant in (Grant(*row) for row in reads.all(_SELECT, (session_id,))) if grant.is_live and grant.tool == tool]
+    return [
+        grant
+        for grant in (Grant(*row) for row in reads.all(_SELECT, (session_id,)))
+        if grant.is_live and grant.tool == tool
+    ]
 
 
 def add_grant(tx: Transaction, *, tool: str, pattern: str | None, approval_id: str, by: str) -> int:
     """Allow a tool, or the commands of a pattern, from now on; returns the grant's id."""
     row = tx.one(
-        "INSERT INTO permission_grants (session_id, tool, pattern, approval_id, granted_by, created_at, commit_seq)"
+        "INSERT INTO permission_grants (session_id, tool, pattern, approval_id, granted_by, created_at,"
+        " commit_seq)"
         " VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING id",
         (tx.session_id, tool, pattern, approval_id, by, tx.now, tx.commit_seq),
     )
@@ -69,7 +75,8 @@ def revoke_grant(tx: Transaction, grant_id: int, by: str) -> Grant:
     if not found.is_live:
         raise ValueError(f"grant {grant_id} was revoked before")
     tx.execute(
-        "UPDATE permission_grants SET revoked_by = ?, revoked_at = ? WHERE id = ? AND revoked_by IS NULL", (by, tx.now, grant_id)
+        "UPDATE permission_grants SET revoked_by = ?, revoked_at = ? WHERE id = ? AND revoked_by IS NULL",
+        (by, tx.now, grant_id),
     )
     tx.event("grant.revoked", grant=grant_id, tool=found.tool, pattern=found.pattern, by=by)
     return found

@@ -1,7 +1,8 @@
 """Who drives a session. Liveness is a POSIX lock on a small file; correctness is the epoch in the database.
 
-A lock vanishes with its process, whatever killed it, so nothing is stale after a crash or a restart of the machine.
-Probing takes no lock (`F_GETLK`). A POSIX lock is dropped when its process closes *any* descriptor of the file, so a
+A lock vanishes with its process, whatever killed it, so nothing is stale after a crash or a restart of the
+machine. Probing takes no lock (`F_GETLK`). A POSIX lock is dropped when its process closes *any* descriptor
+of the file, so a
 host never probes its own session: `probe` answers for it from memory.
 """
 
@@ -25,7 +26,8 @@ _FLOCK = "qqihh" if _DARWIN else "hhqqi4x"
 """`struct flock`: type, whence, start, length, pid on Linux; start, length, pid, type, whence on macOS."""
 
 RESERVE_BYTES = 512 << 10
-"""What a lock file holds while a host drives its session: room on a full disk for the transaction that pauses the session."""
+"""What a lock file holds while a host drives its session: room on a full disk for the transaction that pauses
+the session."""
 
 _held: dict[Path, int] = {}
 _holding = threading.Lock()
@@ -64,11 +66,15 @@ class Lease:
         path = lock_path(database_path, session_id)
         with _holding:
             if path in _held:
-                raise DrivenElsewhere(f"session {session_id} is already driven by this process (pid {os.getpid()})")
+                raise DrivenElsewhere(
+                    f"session {session_id} is already driven by this process (pid {os.getpid()})"
+                )
             try:
                 _held[path] = _lock(path, session_id)
             except OSError as error:
-                raise StoreUnusable(f"{path} cannot be locked ({error.strerror}); choose another place with --db") from error
+                raise StoreUnusable(
+                    f"{path} cannot be locked ({error.strerror}); choose another place with --db"
+                ) from error
             return cls(path, _held[path])
 
     def reserve(self) -> None:

@@ -16,7 +16,19 @@ def add_messages(tx: Transaction, agent_id: str, messages: Sequence[Message]) ->
     tx.executemany(
         "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at, commit_seq)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [(agent_id, m.seq, m.role, encode(m.content), m.tokens, m.total_tokens, m.created_at, tx.commit_seq) for m in messages],
+        [
+            (
+                agent_id,
+                m.seq,
+                m.role,
+                encode(m.content),
+                m.tokens,
+                m.total_tokens,
+                m.created_at,
+                tx.commit_seq,
+            )
+            for m in messages
+        ],
     )
 
 
@@ -29,8 +41,10 @@ def add_observations(
     compaction_id: int | None = None,
 ) -> None:
     tx.executemany(
-        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
-        " provisional, status, compaction_id, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations,"
+        " replaces,"
+        " provisional, status, compaction_id, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?, ?, ?, ?, ?)",
         [
             (agent_id, o.id, o.kind, o.level, o.text, o.tokens, *o.covers, encode(o.citations), encode(o.replaces),
              int(o.provisional), status, compaction_id, o.created_at, tx.commit_seq)
@@ -39,10 +53,13 @@ def add_observations(
     )  # fmt: skip
 
 
-def add_view(tx: Transaction, agent_id: str, view: View, *, tokens: int, compaction_id: int | None = None) -> None:
+def add_view(
+    tx: Transaction, agent_id: str, view: View, *, tokens: int, compaction_id: int | None = None
+) -> None:
     """Write a version of the view, and point the agent at it."""
     tx.execute(
-        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
+        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens,"
+        " compaction_id,"
         " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             agent_id, view.version, view.parent, encode([o.id for o in view.observations]), view.verbatim_from,
@@ -57,7 +74,9 @@ def point_at(tx: Transaction, agent_id: str, version: int) -> None:
     tx.execute("UPDATE agents SET view_version = ? WHERE id = ?", (version, agent_id))
 
 
-def load_messages(reads: Any, agent_id: str, first_seq: int = 1, last_seq: int | None = None) -> list[Message]:
+def load_messages(
+    reads: Any, agent_id: str, first_seq: int = 1, last_seq: int | None = None
+) -> list[Message]:
     """Messages `first_seq … last_seq` (both included; None: to the end), in order."""
     rows = reads.all(
         "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
@@ -98,7 +117,8 @@ def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Obs
     if not ids:
         return []
     rows = reads.all(
-        "SELECT id, kind, text, tokens, first_seq, last_seq, citations, level, replaces, provisional, created_at"
+        "SELECT id, kind, text, tokens, first_seq, last_seq, citations, level, replaces, provisional,"
+        " created_at"
         " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY id",
         (agent_id, encode(list(ids))),
     )
@@ -134,9 +154,12 @@ def add_compaction(
     if status == "applied":
         tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
     return tx.insert(
-        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
-        " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
-        " requested_at, ended_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, reason, high_water,"
+        " messages_removed,"
+        " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds,"
+        " cache_tokens_invalidated,"
+        " requested_at, ended_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?)",
         (
             tx.session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,
             tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, tx.now, tx.now,
@@ -156,11 +179,23 @@ def begin_compaction(
     model: str,
     command: int | None = None,
 ) -> int:
-    """A pass over an agent's context began beside its loop; returns its id. `command`: what it is to carry out."""
+    """A pass over an agent's context began beside its loop; returns its id. `command`: what it is to carry
+    out."""
     compaction_id = tx.insert(
-        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water, tokens_before, model,"
+        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water,"
+        " tokens_before, model,"
         " requested_at, commit_seq) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?, ?)",
-        (tx.session_id, agent_id, trigger, instructions, high_water, tokens_before, model, tx.now, tx.commit_seq),
+        (
+            tx.session_id,
+            agent_id,
+            trigger,
+            instructions,
+            high_water,
+            tokens_before,
+            model,
+            tx.now,
+            tx.commit_seq,
+        ),
     )
     ordered: dict[str, Any] = {} if command is None else {"command": command}
     tx.event(
@@ -176,9 +211,16 @@ def begin_compaction(
 
 
 def keep_prepared(
-    tx: Transaction, agent_id: str, compaction_id: int, prepared: str, *, cost_usd: float | None = None, tokens_spent: int = 0
+    tx: Transaction,
+    agent_id: str,
+    compaction_id: int,
+    prepared: str,
+    *,
+    cost_usd: float | None = None,
+    tokens_spent: int = 0,
 ) -> None:
-    """The pass has its result, as JSON; it is published at the agent's next step, by whichever host takes it."""
+    """The pass has its result, as JSON; it is published at the agent's next step, by whichever host takes
+    it."""
     tx.execute(
         "UPDATE compactions SET status = 'prepared', prepared = ?, cost_usd = ?, tokens_spent = ?"
         " WHERE id = ? AND status = 'running'",
@@ -212,9 +254,11 @@ def end_compaction(
     """
     row = tx.one("SELECT trigger, tokens_before FROM compactions WHERE id = ?", (compaction_id,))
     tx.execute(
-        "UPDATE compactions SET status = ?, reason = ?, tokens_before = coalesce(?, tokens_before), tokens_after = ?,"
+        "UPDATE compactions SET status = ?, reason = ?, tokens_before = coalesce(?, tokens_before),"
+        " tokens_after = ?,"
         " messages_removed = ?, high_water = coalesce(?, high_water), view_before = ?, view_after = ?,"
-        " cost_usd = coalesce(?, cost_usd), tokens_spent = coalesce(?, tokens_spent), stall_seconds = ?, seconds = ?,"
+        " cost_usd = coalesce(?, cost_usd), tokens_spent = coalesce(?, tokens_spent), stall_seconds = ?,"
+        " seconds = ?,"
         " cache_tokens_invalidated = ?, prepared = NULL, ended_at = ? WHERE id = ?",
         (
             status, reason, tokens_before, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, tokens_spent,
@@ -237,13 +281,17 @@ def end_compaction(
     )
 
 
-def save_snapshot(tx: Transaction, agent_id: str, ref: str, *, version: int, last_seq: int, turn: int, tokens: int) -> None:
+def save_snapshot(
+    tx: Transaction, agent_id: str, ref: str, *, version: int, last_seq: int, turn: int, tokens: int
+) -> None:
     """Say where the agent's memory as of now is kept whole."""
     tx.execute(
-        "INSERT INTO memory_snapshots (agent_id, session_id, memory_blob_ref, last_updated, view_version, last_seq, turn,"
+        "INSERT INTO memory_snapshots (agent_id, session_id, memory_blob_ref, last_updated, view_version,"
+        " last_seq, turn,"
         " tokens, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET"
         " memory_blob_ref = excluded.memory_blob_ref, last_updated = excluded.last_updated,"
-        " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens = excluded.tokens,"
+        " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens ="
+        " excluded.tokens,"
         " commit_seq = excluded.commit_seq",
         (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens, tx.commit_seq),
     )

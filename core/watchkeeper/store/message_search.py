@@ -1,6 +1,7 @@
 """Searching messages: the newest first, within a time, and true about what was not looked at.
 
-A search walks messages from the newest to the oldest: first those above the index's high-water, which it reads, then the
+A search walks messages from the newest to the oldest: first those above the index's high-water, which it
+reads, then the
 index, part by part. It can stop anywhere: at its limit, at its deadline, or because somebody has typed on.
 """
 
@@ -17,13 +18,21 @@ from operator import neg
 
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.encoding import decode
-from watchkeeper.store.message_index import PART_MESSAGES, indexed_through, part_name, parts, session_word, sessions_of_part
+from watchkeeper.store.message_index import (
+    PART_MESSAGES,
+    indexed_through,
+    part_name,
+    parts,
+    session_word,
+    sessions_of_part,
+)
 from watchkeeper.store.message_text import WordTable, words_of
 from watchkeeper.store.search_query import Query, parse_query
 from watchkeeper.store.snippets import Piece, snippet
 
 RANKED_MESSAGES = 500
-"""Ranking looks at this many of the newest messages found: older ones would need every posting of a common word."""
+"""Ranking looks at this many of the newest messages found: older ones would need every posting of a common
+word."""
 
 DEADLINE_SECONDS = 0.2
 
@@ -39,7 +48,8 @@ _TAIL = (
     " WHERE m.id > ?1 AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
 )
 _PART = (
-    "SELECT {found} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id = m.agent_id"
+    "SELECT {found} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id ="
+    " m.agent_id"
     " CROSS JOIN sessions s ON s.id = a.session_id WHERE {part} MATCH ?1 AND {part}.rowid <= ?2"
     " AND s.deleted_at IS NULL AND (?3 IS NULL OR s.id = ?3) ORDER BY {part}.rowid DESC"
 )
@@ -101,11 +111,13 @@ def search(
     cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Found:
-    """Messages that hold every word of `text`: the newest first, or the best first among the newest `RANKED_MESSAGES`.
+    """Messages that hold every word of `text`: the newest first, or the best first among the newest
+    `RANKED_MESSAGES`.
 
-    Words are compared without case and accents. A word with signs in it (`schema.py`), and what stands in quotation
-    marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of one. Sessions that
-    are deleted are left out; with `session_id`, all others too. `cancelled` is asked often and ends the search.
+    Words are compared without case and accents. A word with signs in it (`schema.py`), and what stands in
+    quotation marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of
+    one. Sessions that are deleted are left out; with `session_id`, all others too. `cancelled` is asked often
+    and ends the search.
 
     The connection's progress handler is used meanwhile, and taken off afterwards.
     """
@@ -131,7 +143,8 @@ def search_by_session(
     cancelled: Callable[[], bool] | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Found:
-    """As `search`, the newest first, but only the newest message of each session; the first `snippets` have a snippet."""
+    """As `search`, the newest first, but only the newest message of each session; the first `snippets` have a
+    snippet."""
     with _Search(connection, text, None, prefix, deadline_seconds, cancelled, monotonic) as walk:
         with closing(walk.newest_places()) as found:
             places = list(islice(found, limit + 1))
@@ -203,7 +216,10 @@ class _Search:
         """The best first, by bm25 among these."""
         by_id = {place[0]: place for place in places}
         texts = self._texts(list(by_id))
-        return [by_id[number] for number in self._table.matching(texts.items(), self._query.for_texts(), ranked=True)]
+        return [
+            by_id[number]
+            for number in self._table.matching(texts.items(), self._query.for_texts(), ranked=True)
+        ]
 
     def hits(self, places: list[_Place]) -> Iterator[Hit]:
         """With their snippets, if somebody still waits for them."""
@@ -246,10 +262,13 @@ class _Search:
                 return
 
     def _newest_in(self, number: int, through: int, known: set[str]) -> Iterator[_Place]:
-        """The first place in a part of each session that is not known yet, without a look at the hits of those that are."""
+        """The first place in a part of each session that is not known yet, without a look at the hits of
+        those that are."""
         begins: list[int] = []
         owners: list[str] = []
-        rows = self._connection.execute(_IDS.format(part=part_name(number)), (self._query.for_index(), through))
+        rows = self._connection.execute(
+            _IDS.format(part=part_name(number)), (self._query.for_index(), through)
+        )
         while some := rows.fetchmany(_IDS_AT_ONCE):
             if not begins:
                 for first_id, session_id in sessions_of_part(self._connection, number):

@@ -1,4 +1,5 @@
-"""What of a message its words are taken from, and how they are told apart: by SQLite's own tokenizer, everywhere.
+"""What of a message its words are taken from, and how they are told apart: by SQLite's own tokenizer,
+everywhere.
 
 The index, the messages that it does not hold yet, the check of a phrase and the ranking all tokenize with
 `TOKENIZE`, so that a message is found, or not, for one reason only.
@@ -20,7 +21,8 @@ TOKENIZE = "tokenize='unicode61 remove_diacritics 2'"
 
 HEAD_CHARACTERS = 262_144
 TAIL_CHARACTERS = 65_536
-"""Of a larger message only the head and the tail are indexed: one message must not hold the write lock for long."""
+"""Of a larger message only the head and the tail are indexed: one message must not hold the write lock for
+long."""
 
 _CJK = re.compile(
     "[\u2e80-\u2fdf\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
@@ -31,7 +33,8 @@ _MARKS = (
     "\u3000-\u3004\u3008-\u3020\u3030\ufe0f\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
     "\U0001f300-\U0001f320\U0001f400-\U0001f43e\U0001f442-\U0001f4f7\U0001f500-\U0001f53d\U0001f5fb-\U0001f640\U0001f680-\U0001f6c5"
 )
-"""Of what is no ASCII, a good part of what `TOKENIZE` takes for no letter: quotation marks, dashes, arrows, boxes, older emoji."""
+"""Of what is no ASCII, a good part of what `TOKENIZE` takes for no letter: quotation marks, dashes, arrows,
+boxes, older emoji."""
 _CJK_AND_MARKS = re.compile(f"[ {_MARKS}{_CJK.pattern[1:-2]}]*")
 _CJK_RUNS = re.compile(f"({_CJK.pattern})")
 _ASCII = bytes(range(128))
@@ -44,15 +47,17 @@ _BLOB = re.compile(f"[0-9A-Za-z+/_=-]{{{_BLOB_CHARACTERS},}}")
 """Base64, hexadecimal, minified: nobody types it, and one would weigh as much as a page of words."""
 _BLOB_RUN = b"x" * _BLOB_CHARACTERS
 _BLOB_BYTES = bytes(
-    ord("x") if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "+/_=-") else 0 for byte in range(256)
+    ord("x") if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "+/_=-") else 0
+    for byte in range(256)
 )
 
 
 def words_of(content: Any) -> str:
-    """The text of a message's content, as decoded: what people and models wrote, and what tools were given and said.
+    """The text of a message's content, as decoded: what people and models wrote, and what tools were given
+    and said.
 
-    Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images, no long
-    runs of base64, of a giant message only head and tail.
+    Text, thinking, the strings in a tool's input, the text of a result or a plain-text document. No images,
+    no long runs of base64, of a giant message only head and tail.
     """
     text = _words_of(content)
     return text if text.isascii() else plain(text)
@@ -85,7 +90,8 @@ def tokenizable_words(content: Any) -> str | bytearray:
 
 
 def tokenizable(text: str) -> str:
-    """`text` for the tokenizer, which takes a run of Chinese, Japanese or Korean for one word: its pairs of characters."""
+    """`text` for the tokenizer, which takes a run of Chinese, Japanese or Korean for one word: its pairs of
+    characters."""
     return _CJK.sub(_pairs, text) if cjk(text) else text
 
 
@@ -95,12 +101,14 @@ def cjk(text: str) -> bool:
 
 
 def _holds_cjk(data: bytes) -> bool:
-    # A dash or a tick in a page of English sends the expression through all of it; what is not ASCII is mostly little.
+    # A dash or a tick in a page of English sends the expression through all of it; what is not ASCII is
+    # mostly little.
     return _CJK.search(data.translate(None, _ASCII).decode()) is not None
 
 
 def _with_pairs(text: str, data: bytes) -> bytearray:
-    """The words of `tokenizable`, in any order and some of them twice: enough for an index that keeps no places.
+    """The words of `tokenizable`, in any order and some of them twice: enough for an index that keeps no
+    places.
 
     Of a page of code with a few words of Chinese, the expression looks through what is not ASCII alone.
     """
@@ -133,7 +141,11 @@ def _gather(value: Any, found: list[str]) -> None:
         for block in value:
             if isinstance(block, dict):
                 # Most blocks by far, without the names that none of them has.
-                if len(block) == 2 and block.get("type") == "text" and isinstance(text := block.get("text"), str):
+                if (
+                    len(block) == 2
+                    and block.get("type") == "text"
+                    and isinstance(text := block.get("text"), str)
+                ):
                     found.append(text)
                 else:
                     _gather_block(block, found)
@@ -195,7 +207,8 @@ def _may_hold_a_blob(text: str) -> bool:
 
 
 def _holds_a_blob(text: str) -> bool:
-    """Whether there is one. The expression tries every beginning within a run that is too short: it is slow where there is none."""
+    """Whether there is one. The expression tries every beginning within a run that is too short: it is slow
+    where there is none."""
     return _BLOB_RUN in text.encode("ascii", "replace").translate(_BLOB_BYTES)
 
 
@@ -204,7 +217,8 @@ _RANKED = _MATCHING + " ORDER BY bm25(texts), rowid DESC"
 
 
 class WordTable:
-    """A few texts in memory, searched as FTS5 searches: phrases, prefixes and bm25. Close it, or leave it to its owner."""
+    """A few texts in memory, searched as FTS5 searches: phrases, prefixes and bm25. Close it, or leave it to
+    its owner."""
 
     def __init__(self) -> None:
         self._connection: Connection = sqlite3.connect(":memory:", isolation_level=None)

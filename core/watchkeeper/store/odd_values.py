@@ -1,4 +1,5 @@
-"""Values that no Watchkeeper writes: a file can be whole as a database, and damaged (or changed by hand) in its rows."""
+"""Values that no Watchkeeper writes: a file can be whole as a database, and damaged (or changed by hand) in
+its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _JSON = {
 
 
 def first_odd_value(connection: Connection) -> str | None:
-    """Where the first such value stands, `events.data in row 12`; None where every value can be read. Reads every row."""
+    """Where the first such value stands, `events.data in row 12`; None where every value can be read. Reads
+    every row."""
     for table, column, rule in _rules(connection):
         # Both names come from the schema itself, in quotation marks.
         row = connection.execute(f"SELECT rowid FROM {_quoted(table)} WHERE {rule} LIMIT 1").fetchone()  # noqa: S608
@@ -32,11 +34,14 @@ def first_odd_value(connection: Connection) -> str | None:
 
 def _rules(connection: Connection) -> Iterator[tuple[str, str, str]]:
     tables = connection.execute(
-        "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND wr = 0 AND name NOT LIKE 'sqlite_%'"
+        "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND wr = 0 AND name NOT"
+        " LIKE 'sqlite_%'"
         " AND name NOT LIKE '%fts%'"
     ).fetchall()
     for (table,) in tables:
-        for column, declared in connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall():
+        for column, declared in connection.execute(
+            "SELECT name, type FROM pragma_table_info(?)", (table,)
+        ).fetchall():
             name = _quoted(column)
             if declared in _TYPES:
                 yield table, column, f"typeof({name}) NOT IN ({_TYPES[declared]}, 'null')"

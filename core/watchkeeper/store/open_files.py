@@ -1,7 +1,9 @@
-"""Which files SQLite has open under a database's names: one that is removed, or has a second name, is noticed.
+"""Which files SQLite has open under a database's names: one that is removed, or has a second name, is
+noticed.
 
-SQLite goes on with a file that has no name any more, while others begin a new one: nothing of either is seen by the other.
-A database with two names (hard links) has two write-ahead logs, one for each name: opened by both, it is corrupted.
+SQLite goes on with a file that has no name any more, while others begin a new one: nothing of either is seen
+by the other. A database with two names (hard links) has two write-ahead logs, one for each name: opened by
+both, it is corrupted.
 """
 
 from __future__ import annotations
@@ -43,8 +45,10 @@ def refuse_second_name(path: Path) -> None:
             continue
         if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
             raise StoreUnusable(
-                f"{name} has {found.st_nlink} names (hard links to inode {found.st_ino}), which corrupts a database that is opened"
-                f" by both; find them with `find {shlex.quote(_mount_point(name))} -xdev -samefile {shlex.quote(name)}`,"
+                f"{name} has {found.st_nlink} names (hard links to inode {found.st_ino}), which corrupts a"
+                " database that is opened"
+                f" by both; find them with `find {shlex.quote(_mount_point(name))} -xdev -samefile"
+                f" {shlex.quote(name)}`,"
                 " remove all but this one, then try again"
             )
 

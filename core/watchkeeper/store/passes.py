@@ -25,14 +25,17 @@ class Pass:
 
 
 _UNFINISHED = (
-    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), coalesce(tokens_before, 0)"
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''),"
+    " coalesce(tokens_before, 0)"
     " FROM compactions"
     " WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id"
 )
 _ABANDONED_LAST = (
-    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''), coalesce(tokens_before, 0)"
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''),"
+    " coalesce(tokens_before, 0)"
     " FROM compactions"
-    " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer', 'reflector'))"
+    " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer',"
+    " 'reflector'))"
     " AND status = 'abandoned' AND trigger IN (SELECT value FROM json_each(?))"
 )
 
@@ -53,7 +56,8 @@ def moved_by_hand_since(reads: Any, agent_id: str, found: Pass) -> bool:
     row = reads.one(
         "SELECT 1 FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
         " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.seq >"
-        " (SELECT coalesce(max(b.seq), 0) FROM events b WHERE b.session_id = a.session_id AND b.kind = 'compaction.started'"
+        " (SELECT coalesce(max(b.seq), 0) FROM events b WHERE b.session_id = a.session_id AND b.kind ="
+        " 'compaction.started'"
         " AND b.data ->> 'compaction' = ?) LIMIT 1",
         (agent_id, found.id),
     )

@@ -1,6 +1,7 @@
 """Where the files of a database are: never in the workspace of a session that it holds.
 
-An agent's file tools change any file of their workspace. A database there could be overwritten by a single `write`.
+An agent's file tools change any file of their workspace. A database there could be overwritten by a single
+`write`.
 """
 
 from __future__ import annotations
@@ -47,22 +48,25 @@ def refuse_inside(path: Path, workspace: Path) -> None:
     target = shlex.quote(str(place))
     if path.exists():
         raise BadInput(
-            fault.format("is") + f"move it with `wk backup --move --db {shlex.quote(str(path))} {target}`, then use --db {target}"
+            fault.format("is")
+            + f"move it with `wk backup --move --db {shlex.quote(str(path))} {target}`, then use --db {target}"
         )
     raise BadInput(fault.format("would be") + f"use --db {target}")
 
 
 def protected_files(path: Path) -> frozenset[tuple[int, int]]:
-    """Device and inode of the database's files and of its leases: a process that has them locked must not open them again."""
+    """Device and inode of the database's files and of its leases: a process that has them locked must not
+    open them again."""
     files = [*database_files(path), *lease_folder(path).glob("*")]
     return frozenset(found for found in map(_identity, files) if found is not None)
 
 
 def lies_inside(path: Path, folder: Path) -> bool:
-    """Whether the database is anywhere below `folder`: by its resolved path, or by another name of the same folder.
+    """Whether the database is anywhere below `folder`: by its resolved path, or by another name of the same
+    folder.
 
-    A bind mount gives a folder a second path. So the folder, and what is mounted below it, are compared by device and
-    inode with the database's files and all folders above them.
+    A bind mount gives a folder a second path. So the folder, and what is mounted below it, are compared by
+    device and inode with the database's files and all folders above them.
     """
     root, files = folder.resolve(), database_files(path)
     if files[0].is_relative_to(root):
@@ -72,7 +76,8 @@ def lies_inside(path: Path, folder: Path) -> bool:
 
 
 def _place_outside(path: Path, workspace: Path) -> Path | None:
-    """A free name outside the workspace: in the user's data folder if that is outside, else beside the workspace."""
+    """A free name outside the workspace: in the user's data folder if that is outside, else beside the
+    workspace."""
     default = user_data_place()
     stem, suffix = path.stem, path.suffix or ".db"
     for folder in (default.parent, workspace.resolve().parent):
@@ -93,7 +98,9 @@ def _can_write(folder: Path) -> bool:
 def _mounts_below(root: Path) -> Iterator[Path]:
     """What is mounted below a folder (Linux)."""
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        lines = (
+            Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        )
     except OSError:
         return
     for line in lines:

@@ -66,7 +66,8 @@ class Changed:
 
 
 _COLUMNS = (
-    "id, name, title, instructions, role, model, status, status_reason, attempt, assigned_agent, inputs_ref, inputs_hash,"
+    "id, name, title, instructions, role, model, status, status_reason, attempt, assigned_agent, inputs_ref,"
+    " inputs_hash,"
     " expected_outputs, artifact_refs, result, error, parent_plan_id, position"
 )
 
@@ -75,7 +76,8 @@ def load_tasks(reads: Any, session_id: str) -> list[Task]:
     """Every task of a session's plans, in the planner's order."""
     needs: dict[str, list[str]] = {}
     for task_id, depends_on in reads.all(
-        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE t.session_id = ?"
+        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE"
+        " t.session_id = ?"
         " ORDER BY d.rowid",
         (session_id,),
     ):
@@ -96,7 +98,8 @@ def load_task(reads: Any, task_id: str) -> Task | None:
 
 
 def changed_between(reads: Any, session_id: str, after: int, through: int) -> Changed:
-    """Agents and tasks that changed how they stand in events `after + 1 … through`, each once, in that order."""
+    """Agents and tasks that changed how they stand in events `after + 1 … through`, each once, in that
+    order."""
     rows = reads.all(
         "SELECT kind, agent_id, task_id FROM events WHERE session_id = ? AND seq > ? AND seq <= ?"
         " AND (kind GLOB 'task.*' OR kind GLOB 'agent.*' OR kind = 'plan.revised') ORDER BY seq",
@@ -147,7 +150,8 @@ def _task(row: Any, depends_on: tuple[str, ...]) -> Task:
 def create_plan(tx: Transaction, plan_id: str, goal: str) -> None:
     """A plan without tasks; becomes the session's current one."""
     tx.execute(
-        "INSERT INTO plans (id, session_id, goal, created_at, updated_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO plans (id, session_id, goal, created_at, updated_at, commit_seq) VALUES (?, ?, ?, ?, ?,"
+        " ?)",
         (plan_id, tx.session_id, goal, tx.now, tx.now, tx.commit_seq),
     )
     tx.execute("UPDATE sessions SET current_plan_id = ? WHERE id = ?", (plan_id, tx.session_id))
@@ -167,7 +171,8 @@ def add_task(
     expected_outputs: Sequence[str],
 ) -> None:
     tx.execute(
-        "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, model, status,"
+        "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role,"
+        " model, status,"
         " expected_outputs, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             task_id, tx.session_id, plan_id, name, position, title, instructions, role, model, TaskStatus.PENDING,
@@ -197,21 +202,34 @@ def revise(tx: Transaction, plan_id: str, reason: str) -> int:
         for t in tasks
     ]  # fmt: skip
     row = tx.one(
-        "UPDATE plans SET revision = revision + 1, updated_at = ?, task_queue = ?, step_cursor = ? WHERE id = ?"
+        "UPDATE plans SET revision = revision + 1, updated_at = ?, task_queue = ?, step_cursor = ? WHERE id"
+        " = ?"
         " RETURNING revision, goal",
         (tx.now, encode(queue), len(tasks) - len(queue), plan_id),
     )
     tx.execute(
-        "INSERT INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor, plan_graph_snapshot,"
+        "INSERT INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
+        " plan_graph_snapshot,"
         " commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (plan_id, row[0], tx.now, reason, row[1], encode(queue), len(tasks) - len(queue), encode(graph), tx.commit_seq),
+        (
+            plan_id,
+            row[0],
+            tx.now,
+            reason,
+            row[1],
+            encode(queue),
+            len(tasks) - len(queue),
+            encode(graph),
+            tx.commit_seq,
+        ),
     )
     tx.event("plan.revised", plan=plan_id, revision=row[0], reason=reason, tasks=len(tasks))
     return int(row[0])
 
 
 def advance(tx: Transaction, plan_id: str) -> None:
-    """Bring queue and cursor up to date after a task changed state; the graph's shape is the same, so no revision."""
+    """Bring queue and cursor up to date after a task changed state; the graph's shape is the same, so no
+    revision."""
     rows = tx.all("SELECT id, status FROM tasks WHERE parent_plan_id = ? ORDER BY position", (plan_id,))
     queue = [row[0] for row in rows if row[1] in OPEN]
     tx.execute(
@@ -239,7 +257,9 @@ def move(tx: Transaction, task_id: str, status: TaskStatus, reason: str | None =
         advance(tx, row[1])
 
 
-def finish(tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequence[str], agent_id: str) -> None:
+def finish(
+    tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequence[str], agent_id: str
+) -> None:
     """A task's agent reported done."""
     tx.execute(
         "UPDATE tasks SET result = ?, artifact_refs = ?, error = NULL WHERE id = ?",
@@ -249,8 +269,11 @@ def finish(tx: Transaction, task_id: str, *, result: str, artifact_refs: Sequenc
 
 
 def inputs_hash(inputs_ref: Sequence[str], instructions: str) -> str:
-    """What decides whether a finished task must run again: the digests of its inputs, and its instructions."""
-    return hashlib.sha256("\n".join([*sorted(inputs_ref), instructions]).encode("utf-8", "replace")).hexdigest()
+    """What decides whether a finished task must run again: the digests of its inputs, and its
+    instructions."""
+    return hashlib.sha256(
+        "\n".join([*sorted(inputs_ref), instructions]).encode("utf-8", "replace")
+    ).hexdigest()
 
 
 def add_handoff(
@@ -265,7 +288,8 @@ def add_handoff(
 ) -> None:
     """Record what a sub-agent was given."""
     tx.execute(
-        "INSERT INTO handoffs (session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref, expected_outputs,"
+        "INSERT INTO handoffs (session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref,"
+        " expected_outputs,"
         " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             tx.session_id, plan_id, task_id, assigned_agent, encode(list(inputs_ref)), memory_delta_ref,
@@ -277,6 +301,7 @@ def add_handoff(
 def post(tx: Transaction, agent_id: str, kind: str, payload: dict[str, Any]) -> None:
     """Put something into an agent's inbox; it is delivered once, in a step of its own."""
     tx.execute(
-        "INSERT INTO inbox (session_id, agent_id, kind, payload, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT INTO inbox (session_id, agent_id, kind, payload, created_at, commit_seq) VALUES (?, ?, ?, ?,"
+        " ?, ?)",
         (tx.session_id, agent_id, kind, encode(payload), tx.now, tx.commit_seq),
     )

@@ -1,8 +1,9 @@
 """Who watches a session: each dashboard holds a shared lock on a small file beside the lease.
 
-A lock ends with its process, so a dashboard that was killed watches nothing, and no clock decides. A host asks whether anybody
-holds one (`F_GETLK`), which takes no lock. A POSIX lock is dropped when its process closes *any* descriptor of the file:
-`is_watched` therefore answers from memory for sessions that this very process watches.
+A lock ends with its process, so a dashboard that was killed watches nothing, and no clock decides. A host
+asks whether anybody holds one (`F_GETLK`), which takes no lock. A POSIX lock is dropped when its process
+closes *any* descriptor of the file: `is_watched` therefore answers from memory for sessions that this very
+process watches.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Presence:
 
 
 def is_watched(database_path: Path, session_id: str) -> bool:
-    """Whether somebody watches the session who can answer its questions. Takes nothing and waits for nothing."""
+    """Whether somebody watches the session who can answer its questions. Takes nothing and waits for
+    nothing."""
     path = watch_path(database_path, session_id)
     with _changing:
         if path in _watched:

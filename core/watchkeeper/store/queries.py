@@ -16,7 +16,8 @@ class Reads(Protocol):
 
 
 class Writes(Reads, Protocol):
-    """Anything that can change rows, as of one moment: a host's transaction, or whoever holds a session that has no host."""
+    """Anything that can change rows, as of one moment: a host's transaction, or whoever holds a session that
+    has no host."""
 
     @property
     def now(self) -> float:
@@ -43,7 +44,8 @@ class Queries:
 
 
 class Unfenced(Queries):
-    """A plain connection of whoever needs no fence, because the session has no host: a fork, a document read. `Writes`."""
+    """A plain connection of whoever needs no fence, because the session has no host: a fork, a document read.
+    `Writes`."""
 
     def __init__(self, connection: Connection, now: float) -> None:
         super().__init__(connection)

@@ -1,8 +1,9 @@
 """What a question for a person shows: the whole input of the call, who asks, for which task, in which folder.
 
-One projection for the dashboard, `wk show` and `wk approve --show`. Nothing is cut. `write` and `edit` are shown as a difference
-from the file as it is now, with the digest that the answer carries back. Texts are those of a model: whoever puts them on a
-screen passes them through `records.text.reveal`, which hides nothing.
+One projection for the dashboard, `wk show` and `wk approve --show`. Nothing is cut. `write` and `edit` are
+shown as a difference from the file as it is now, with the digest that the answer carries back. Texts are
+those of a model: whoever puts them on a screen passes them through `records.text.reveal`, which hides
+nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from watchkeeper.store.placement import protected_files
 
 CONTEXT_LINES = 3
 _MOST_COMPARISONS = 4_000_000
-"""Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without the wait."""
+"""Pairs of lines. Beyond this, a difference is shown as all old lines and all new ones: as true, and without
+the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,9 @@ class Question:
         """The question as plain lines, for a terminal that only prints. Not sanitised."""
         yield f"{self.agent} wants to run {self.tool}"
         yield f"  task    {self.task or '(the planner has none)'}"
-        yield f"  folder  {self.folder}" + (f"  (workspace {self.workspace})" if self.folder != self.workspace else "")
+        yield f"  folder  {self.folder}" + (
+            f"  (workspace {self.workspace})" if self.folder != self.workspace else ""
+        )
         if self.note:
             yield f"  why     {self.note}"
         for section in self.sections:
@@ -124,16 +128,20 @@ def editable(tool: str, arguments: dict[str, Any]) -> str:
 
 
 _QUESTION = (
-    "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id), coalesce(t.title, ''),"
-    " s.workspace, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question, m.content, c.position"
+    "SELECT a.id, a.session_id, a.status, a.decided_by, a.reason, a.tool, coalesce(g.name, a.agent_id),"
+    " coalesce(t.title, ''),"
+    " s.workspace, a.folder, a.cause, a.note, c.edited_input, a.edited_input, a.question, m.content,"
+    " c.position"
     " FROM approvals a JOIN sessions s ON s.id = a.session_id LEFT JOIN agents g ON g.id = a.agent_id"
-    " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id = a.agent_id"
+    " LEFT JOIN tasks t ON t.id = a.task_id LEFT JOIN tool_calls c ON c.id = a.tool_call_id AND c.agent_id ="
+    " a.agent_id"
     " LEFT JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq WHERE a.id = ?"
 )
 
 
 def load_question(reads: Any, database_path: Path, approval_id: str) -> Question | None:
-    """The question with that id, or None. `reads` has `execute`. Reads the file that a call of `write` or `edit` would change."""
+    """The question with that id, or None. `reads` has `execute`. Reads the file that a call of `write` or
+    `edit` would change."""
     row = reads.execute(_QUESTION, (approval_id,)).fetchone()
     if row is None:
         return None
@@ -148,7 +156,10 @@ def load_question(reads: Any, database_path: Path, approval_id: str) -> Question
     sections, digest = sections_of(tool, arguments, Path(workspace), protected)
     if arguments != original:
         before, _ = sections_of(tool, original, Path(workspace), protected)
-        sections = (*sections, *(Section(f"the model asked for — {one.title}", one.text, one.language) for one in before))
+        sections = (
+            *sections,
+            *(Section(f"the model asked for — {one.title}", one.text, one.language) for one in before),
+        )
     return Question(
         question_id, session_id, ApprovalStatus(status), decided_by, reason, tool, agent, task, workspace,
         folder or workspace, cause or "permission", note or "", arguments, original, sections, digest,
@@ -159,7 +170,8 @@ def question_from_text(
     approval_id: str, tool: str, question: str, *, agent: str, task: str, workspace: str, folder: str | None, cause: str | None,
     note: str | None,
 ) -> Question | None:  # fmt: skip
-    """The question as its stored text alone tells it, without a look at any file; None where that is not all of it."""
+    """The question as its stored text alone tells it, without a look at any file; None where that is not all
+    of it."""
     if tool in FILE_CHANGES or len(question) >= 20_000:  # readers take no more of the text
         return None
     arguments = _input_of(None, None, tool, question)
@@ -170,8 +182,11 @@ def question_from_text(
     )  # fmt: skip
 
 
-def find_questions(reads: Any, session_id: str | None, wanted: str, *, waiting: bool) -> list[tuple[str, str]]:
-    """Session and id of the questions that `wanted` may mean: an id, the beginning of one, or `last`; newest last.
+def find_questions(
+    reads: Any, session_id: str | None, wanted: str, *, waiting: bool
+) -> list[tuple[str, str]]:
+    """Session and id of the questions that `wanted` may mean: an id, the beginning of one, or `last`; newest
+    last.
 
     `session_id` None looks in every session. `waiting` leaves out those that were answered.
     """
@@ -210,7 +225,8 @@ def sections_of(
 
 
 def _input_of(content: str | None, position: int | None, tool: str, question: str) -> dict[str, Any]:
-    """The model's input: from its message, or from the stored text of the question where there is no message."""
+    """The model's input: from its message, or from the stored text of the question where there is no
+    message."""
     blocks = decode_or(content, None) if content is not None else None
     if isinstance(blocks, list) and position is not None:
         uses = [block for block in blocks if isinstance(block, dict) and block.get("type") == "tool_use"]
@@ -251,7 +267,8 @@ _NO_NEWLINE = "\n\\ No newline at end of file"
 
 
 def _whole(lines: list[str]) -> list[str]:
-    """Lines of a text; a last one without a line break says so, since it differs from the same one with it."""
+    """Lines of a text; a last one without a line break says so, since it differs from the same one with
+    it."""
     if not lines:
         return lines
     return lines[:-1] if lines[-1] == "" else [*lines[:-1], lines[-1] + _NO_NEWLINE]

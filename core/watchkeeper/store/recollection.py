@@ -1,7 +1,7 @@
 """Messages of a session as recall reads them: which hold the words that are sought, and their texts.
 
-There is no full-text index over messages: it would cost every step of every agent (a third more database, a slower
-append) for what a few searches an hour need. A search reads the newest messages once, inside SQLite.
+There is no full-text index over messages: it would cost every step of every agent (a third more database, a
+slower append) for what a few searches an hour need. A search reads the newest messages once, inside SQLite.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ HEAD_CHARACTERS = 16_000
 
 # The newest rowids come from the primary key's index alone; only then are contents read.
 _MASKS = (
-    "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0) FROM"
-    " (SELECT m.agent_id, m.seq, lower(substr(m.content, 1, ?4)) AS head FROM (SELECT n.rowid AS place FROM agents a"
+    "SELECT agent_id, seq, (SELECT sum(1 << p.key) FROM json_each(?3) AS p WHERE instr(head, p.value) > 0)"
+    " FROM"
+    " (SELECT m.agent_id, m.seq, lower(substr(m.content, 1, ?4)) AS head FROM (SELECT n.rowid AS place FROM"
+    " agents a"
     " CROSS JOIN messages n ON n.agent_id = a.id WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2)"
     " ORDER BY n.rowid DESC LIMIT ?5) CROSS JOIN messages m ON m.rowid = place)"
 )
 
 
 class Reads:
-    """A connection of its own to search with, for one thread at a time, beside the writer and every other reader."""
+    """A connection of its own to search with, for one thread at a time, beside the writer and every other
+    reader."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -52,25 +55,37 @@ class Reads:
             raise database.unusable(self._path, error) from error
 
 
-def term_masks(reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None) -> list[tuple[str, int, int]]:
-    """For each of the session's newest messages `(agent_id, seq, mask)`: bit i is set if it holds `pieces[i]`.
+def term_masks(
+    reads: Any, session_id: str, pieces: Sequence[str], *, agent_id: str | None = None
+) -> list[tuple[str, int, int]]:
+    """For each of the session's newest messages `(agent_id, seq, mask)`: bit i is set if it holds
+    `pieces[i]`.
 
     Pieces are lower-case, at most 60. `agent_id`: only this agent's messages.
     """
-    rows = reads.all(_MASKS, (session_id, agent_id, encode(list(pieces[:60])), HEAD_CHARACTERS, NEWEST_MESSAGES))
+    rows = reads.all(
+        _MASKS, (session_id, agent_id, encode(list(pieces[:60])), HEAD_CHARACTERS, NEWEST_MESSAGES)
+    )
     return [(row[0], row[1], row[2] or 0) for row in rows]
 
 
 _HOLDING = (
-    "SELECT m.agent_id, m.seq FROM (SELECT n.rowid AS place FROM agents a CROSS JOIN messages n ON n.agent_id = a.id"
-    " WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2) ORDER BY n.rowid DESC LIMIT ?3) CROSS JOIN messages m"
+    "SELECT m.agent_id, m.seq FROM (SELECT n.rowid AS place FROM agents a CROSS JOIN messages n ON"
+    " n.agent_id = a.id"
+    " WHERE a.session_id = ?1 AND (?2 IS NULL OR a.id = ?2) ORDER BY n.rowid DESC LIMIT ?3) CROSS JOIN"
+    " messages m"
     " ON m.rowid = place WHERE instr(m.content, ?4) > 0 LIMIT ?5"
 )
 
 
-def holding(reads: Any, session_id: str, piece: str, *, agent_id: str | None = None, limit: int = 12) -> list[tuple[str, int]]:
-    """`(agent_id, seq)` of the newest messages whose JSON holds `piece` anywhere, as it is written; at most `limit`."""
-    return [(row[0], row[1]) for row in reads.all(_HOLDING, (session_id, agent_id, NEWEST_MESSAGES, piece, limit))]
+def holding(
+    reads: Any, session_id: str, piece: str, *, agent_id: str | None = None, limit: int = 12
+) -> list[tuple[str, int]]:
+    """`(agent_id, seq)` of the newest messages whose JSON holds `piece` anywhere, as it is written; at most
+    `limit`."""
+    return [
+        (row[0], row[1]) for row in reads.all(_HOLDING, (session_id, agent_id, NEWEST_MESSAGES, piece, limit))
+    ]
 
 
 def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], tuple[Any, float]]:
@@ -84,9 +99,11 @@ def messages_at(reads: Any, places: Sequence[tuple[str, int]]) -> dict[tuple[str
 
 
 def shown_verbatim(reads: Any, agent_id: str) -> tuple[int, frozenset[int]] | None:
-    """From which `seq` on the agent has its messages in its context, and which of these only shortened; None: none."""
+    """From which `seq` on the agent has its messages in its context, and which of these only shortened; None:
+    none."""
     row = reads.one(
-        "SELECT v.verbatim_from, v.elided FROM agents a JOIN views v ON v.agent_id = a.id AND v.version = a.view_version"
+        "SELECT v.verbatim_from, v.elided FROM agents a JOIN views v ON v.agent_id = a.id AND v.version ="
+        " a.view_version"
         " WHERE a.id = ?",
         (agent_id,),
     )

@@ -1,7 +1,7 @@
 """The tables, as migrations. A migration that has been released is never edited; a change is a new one.
 
-Column names are the vocabulary of the whole program. JSON columns hold objects or lists as text. Times are seconds
-since 1970 (UTC). Only rowid tables.
+Column names are the vocabulary of the whole program. JSON columns hold objects or lists as text. Times are
+seconds since 1970 (UTC). Only rowid tables.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def migrations() -> Migrations:
     def first(db: Database) -> None:
         for statement in statements(FIRST):
             db.execute(statement)
-        db.table("facts").enable_fts(["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2")
+        db.table("facts").enable_fts(
+            ["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2"
+        )
 
     @steps()
     def second(db: Database) -> None:

@@ -1,4 +1,5 @@
-"""What a person types to search messages, as FTS5 queries. Nothing typed is ever FTS5 syntax: every word is quoted."""
+"""What a person types to search messages, as FTS5 queries. Nothing typed is ever FTS5 syntax: every word is
+quoted."""
 
 from __future__ import annotations
 
@@ -51,7 +52,10 @@ class Query:
         tokens = [_quoted(one) for one in also]
         for term in self.terms:
             last = len(term.tokens) - 1
-            tokens += [_quoted(token) + ("*" if term.prefix and at == last else "") for at, token in enumerate(term.tokens)]
+            tokens += [
+                _quoted(token) + ("*" if term.prefix and at == last else "")
+                for at, token in enumerate(term.tokens)
+            ]
         return " ".join(dict.fromkeys(tokens))
 
     def for_texts(self) -> str:
@@ -70,9 +74,11 @@ def typed_words(search: str) -> list[Typed]:
 
 
 def parse_query(search: str, table: WordTable, *, prefix: bool) -> Query:
-    """The query for what was typed. With `prefix`, the last word may be the beginning of one, from three letters on.
+    """The query for what was typed. With `prefix`, the last word may be the beginning of one, from three
+    letters on.
 
-    Words without a letter or digit say nothing. One character of a script written without spaces is always a beginning.
+    Words without a letter or digit say nothing. One character of a script written without spaces is always a
+    beginning.
     """
     terms: list[Term] = []
     typed = typed_words(search)[:MOST_WORDS]

@@ -19,12 +19,17 @@ _STATES = {"live": "running", "dead": "running"}
 """What the list calls states that the row cannot tell apart: the lease does."""
 _KNOWN_STATES = (*SessionStatus, *_STATES, "deleted")
 _KEYS = ("state", "model", "tag", "since", "before", "workspace", "id")
-_FILTER = re.compile(r"(state|model|tag|since|before|workspace|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)", re.IGNORECASE)
+_FILTER = re.compile(
+    r"(state|model|tag|since|before|workspace|id):(\S+)|cost([<>])\$?(\d+(?:\.\d+)?)|(compacted)",
+    re.IGNORECASE,
+)
 _LIKE_A_FILTER = re.compile(r"([a-z]+)(?::|([<>=]+))(\S*)", re.IGNORECASE)
 _ALIKE = 0.7
 """How much a key must be like one that there is (1 is the same) to be taken for a slip of it."""
 _SHORTEST_SLIP = 4
-_FILTERS = "state:paused model:x tag:x workspace:x id:x cost>1 cost<1 since:2026-11-01 before:2026-11-01 compacted"
+_FILTERS = (
+    "state:paused model:x tag:x workspace:x id:x cost>1 cost<1 since:2026-11-01 before:2026-11-01 compacted"
+)
 _COLUMNS = {"model": "s.model", "tag": "s.tags", "workspace": "s.workspace", "id": "s.id"}
 
 
@@ -56,9 +61,11 @@ class Filters:
 
 
 def parse_filters(search: str) -> Filters:
-    """`state:paused model:opus tag:x workspace:x id:x cost>1 since:2026-11-01 before:… compacted`; all else are words.
+    """`state:paused model:opus tag:x workspace:x id:x cost>1 since:2026-11-01 before:… compacted`; all else
+    are words.
 
-    What stands in quotation marks is never a filter. `state:deleted` finds the sessions that can still be restored.
+    What stands in quotation marks is never a filter. `state:deleted` finds the sessions that can still be
+    restored.
 
     Raises:
         BadInput: a filter that means nothing: `state:bogus`, `cost>abc`, `since:yesterday`, `stat:paused`.
@@ -108,13 +115,19 @@ def search_messages(
 ) -> tuple[dict[str, MessageHit], bool]:
     """The newest message of each session that holds every word, and whether all messages were looked through.
 
-    `words`: as typed (`Filters.text`), or one by one. It stops after `seconds`, at `limit` sessions, or when `cancelled`
-    says that nobody waits for the answer any more.
+    `words`: as typed (`Filters.text`), or one by one. It stops after `seconds`, at `limit` sessions, or when
+    `cancelled` says that nobody waits for the answer any more.
     """
-    text = words if isinstance(words, str) else " ".join(f'"{word}"' if " " in word else word for word in words)
-    found = search_by_session(connection, text, limit=limit, deadline_seconds=seconds, cancelled=cancelled, monotonic=monotonic)
+    text = (
+        words if isinstance(words, str) else " ".join(f'"{word}"' if " " in word else word for word in words)
+    )
+    found = search_by_session(
+        connection, text, limit=limit, deadline_seconds=seconds, cancelled=cancelled, monotonic=monotonic
+    )
     hits = {
-        hit.session_id: MessageHit(hit.session_id, hit.agent_id, hit.seq, plain_snippet(hit.snippet), hit.snippet)
+        hit.session_id: MessageHit(
+            hit.session_id, hit.agent_id, hit.seq, plain_snippet(hit.snippet), hit.snippet
+        )
         for hit in found.hits
     }
     return hits, found.complete
@@ -138,7 +151,9 @@ def _check_filter(text: str) -> None:
         return  # a comparison in a program, say
     elif key in _KEYS:
         if not value:
-            raise BadInput(f"{text} needs a value, as in {key}:{'paused' if key == 'state' else 'x'}; {advice}")
+            raise BadInput(
+                f"{text} needs a value, as in {key}:{'paused' if key == 'state' else 'x'}; {advice}"
+            )
         if key == "state" and value.lower() not in _KNOWN_STATES:
             raise BadInput(f"{text}: there is no such state; there are {', '.join(_KNOWN_STATES)}; {advice}")
         if key in ("since", "before") and _day(value) is None:
@@ -146,7 +161,9 @@ def _check_filter(text: str) -> None:
     elif len(key) < _SHORTEST_SLIP or value[:1] in ("", ":", "/"):
         return  # a word before a colon, a name of C++, an address
     elif alike := difflib.get_close_matches(key, (*_KEYS, "cost"), n=1, cutoff=_ALIKE):
-        raise BadInput(f"{text}: there is no filter {key}, perhaps {alike[0]} is meant; there are {_FILTERS}; {advice}")
+        raise BadInput(
+            f"{text}: there is no filter {key}, perhaps {alike[0]} is meant; there are {_FILTERS}; {advice}"
+        )
 
 
 def _day(text: str) -> float | None:

@@ -24,7 +24,9 @@ class SessionStore:
     Once a commit was refused because another host took over, `lost` is set and nothing more is written.
     """
 
-    def __init__(self, path: Path, session_id: str, writer: Writer, lease: Lease, epoch: int, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, session_id: str, writer: Writer, lease: Lease, epoch: int, clock: Clock
+    ) -> None:
         self.path = path
         self.session_id = session_id
         self.epoch = epoch
@@ -81,7 +83,9 @@ class SessionStore:
 
     def is_ours(self, connection: Connection) -> bool:
         """Whether no other host has claimed the session since, as `connection` sees it."""
-        row = connection.execute("SELECT lease_epoch FROM sessions WHERE id = ?", (self.session_id,)).fetchone()
+        row = connection.execute(
+            "SELECT lease_epoch FROM sessions WHERE id = ?", (self.session_id,)
+        ).fetchone()
         return row is not None and row[0] == self.epoch
 
     def one(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
@@ -111,7 +115,8 @@ class SessionStore:
 
 def _raise_epoch(group: Group, session_id: str, pid: int, host_name: str) -> int:
     row = group.connection.execute(
-        "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ? WHERE id = ? RETURNING lease_epoch",
+        "UPDATE sessions SET lease_epoch = lease_epoch + 1, host_pid = ?, host_name = ? WHERE id = ?"
+        " RETURNING lease_epoch",
         (pid, host_name, session_id),
     ).fetchone()
     if row is None:

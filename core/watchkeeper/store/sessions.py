@@ -32,12 +32,26 @@ def create(
         BadInput: the workspace's name is not UTF-8: no row could lead back to it.
     """
     if plain(workspace) != workspace:
-        raise BadInput(f"the name of the workspace {plain(workspace)} is not UTF-8; rename it or choose another with --workspace")
+        raise BadInput(
+            f"the name of the workspace {plain(workspace)} is not UTF-8; rename it or choose another with"
+            " --workspace"
+        )
     connection = group.connection
     connection.execute(
-        "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at, last_active)"
+        "INSERT INTO sessions (id, user_id, goal, workspace, model, settings, status, created_at,"
+        " last_active)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (session_id, user_id, plain(goal), workspace, model, encode(settings), SessionStatus.RUNNING, now, now),
+        (
+            session_id,
+            user_id,
+            plain(goal),
+            workspace,
+            model,
+            encode(settings),
+            SessionStatus.RUNNING,
+            now,
+            now,
+        ),
     )
     connection.executemany(
         "INSERT INTO budgets (session_id, kind, amount, created_at, commit_seq) VALUES (?, ?, ?, ?, 1)",
@@ -62,7 +76,8 @@ def set_status(tx: Transaction, status: SessionStatus, reason: str | None = None
 
 
 def set_roles(tx: Transaction, roles: list[dict[str, Any]]) -> None:
-    """Note the session's roles, each with `role`, `source`, `model` and `unconfirmed` (see `runtime.role_models`)."""
+    """Note the session's roles, each with `role`, `source`, `model` and `unconfirmed` (see
+    `runtime.role_models`)."""
     tx.execute("UPDATE sessions SET roles = ? WHERE id = ?", (encode(roles), tx.session_id))
 
 
@@ -89,10 +104,12 @@ def newest_session(connection: Connection, *, own: bool = False) -> str | None:
 
 
 def find(connection: Connection, name: str, *, own: bool = False) -> str:
-    """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted ones are never meant.
+    """The id of the session that `name` means: `last`, an id, or a unique prefix of one. Deleted ones are
+    never meant.
 
-    `last` is `newest_session`. `own` is for commands that control a run: their `last` is the newest session that was run
-    here. Where there is none, it is the newest imported one, which such a command refuses with the reason.
+    `last` is `newest_session`. `own` is for commands that control a run: their `last` is the newest session
+    that was run here. Where there is none, it is the newest imported one, which such a command refuses with
+    the reason.
 
     Raises:
         NotFound: none is meant.

@@ -38,7 +38,9 @@ def snippet(text: str, terms: Sequence[Term], *, characters: int = SNIPPET_CHARA
         begin = space + 1 if space >= 0 else begin
     end = min(len(text), begin + characters)
     spans = sorted(
-        (found.start(), min(found.end(), end)) for pattern in patterns for found in pattern.finditer(folded, begin, end)
+        (found.start(), min(found.end(), end))
+        for pattern in patterns
+        for found in pattern.finditer(folded, begin, end)
     )
     pieces: list[Piece] = [Piece("…", False)] if begin else []
     here = begin
@@ -84,8 +86,11 @@ def _pattern(term: Term) -> re.Pattern[str]:
 
 
 def _best(patterns: Sequence[re.Pattern[str]], folded: str, first: Sequence[int], width: int) -> int:
-    """Of the first places of each term, that from which on the most terms are near; the start where there is none."""
-    near = [(sum(pattern.search(folded, at, at + width) is not None for pattern in patterns), -at) for at in first]
+    """Of the first places of each term, that from which on the most terms are near; the start where there is
+    none."""
+    near = [
+        (sum(pattern.search(folded, at, at + width) is not None for pattern in patterns), -at) for at in first
+    ]
     return -max(near)[1] if near else 0
 
 

@@ -24,7 +24,9 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
     """
     session = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     paid = worth(reads, session_id)
-    foreign = session["origin"].removeprefix("export:") in PROGRAMS  # whose logs do not tell what a pass held up
+    foreign = (
+        session["origin"].removeprefix("export:") in PROGRAMS
+    )  # whose logs do not tell what a pass held up
     guessed = _estimated(reads, session_id)
     rows = reads.all("SELECT * FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,))
     agents = [_agent(row, row["id"] in guessed) for row in rows]
@@ -40,15 +42,24 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "observations": _observations(reads, session_id),
         "facts": _facts(reads, session_id),
         "memory_snapshots": [
-            dict(row) for row in reads.all("SELECT * FROM memory_snapshots WHERE session_id = ? ORDER BY agent_id", (session_id,))
+            dict(row)
+            for row in reads.all(
+                "SELECT * FROM memory_snapshots WHERE session_id = ? ORDER BY agent_id", (session_id,)
+            )
         ],
         "handoffs": _handoffs(reads, session_id),
         "budgets": _budgets(reads, session_id),
         "approvals": [
-            dict(row) for row in reads.all("SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at", (session_id,))
+            dict(row)
+            for row in reads.all(
+                "SELECT * FROM approvals WHERE session_id = ? ORDER BY created_at", (session_id,)
+            )
         ],
         "grants": [
-            dict(row) for row in reads.all("SELECT * FROM permission_grants WHERE session_id = ? ORDER BY id", (session_id,))
+            dict(row)
+            for row in reads.all(
+                "SELECT * FROM permission_grants WHERE session_id = ? ORDER BY id", (session_id,)
+            )
         ],
         "commands": [
             dict(row) | {"payload": decode(row["payload"])}
@@ -58,7 +69,8 @@ def session_state(reads: Any, session_id: str) -> dict[str, Any]:
         "tool_calls": {
             row["status"]: row["n"]
             for row in reads.all(
-                "SELECT status, count(*) AS n FROM tool_calls WHERE agent_id IN (SELECT id FROM agents WHERE session_id = ?)"
+                "SELECT status, count(*) AS n FROM tool_calls WHERE agent_id IN (SELECT id FROM agents WHERE"
+                " session_id = ?)"
                 " GROUP BY status ORDER BY status",
                 (session_id,),
             )
@@ -71,10 +83,13 @@ def result(reads: Any, session_id: str) -> dict[str, Any]:
     row = reads.one("SELECT * FROM sessions WHERE id = ?", (session_id,))
     tasks = {
         one["status"]: one["n"]
-        for one in reads.all("SELECT status, count(*) AS n FROM tasks WHERE session_id = ? GROUP BY status", (session_id,))
+        for one in reads.all(
+            "SELECT status, count(*) AS n FROM tasks WHERE session_id = ? GROUP BY status", (session_id,)
+        )
     }
     compactions = reads.one(
-        "SELECT count(*) FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')", (session_id,)
+        "SELECT count(*) FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')",
+        (session_id,),
     )[0]
     return {
         "type": "result",
@@ -93,7 +108,8 @@ def result(reads: Any, session_id: str) -> dict[str, Any]:
 def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
     """What the session's agents saved: the newest of each name."""
     rows = reads.all(
-        "SELECT o.name, o.kind, o.agent_id, o.task_id, o.created_at, a.size, a.media_type, 'artifact://sha256/' || a.digest AS ref"
+        "SELECT o.name, o.kind, o.agent_id, o.task_id, o.created_at, a.size, a.media_type,"
+        " 'artifact://sha256/' || a.digest AS ref"
         " FROM outputs o JOIN artifacts a ON a.digest = o.digest WHERE o.id IN"
         " (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name",
         (session_id,),
@@ -102,7 +118,8 @@ def artifacts(reads: Any, session_id: str) -> list[dict[str, Any]]:
 
 
 def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 200) -> list[dict[str, Any]]:
-    """Sessions, the newest first, with the figures of a list: those `among` these ids, or all that are not deleted."""
+    """Sessions, the newest first, with the figures of a list: those `among` these ids, or all that are not
+    deleted."""
     where, parameters = "s.deleted_at IS NULL", []
     if among is not None:
         where, parameters = "s.id IN (SELECT value FROM json_each(?))", [encode(list(among))]
@@ -115,7 +132,8 @@ def summaries(reads: Any, *, among: Sequence[str] | None = None, limit: int = 20
         tuple(parameters),
     )
     return [
-        _session(row, bool(row["cost_estimated"])) | {name: row[name] for name in ("agents", "tasks", "tasks_done")}
+        _session(row, bool(row["cost_estimated"]))
+        | {name: row[name] for name in ("agents", "tasks", "tasks_done")}
         for row in rows
     ]
 
@@ -192,11 +210,15 @@ def _plan(reads: Any, session: Any, agents: list[dict[str, Any]]) -> dict[str, A
             }
             for one in revisions
         ],
-        "tasks": [_task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks],
+        "tasks": [
+            _task(task, needs.get(task["id"], []), by_task.get(task["id"], []), roles) for task in tasks
+        ],
     }
 
 
-def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: Mapping[str, RoleFacts]) -> dict[str, Any]:
+def _task(
+    row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: Mapping[str, RoleFacts]
+) -> dict[str, Any]:
     role = roles.get(row["role"])
     assigned = next((agent for agent in agents if agent["id"] == row["assigned_agent"]), None)
     costs = [agent["cost_usd"] for agent in agents if agent["cost_usd"] is not None]
@@ -241,7 +263,9 @@ def _task(row: Any, depends_on: list[str], agents: list[dict[str, Any]], roles: 
 def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
     parts = composition_of(row["composition"])
     used = context_used(row["context_tokens"], parts)
-    composition = {kind: tokens for kind, tokens in parts if kind != "threshold"}  # not what the window is spent on
+    composition = {
+        kind: tokens for kind, tokens in parts if kind != "threshold"
+    }  # not what the window is spent on
     return {
         "id": row["id"],
         "name": row["name"],
@@ -281,14 +305,20 @@ def _agent(row: Any, cost_estimated: bool) -> dict[str, Any]:
 
 def _observations(reads: Any, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
-        "SELECT o.* FROM observations o JOIN agents a ON a.id = o.agent_id WHERE a.session_id = ? ORDER BY o.rowid", (session_id,)
+        "SELECT o.* FROM observations o JOIN agents a ON a.id = o.agent_id WHERE a.session_id = ? ORDER BY"
+        " o.rowid",
+        (session_id,),
     )
-    return [dict(row) | {"citations": decode(row["citations"]), "replaces": decode(row["replaces"])} for row in rows]
+    return [
+        dict(row) | {"citations": decode(row["citations"]), "replaces": decode(row["replaces"])}
+        for row in rows
+    ]
 
 
 def _facts(reads: Any, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
-        "SELECT id, agent_id, scope, kind, text, sources, pinned, superseded_by, created_at FROM facts WHERE session_id = ? ORDER BY id",
+        "SELECT id, agent_id, scope, kind, text, sources, pinned, superseded_by, created_at FROM facts WHERE"
+        " session_id = ? ORDER BY id",
         (session_id,),
     )
     return [dict(row) | {"sources": decode(row["sources"])} for row in rows]
@@ -296,20 +326,26 @@ def _facts(reads: Any, session_id: str) -> list[dict[str, Any]]:
 
 def _handoffs(reads: Any, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
-        "SELECT session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref, expected_outputs, created_at"
+        "SELECT session_id, plan_id, task_id, assigned_agent, inputs_ref, memory_delta_ref,"
+        " expected_outputs, created_at"
         " FROM handoffs WHERE session_id = ? ORDER BY id",
         (session_id,),
     )
     return [
-        dict(row) | {"inputs_ref": decode(row["inputs_ref"]), "expected_outputs": decode(row["expected_outputs"])} for row in rows
+        dict(row)
+        | {"inputs_ref": decode(row["inputs_ref"]), "expected_outputs": decode(row["expected_outputs"])}
+        for row in rows
     ]
 
 
 def _budgets(reads: Any, session_id: str) -> list[dict[str, Any]]:
     rows = reads.all(
-        "SELECT task_id, kind, amount, required, reached_at FROM budgets WHERE session_id = ? ORDER BY id", (session_id,)
+        "SELECT task_id, kind, amount, required, reached_at FROM budgets WHERE session_id = ? ORDER BY id",
+        (session_id,),
     )
-    return [dict(row) | {"used": budgets.used(reads, session_id, row["task_id"], row["kind"])} for row in rows]
+    return [
+        dict(row) | {"used": budgets.used(reads, session_id, row["task_id"], row["kind"])} for row in rows
+    ]
 
 
 def _tokens(row: Any) -> dict[str, int]:

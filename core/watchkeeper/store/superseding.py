@@ -1,15 +1,18 @@
-"""When a new fact says again, or brings up to date, what an older one said: a rule on two texts, no model asked.
+"""When a new fact says again, or brings up to date, what an older one said: a rule on two texts, no model
+asked.
 
-The rule is conservative, since a fact that is superseded is recalled no more. Two facts are the same if they differ only
-in articles, "now", case and punctuation. One updates the other only where both speak of the same subject *before* a verb
-that has one answer at a time ("is", "listens on", "lives in", "is set to", `key:`), and after it
+The rule is conservative, since a fact that is superseded is recalled no more. Two facts are the same if they
+differ only in articles, "now", case and punctuation. One updates the other only where both speak of the same
+subject *before* a verb that has one answer at a time ("is", "listens on", "lives in", "is set to", `key:`),
+and after it
 
-- nothing differs but one value of the same sort (a number, a version, a path, a URL, a hash, on/off), in the same words; or
-- the subject is a thing that has one answer ("the default branch", "the owner of the parser", "port"), and both answers
-  are a few plain words.
+- nothing differs but one value of the same sort (a number, a version, a path, a URL, a hash, on/off), in the
+  same words; or
+- the subject is a thing that has one answer ("the default branch", "the owner of the parser", "port"), and
+  both answers are a few plain words.
 
-A difference in the subject ("step 2 is green", "step 3 is green"), a verb that may have many answers ("depends on",
-"contains", "saw"), "not", "and", "or" and commas: both facts stay.
+A difference in the subject ("step 2 is green", "step 3 is green"), a verb that may have many answers
+("depends on", "contains", "saw"), "not", "and", "or" and commas: both facts stay.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from __future__ import annotations
 import re
 
 SAME_KINDS = ("fact", "decision")
-"""Kinds that may be superseded by this rule. Outcomes happened, artifacts exist, instructions are a person's."""
+"""Kinds that may be superseded by this rule. Outcomes happened, artifacts exist, instructions are a
+person's."""
 LONGEST_CHARACTERS = 400
 MOST_ANSWER_WORDS = 4
 
@@ -39,7 +43,9 @@ _VERBS: tuple[tuple[str, ...], ...] = tuple(
         "has", "takes", "costs", "expires after", "expires in", "expires on", "starts at", "ends at", "stands at", "=", ":",
     )
 )  # fmt: skip
-_VERBS_BY_FIRST = {first: tuple(verb for verb in _VERBS if verb[0] == first) for first in {verb[0] for verb in _VERBS}}
+_VERBS_BY_FIRST = {
+    first: tuple(verb for verb in _VERBS if verb[0] == first) for first in {verb[0] for verb in _VERBS}
+}
 _ONLY_WITH_VALUES = frozenset({("has",), ("takes",), ("costs",)})
 _SINGLE = _words("""
 port version path branch limit name url host hostname address timeout size default owner deadline database language
@@ -49,10 +55,17 @@ title colour color price cost duration capacity quota level mode priority mainta
 count total number date
 """)
 """Nouns of which a subject has one at a time."""
-_ALONE = _words("port version branch limit hostname url timeout owner deadline database license budget threshold region endpoint")
+_ALONE = _words(
+    "port version branch limit hostname url timeout owner deadline database license budget threshold region"
+    " endpoint"
+)
 """Those that say by themselves what is meant: many things have a name, a status, a total."""
-_MANY = _words("not no never nor and or but also either neither both one some partly sometimes usually often n't")
-_ORDINAL = _words("step test case phase part item chapter page line issue ticket task run attempt round sample bug")
+_MANY = _words(
+    "not no never nor and or but also either neither both one some partly sometimes usually often n't"
+)
+_ORDINAL = _words(
+    "step test case phase part item chapter page line issue ticket task run attempt round sample bug"
+)
 _LINKS = _words("of for in on to at by with from as")
 _KEY = re.compile(r"[A-Za-z_][\w.-]*\Z")
 
@@ -71,7 +84,8 @@ def is_same(old: str, new: str) -> bool:
 
 
 def is_update(old: str, new: str) -> bool:
-    """Whether `new` gives the present answer where `old` gave an earlier one. False where there is any doubt."""
+    """Whether `new` gives the present answer where `old` gave an earlier one. False where there is any
+    doubt."""
     if max(len(old), len(new)) > LONGEST_CHARACTERS or "\n" in old.strip() or "\n" in new.strip():
         return False
     first, second = _parted(old), _parted(new)
@@ -80,7 +94,9 @@ def is_update(old: str, new: str) -> bool:
     (subject, verb, before), (other, other_verb, after) = first, second
     if subject != other or not _tells(subject, verb) or before == after:
         return False
-    single = verb not in _ONLY_WITH_VALUES and other_verb not in _ONLY_WITH_VALUES and _has_one_answer(subject)
+    single = (
+        verb not in _ONLY_WITH_VALUES and other_verb not in _ONLY_WITH_VALUES and _has_one_answer(subject)
+    )
     if (verb == other_verb or single) and _one_value_differs(before, after):
         return True
     return single and _is_plain(before) and _is_plain(after)
@@ -126,13 +142,18 @@ def _tells(subject: list[str], verb: tuple[str, ...]) -> bool:
     if len(subject) == 1 and subject[0] in _SINGLE:
         return subject[0] in _ALONE
     if verb in ((":",), ("=",)):
-        named = len(subject) == 1 and _KEY.match(subject[0]) is not None and ("_" in subject[0] or "." in subject[0])
+        named = (
+            len(subject) == 1
+            and _KEY.match(subject[0]) is not None
+            and ("_" in subject[0] or "." in subject[0])
+        )
         return named or _has_one_answer(subject)
     return len(subject) <= 12 and not any(word in _MANY for word in subject)
 
 
 def _has_one_answer(subject: list[str]) -> bool:
-    """Whether the head of the subject is a noun that has one answer: `default branch`, `port of the proxy`."""
+    """Whether the head of the subject is a noun that has one answer: `default branch`, `port of the
+    proxy`."""
     head = subject
     for link in _LINKS:
         if link in head[1:]:

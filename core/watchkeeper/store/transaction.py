@@ -27,7 +27,8 @@ class Transaction:
         self._cursor = group.cursor
         self._fence: Fence = group.fence(session_id, epoch, now)
         self.commit_seq = self._fence.event_seq + 1
-        """The number of the first event that this transaction may write: every row that it inserts has it as `commit_seq`."""
+        """The number of the first event that this transaction may write: every row that it inserts has it as
+        `commit_seq`."""
 
     def execute(self, sql: str, parameters: Sequence[Any] = ()) -> int:
         """Run one statement; returns the number of rows that it changed."""
@@ -55,25 +56,34 @@ class Transaction:
         try:
             return self._cursor.execute(sql, parameters)
         except UnicodeEncodeError:
-            # A lone surrogate in a plain text (a title, a file's name, an error) is no reason to lose the row.
-            return self._cursor.execute(sql, [plain(value) if isinstance(value, str) else value for value in parameters])
+            # A lone surrogate in a plain text (a title, a file's name, an error) is no reason to lose the
+            # row.
+            return self._cursor.execute(
+                sql, [plain(value) if isinstance(value, str) else value for value in parameters]
+            )
 
-    def event(self, kind: str, *, agent_id: str | None = None, task_id: str | None = None, **data: Any) -> int:
+    def event(
+        self, kind: str, *, agent_id: str | None = None, task_id: str | None = None, **data: Any
+    ) -> int:
         """Append an event to the session's log; returns its `seq`."""
         self._fence.event_seq += 1
         self._fence.dirty = True
         self._cursor.execute(
-            "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?,"
+            " ?, ?)",
             (self.session_id, self._fence.event_seq, self.now, kind, agent_id, task_id, encode(data)),
         )
         return self._fence.event_seq
 
     @property
     def unflushed_usage(self) -> tuple[float | None, int]:
-        """USD (None: nothing priced) and tokens that this group has added to the session and not yet written to its row."""
+        """USD (None: nothing priced) and tokens that this group has added to the session and not yet written
+        to its row."""
         return self._fence.cost_usd, sum(self._fence.tokens)
 
-    def add_usage(self, usage: Usage, cost: Cost, *, calls: int = 1, retries: int = 0, errors: int = 0) -> None:
+    def add_usage(
+        self, usage: Usage, cost: Cost, *, calls: int = 1, retries: int = 0, errors: int = 0
+    ) -> None:
         """Add one model call to the session's running totals."""
         fence = self._fence
         fence.dirty = True
@@ -82,4 +92,6 @@ class Transaction:
         if cost.usd is not None:
             fence.cost_usd = (fence.cost_usd or 0.0) + cost.usd
         unpriced = 1 if calls and cost.usd is None and usage.total_tokens else 0
-        fence.counts = tuple(a + b for a, b in zip(fence.counts, (unpriced, calls, retries, errors), strict=True))  # type: ignore[assignment]
+        fence.counts = tuple(
+            a + b for a, b in zip(fence.counts, (unpriced, calls, retries, errors), strict=True)
+        )  # type: ignore[assignment]

@@ -13,15 +13,18 @@ from watchkeeper.store.transcripts import AGENT, SESSION
 def _upsert(table: str, columns: Sequence[str]) -> str:
     sets = ", ".join(f"{column} = excluded.{column}" for column in columns if column != "id")
     marks = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}"  # noqa: S608
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}"  # noqa: S608
+    )
 
 
 _SAVE_SESSION = _upsert("sessions", SESSION)
 _SAVE_AGENT = _upsert("agents", AGENT)
 
 
-# Measured: the driver looks for an adapter of whatever is not exactly a str, int, float or bytearray (None, bytes, an enum), and
-# takes longer for it than for all else of the row. What every line has is given as one of those.
+# Measured: the driver looks for an adapter of whatever is not exactly a str, int, float or bytearray (None,
+# bytes, an enum), and takes longer for it than for all else of the row. What every line has is given as one
+# of those.
 _INSERTS = {
     "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
     " VALUES (?, ?, ?, CAST(? AS TEXT), ?, ?, ?)",  # UTF-8, as it was written
@@ -29,14 +32,17 @@ _INSERTS = {
     " result_seq, is_error, started_at, ended_at, runs) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 1)",
     "tool_results": "UPDATE tool_calls SET status = ?, result_seq = ?, is_error = ?, ended_at = ? WHERE id = ?",
     "model_calls": "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens,"
-    " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at, latency_seconds,"
+    " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at,"
+    " latency_seconds,"
     " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "call_keys": "INSERT OR IGNORE INTO transcript_calls (digest, model_call_id) VALUES (?, ?)",
     "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?, stop_reason), input_tokens = ?, output_tokens = ?,"
-    " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?, price_status = ?,"
+    " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?,"
+    " price_status = ?,"
     " latency_seconds = max(latency_seconds, ? - started_at) WHERE id = ?",
     "compactions": "INSERT INTO compactions (id, session_id, agent_id, trigger, status, instructions, reason, high_water,"
-    " messages_removed, tokens_before, tokens_after, view_before, view_after, model, seconds, requested_at, ended_at)"
+    " messages_removed, tokens_before, tokens_after, view_before, view_after, model, seconds, requested_at,"
+    " ended_at)"
     " VALUES (?, ?, ?, ?, 'applied', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "tokens_after": "UPDATE compactions SET tokens_after = ? WHERE id = ?",
     "observations": "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
@@ -45,13 +51,16 @@ _INSERTS = {
     "views": "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
     " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     "plans": "INSERT INTO plans (id, session_id, goal, revision, step_cursor, task_queue, created_at, updated_at) VALUES"
-    " (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, step_cursor = excluded.step_cursor,"
+    " (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, step_cursor ="
+    " excluded.step_cursor,"
     " task_queue = excluded.task_queue, updated_at = excluded.updated_at",
     "revisions": "INSERT OR REPLACE INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
     " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
     "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, status_reason,"
-    " created_at, started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET"
-    " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status = excluded.status,"
+    " created_at, started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?) ON CONFLICT (id) DO"
+    " UPDATE SET"
+    " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status ="
+    " excluded.status,"
     " status_reason = excluded.status_reason,"
     " started_at = excluded.started_at, ended_at = excluded.ended_at",
     "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
@@ -64,7 +73,8 @@ _INSERTS = {
 
 
 class Rows(dict[str, list[Sequence[Any]]]):
-    """What one transaction will write, gathered table by table: one statement run many times costs half of many."""
+    """What one transaction will write, gathered table by table: one statement run many times costs half of
+    many."""
 
     def __init__(self) -> None:
         super().__init__((name, []) for name in _INSERTS)

@@ -1,8 +1,8 @@
 """The SQL of importing other programs' logs: what was read of which file, and the rows that an import writes.
 
-An import's transaction is no host's: nobody drives an imported session, so there is no lease and no epoch. What keeps two
-importers of one file apart is the file's row (`transcript_files`): it is read inside the transaction, and a batch that
-began elsewhere than where the row says is given up.
+An import's transaction is no host's: nobody drives an imported session, so there is no lease and no epoch.
+What keeps two importers of one file apart is the file's row (`transcript_files`): it is read inside the
+transaction, and a batch that began elsewhere than where the row says is given up.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MISSING_LOGS = (
     " WHERE a.session_id = sessions.id AND a.last_seq = 0 AND (a.parent_agent_id IS NOT NULL OR EXISTS"
     " (SELECT 1 FROM agents b WHERE b.session_id = sessions.id AND b.last_seq > 0))) ELSE 0 END)"
 )
-"""Of a row of `sessions`, in SQL: how many of its agents have no log here, where another program ran it. Its totals are lower
-bounds where there are any."""
+"""Of a row of `sessions`, in SQL: how many of its agents have no log here, where another program ran it. Its
+totals are lower bounds where there are any."""
 
 
 def missing_logs(connection: Connection, session_id: str) -> int:
@@ -90,7 +90,8 @@ class FileRow:
 
 
 _FILE = (
-    "path, program, session_id, size, modified_at, read_bytes, head_digest, tail_digest, state, lines, lines_raw,"
+    "path, program, session_id, size, modified_at, read_bytes, head_digest, tail_digest, state, lines,"
+    " lines_raw,"
     " lines_skipped, imported_at"
 )
 
@@ -108,18 +109,24 @@ def file_marks(connection: Connection) -> dict[str, tuple[int, float, int]]:
 
 def file_heads(connection: Connection) -> list[tuple[str, str]]:
     """Path, and a digest of the beginning, of every log that is read line by line."""
-    return connection.execute("SELECT path, head_digest FROM transcript_files WHERE tail_digest <> ''").fetchall()
+    return connection.execute(
+        "SELECT path, head_digest FROM transcript_files WHERE tail_digest <> ''"
+    ).fetchall()
 
 
 def move_file(connection: Connection, row: FileRow, path: str) -> None:
     """A log has another path than before."""
     connection.execute("UPDATE OR IGNORE transcript_files SET path = ? WHERE path = ?", (path, row.path))
-    connection.execute("UPDATE raw_records SET path = ? WHERE session_id = ? AND path = ?", (path, row.session_id, row.path))
+    connection.execute(
+        "UPDATE raw_records SET path = ? WHERE session_id = ? AND path = ?", (path, row.session_id, row.path)
+    )
 
 
 def is_deleted(connection: Connection, session_id: str | None) -> bool:
     """Whether somebody deleted the session here, and may still restore it."""
-    row = connection.execute("SELECT deleted_at IS NOT NULL FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    row = connection.execute(
+        "SELECT deleted_at IS NOT NULL FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()
     return bool(row and row[0])
 
 
@@ -150,8 +157,8 @@ _MANY = 40
 _RECORDS = "SELECT r.digest, r.agent_id, r.seq, r.figures FROM transcript_records r"
 
 Place = tuple[str, int, int | None]
-"""What a record became: agent, `seq` of the message, and a number for the usage that it told (0: none; None: it was imported
-before such numbers were kept)."""
+"""What a record became: agent, `seq` of the message, and a number for the usage that it told (0: none; None:
+it was imported before such numbers were kept)."""
 
 
 def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
@@ -159,18 +166,23 @@ def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
     if len(digests) > _MANY:
         # Records of one file have numbers near each other: mostly there are none between them, or few.
         between, most = (min(digests), max(digests)), len(digests) // 4
-        near = cursor.execute(f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? LIMIT ?", (*between, most)).fetchall()
+        near = cursor.execute(
+            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? LIMIT ?", (*between, most)
+        ).fetchall()
         if len(near) < most:
             wanted = set(digests)
             return {row[0]: row[1:] for row in near if row[0] in wanted}
     found = cursor.execute(
-        "SELECT r.digest, r.agent_id, r.seq, r.figures FROM json_each(?) j CROSS JOIN transcript_records r ON r.digest = j.value",
+        "SELECT r.digest, r.agent_id, r.seq, r.figures FROM json_each(?) j CROSS JOIN transcript_records r"
+        " ON r.digest = j.value",
         (encode(list(digests)),),
     )
     return {row[0]: row[1:] for row in found}
 
 
-def records_between(cursor: Any, first: int, last: int, agent_ids: Sequence[str]) -> list[tuple[int, str, int, int | None]]:
+def records_between(
+    cursor: Any, first: int, last: int, agent_ids: Sequence[str]
+) -> list[tuple[int, str, int, int | None]]:
     """Digest and place of each record of these agents whose digest is in a range."""
     return list(
         cursor.execute(
@@ -187,13 +199,16 @@ def agents_of(cursor: Any, session_id: str) -> list[str]:
 
 def tool_use_ids(cursor: Any, agent_id: str) -> set[str]:
     """The program's ids of an agent's tool calls."""
-    return {row[0] for row in cursor.execute("SELECT tool_use_id FROM tool_calls WHERE agent_id = ?", (agent_id,))}
+    return {
+        row[0] for row in cursor.execute("SELECT tool_use_id FROM tool_calls WHERE agent_id = ?", (agent_id,))
+    }
 
 
 def revision_digests(cursor: Any, source: str, record_id: str) -> list[str]:
     """The digests of a record's revisions behind the first, the oldest first."""
     rows = cursor.execute(
-        "SELECT digest FROM transcript_revisions WHERE source = ? AND record_id = ? ORDER BY revision", (source, record_id)
+        "SELECT digest FROM transcript_revisions WHERE source = ? AND record_id = ? ORDER BY revision",
+        (source, record_id),
     )
     return [row[0] for row in rows]
 
@@ -201,7 +216,8 @@ def revision_digests(cursor: Any, source: str, record_id: str) -> list[str]:
 def compacted_through(cursor: Any, agent_id: str, at: float, earliest: float) -> int | None:
     """The last message that the compaction of that time saw; None where there was none."""
     row = cursor.execute(
-        "SELECT high_water FROM compactions WHERE agent_id = ? AND ended_at BETWEEN ? AND ? ORDER BY id DESC LIMIT 1",
+        "SELECT high_water FROM compactions WHERE agent_id = ? AND ended_at BETWEEN ? AND ? ORDER BY id DESC"
+        " LIMIT 1",
         (agent_id, earliest, at),
     ).fetchone()
     return None if row is None or row[0] is None else int(row[0])
@@ -209,11 +225,18 @@ def compacted_through(cursor: Any, agent_id: str, at: float, earliest: float) ->
 
 def has_observation(cursor: Any, agent_id: str, text: str) -> bool:
     """Whether a summary of that text is stored."""
-    return cursor.execute("SELECT 1 FROM observations WHERE agent_id = ? AND text = ?", (agent_id, text)).fetchone() is not None
+    return (
+        cursor.execute(
+            "SELECT 1 FROM observations WHERE agent_id = ? AND text = ?", (agent_id, text)
+        ).fetchone()
+        is not None
+    )
 
 
 def message_content(cursor: Any, agent_id: str, seq: int) -> str | None:
-    row = cursor.execute("SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq)).fetchone()
+    row = cursor.execute(
+        "SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq)
+    ).fetchone()
     return row[0] if row else None
 
 
@@ -232,8 +255,10 @@ def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
     if len(wanted) < len(keys):  # two keys of one digest: they are asked after one by one
         return {found: call for key in keys for found, call in find_calls(cursor, [key]).items()}
     rows = cursor.execute(
-        "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens, m.cache_read_tokens,"
-        " m.cache_write_tokens, m.cost_usd, m.model FROM json_each(?) j CROSS JOIN transcript_calls c ON c.digest = j.value"
+        "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens,"
+        " m.cache_read_tokens,"
+        " m.cache_write_tokens, m.cost_usd, m.model FROM json_each(?) j CROSS JOIN transcript_calls c ON"
+        " c.digest = j.value"
         " CROSS JOIN model_calls m ON m.id = c.model_call_id",
         (encode(list(wanted)),),
     )
@@ -241,8 +266,8 @@ def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
 
 
 def call_digest(key: str) -> int:
-    """Under what a model call's key is looked up: short, so that the keys of a thousand sessions lie on few pages. Several
-    keys may have one digest; the call's row tells which it is."""
+    """Under what a model call's key is looked up: short, so that the keys of a thousand sessions lie on few
+    pages. Several keys may have one digest; the call's row tells which it is."""
     return crc32(key.encode("utf-8", "replace"))
 
 
@@ -277,7 +302,8 @@ def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[
 
 
 def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float]]:
-    """Tool calls without a result: the program's id of each → ours, the tool's name, and when it was called."""
+    """Tool calls without a result: the program's id of each → ours, the tool's name, and when it was
+    called."""
     rows = cursor.execute(
         "SELECT tool_use_id, id, name, started_at FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL"
         " AND status IN ('running', 'unknown')",
@@ -289,47 +315,57 @@ def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float]]:
 def last_turn(cursor: Any, agent_id: str, turn: int) -> tuple[str | None, int]:
     """The key of the newest model call of an agent, and how many tool calls its turn has so far."""
     row = cursor.execute(
-        "SELECT request_id FROM model_calls WHERE agent_id = ? AND turn = ? ORDER BY id DESC LIMIT 1", (agent_id, turn)
+        "SELECT request_id FROM model_calls WHERE agent_id = ? AND turn = ? ORDER BY id DESC LIMIT 1",
+        (agent_id, turn),
     ).fetchone()
     count = cursor.execute(
-        "SELECT coalesce(max(position) + 1, 0) FROM tool_calls WHERE agent_id = ? AND turn = ?", (agent_id, turn)
+        "SELECT coalesce(max(position) + 1, 0) FROM tool_calls WHERE agent_id = ? AND turn = ?",
+        (agent_id, turn),
     ).fetchone()[0]
     return (row[0] if row else None), int(count)
 
 
 def current_view(cursor: Any, agent_id: str, version: int) -> tuple[list[int], int | None, list[Any], int]:
-    """Observations, first verbatim `seq` and elided messages of a view, and the tokens of its observations."""
+    """Observations, first verbatim `seq` and elided messages of a view, and the tokens of its
+    observations."""
     row = cursor.execute(
-        "SELECT observations, verbatim_from, elided FROM views WHERE agent_id = ? AND version = ?", (agent_id, version)
+        "SELECT observations, verbatim_from, elided FROM views WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
     ).fetchone()
     if row is None:
         return [], 1, [], 0
     tokens = cursor.execute(
-        "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?))",
+        "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM"
+        " json_each(?))",
         (agent_id, row[0]),
     ).fetchone()[0]
     return decode(row[0]), row[1], decode(row[2]), int(tokens)
 
 
 def last_compaction(cursor: Any, agent_id: str) -> tuple[int, int | None, int | None] | None:
-    """Of an agent's newest compaction: id, tokens after (None: not known yet), and its observation that waits for a text."""
+    """Of an agent's newest compaction: id, tokens after (None: not known yet), and its observation that waits
+    for a text."""
     row = cursor.execute(
         "SELECT c.id, c.tokens_after, (SELECT o.id FROM observations o WHERE o.agent_id = c.agent_id AND"
-        " o.compaction_id = c.id AND o.text = '') FROM compactions c WHERE c.agent_id = ? ORDER BY c.id DESC LIMIT 1",
+        " o.compaction_id = c.id AND o.text = '') FROM compactions c WHERE c.agent_id = ? ORDER BY c.id DESC"
+        " LIMIT 1",
         (agent_id,),
     ).fetchone()
     return (row[0], row[1], row[2]) if row else None
 
 
 def last_observation(cursor: Any, agent_id: str) -> int:
-    row = cursor.execute("SELECT coalesce(max(id), 0) FROM observations WHERE agent_id = ?", (agent_id,)).fetchone()
+    row = cursor.execute(
+        "SELECT coalesce(max(id), 0) FROM observations WHERE agent_id = ?", (agent_id,)
+    ).fetchone()
     return int(row[0])
 
 
 def total_tokens(cursor: Any, agent_id: str, seq: int) -> int:
     """Running total of an agent's tokens through message `seq`."""
     row = cursor.execute(
-        "SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1", (agent_id, seq)
+        "SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
+        (agent_id, seq),
     ).fetchone()
     return int(row[0]) if row else 0
 
@@ -337,7 +373,8 @@ def total_tokens(cursor: Any, agent_id: str, seq: int) -> int:
 def tokens_of(cursor: Any, agent_id: str, seqs: Sequence[int]) -> int:
     """Tokens of these messages together."""
     row = cursor.execute(
-        "SELECT coalesce(sum(tokens), 0) FROM messages WHERE agent_id = ? AND seq IN (SELECT value FROM json_each(?))",
+        "SELECT coalesce(sum(tokens), 0) FROM messages WHERE agent_id = ? AND seq IN (SELECT value FROM"
+        " json_each(?))",
         (agent_id, encode(list(seqs))),
     ).fetchone()
     return int(row[0])
@@ -346,14 +383,18 @@ def tokens_of(cursor: Any, agent_id: str, seqs: Sequence[int]) -> int:
 def message_times(cursor: Any, agent_id: str, first_seq: int) -> list[tuple[int, float]]:
     """`seq` and time of the messages from `first_seq` on."""
     return list(
-        cursor.execute("SELECT seq, created_at FROM messages WHERE agent_id = ? AND seq >= ? ORDER BY seq", (agent_id, first_seq))
+        cursor.execute(
+            "SELECT seq, created_at FROM messages WHERE agent_id = ? AND seq >= ? ORDER BY seq",
+            (agent_id, first_seq),
+        )
     )
 
 
 def result_places(cursor: Any, agent_id: str, tool_use_ids: Sequence[str]) -> list[int]:
     """The messages that hold the results of these calls."""
     rows = cursor.execute(
-        "SELECT DISTINCT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq IS NOT NULL AND tool_use_id IN"
+        "SELECT DISTINCT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq IS NOT NULL AND"
+        " tool_use_id IN"
         " (SELECT value FROM json_each(?)) ORDER BY result_seq",
         (agent_id, encode(list(tool_use_ids))),
     )
@@ -361,18 +402,21 @@ def result_places(cursor: Any, agent_id: str, tool_use_ids: Sequence[str]) -> li
 
 
 def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
-    """Revision of a plan, and its tasks: id, name, position, title, status, instructions, started, ended, needs."""
+    """Revision of a plan, and its tasks: id, name, position, title, status, instructions, started, ended,
+    needs."""
     plan = cursor.execute("SELECT revision FROM plans WHERE id = ?", (plan_id,)).fetchone()
     if plan is None:
         return None
     needs: dict[str, list[str]] = {}
     for task_id, need in cursor.execute(
-        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE t.parent_plan_id = ?",
+        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE"
+        " t.parent_plan_id = ?",
         (plan_id,),
     ):
         needs.setdefault(task_id, []).append(need)
     tasks = cursor.execute(
-        "SELECT id, name, position, title, status, instructions, started_at, ended_at FROM tasks WHERE parent_plan_id = ?"
+        "SELECT id, name, position, title, status, instructions, started_at, ended_at FROM tasks WHERE"
+        " parent_plan_id = ?"
         " ORDER BY position, rowid",
         (plan_id,),
     ).fetchall()
@@ -380,6 +424,9 @@ def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
 
 
 def raw_kept(cursor: Any, path: str, session_id: str, number_of: Callable[[str], int]) -> Counter[int]:
-    """The numbers of the texts that are kept raw of a file, and how often; nothing else of the file stays in memory."""
-    rows = cursor.execute("SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path))
+    """The numbers of the texts that are kept raw of a file, and how often; nothing else of the file stays in
+    memory."""
+    rows = cursor.execute(
+        "SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path)
+    )
     return Counter(number_of(row[0]) for row in rows)

@@ -1,7 +1,7 @@
 """Files that are being written under a name of their own, and what is left of those whose writer was killed.
 
-A writer holds a lock on its file as long as it lives. So a file of this kind that nobody holds was left by a kill, and
-whoever writes the next one into the same folder takes it away.
+A writer holds a lock on its file as long as it lives. So a file of this kind that nobody holds was left by a
+kill, and whoever writes the next one into the same folder takes it away.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COMPANIONS = ("-wal", "-shm", "-journal")
 def unfinished(target: Path) -> Iterator[tuple[Path, int]]:
     """A new, empty file beside `target` (hidden, mode 0600): its path, and a descriptor that writes it.
 
-    Where the block has not renamed it, it is taken away with what SQLite laid beside it. So are, first, those in this
-    folder whose writers were killed.
+    Where the block has not renamed it, it is taken away with what SQLite laid beside it. So are, first, those
+    in this folder whose writers were killed.
 
     Raises:
         OSError: the folder cannot be written.

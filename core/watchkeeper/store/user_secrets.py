@@ -1,7 +1,8 @@
-"""What takes secrets out of whatever a person's own commands write: goals, messages to agents, titles, imported logs.
+"""What takes secrets out of whatever a person's own commands write: goals, messages to agents, titles,
+imported logs.
 
-A host has the configuration at hand. Whoever writes without one (a command line, the dashboard) reads from it only what is
-secret, and goes on without where the file is damaged: the host is who complains of that.
+A host has the configuration at hand. Whoever writes without one (a command line, the dashboard) reads from it
+only what is secret, and goes on without where the file is damaged: the host is who complains of that.
 """
 
 from __future__ import annotations

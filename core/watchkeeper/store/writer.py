@@ -1,9 +1,9 @@
 """The one writer of a process: a thread, a connection, and group commit.
 
-Batches queued by any number of agents share one `BEGIN IMMEDIATE … COMMIT`; nobody is told "done" before the commit.
-On any error the whole group is rolled back and its batches run singly (no savepoints: SQLITE_FULL inside one rolls
-back the whole transaction), so one bad batch never harms its neighbours. A batch may therefore run twice, and must
-change nothing but the database.
+Batches queued by any number of agents share one `BEGIN IMMEDIATE … COMMIT`; nobody is told "done" before the
+commit. On any error the whole group is rolled back and its batches run singly (no savepoints: SQLITE_FULL
+inside one rolls back the whole transaction), so one bad batch never harms its neighbours. A batch may
+therefore run twice, and must change nothing but the database.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from watchkeeper.store.open_files import identities, refuse_second_name, taken_a
 T = TypeVar("T")
 
 GATHER_SECONDS = (0.0005, 0.002)
-"""While batches wait, the write lock is left free after each commit for half as long as the commit held it, within these
-bounds: more batches gather, and other processes, which ask every millisecond (`database.begin_immediate`), get theirs."""
+"""While batches wait, the write lock is left free after each commit for half as long as the commit held it,
+within these
+bounds: more batches gather, and other processes, which ask every millisecond (`database.begin_immediate`),
+get theirs."""
 
 LARGEST_GROUP = 512
 
 SAVE_SECONDS = 2.0
-"""How long readers are waited for when what was told must be brought into the file because its log was removed."""
+"""How long readers are waited for when what was told must be brought into the file because its log was
+removed."""
 
 
 class Group:
@@ -57,11 +60,14 @@ class Group:
         fence = self.fences.get(key)
         if fence is None:
             row = self.connection.execute(
-                "UPDATE sessions SET last_active = max(last_active, ?) WHERE id = ? AND lease_epoch = ? RETURNING event_seq",
+                "UPDATE sessions SET last_active = max(last_active, ?) WHERE id = ? AND lease_epoch = ?"
+                " RETURNING event_seq",
                 (now, session_id, epoch),
             ).fetchone()
             if row is None:
-                raise LeaseLost(f"session {session_id} was taken over by another host; this one stops and writes nothing")
+                raise LeaseLost(
+                    f"session {session_id} was taken over by another host; this one stops and writes nothing"
+                )
             fence = self.fences[key] = Fence(event_seq=row[0])
         return fence
 
@@ -70,12 +76,21 @@ class Group:
         for (session_id, _), fence in self.fences.items():
             if fence.dirty:
                 self.connection.execute(
-                    "UPDATE sessions SET event_seq = ?, input_tokens = input_tokens + ?, output_tokens = output_tokens + ?,"
+                    "UPDATE sessions SET event_seq = ?, input_tokens = input_tokens + ?, output_tokens ="
+                    " output_tokens + ?,"
                     " cache_read_tokens = cache_read_tokens + ?, cache_write_tokens = cache_write_tokens + ?,"
                     " cost_usd = CASE WHEN ? IS NULL THEN cost_usd ELSE coalesce(cost_usd, 0) + ? END,"
-                    " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + ?, retries = retries + ?,"
+                    " unpriced_calls = unpriced_calls + ?, model_calls = model_calls + ?, retries = retries"
+                    " + ?,"
                     " errors = errors + ? WHERE id = ?",
-                    (fence.event_seq, *fence.tokens, fence.cost_usd, fence.cost_usd, *fence.counts, session_id),
+                    (
+                        fence.event_seq,
+                        *fence.tokens,
+                        fence.cost_usd,
+                        fence.cost_usd,
+                        *fence.counts,
+                        session_id,
+                    ),
                 )
 
 
@@ -100,7 +115,8 @@ class _Item:
 
 
 class _FilesChanged(StoreUnusable):
-    """A name of the database's files names another file than the one that is open, or none; or a file has a second name."""
+    """A name of the database's files names another file than the one that is open, or none; or a file has a
+    second name."""
 
 
 class Writer:
@@ -119,7 +135,8 @@ class Writer:
         """Nothing is queued behind the mark that ends the thread, where nobody would ever run it."""
         self._files = identities(path)
         self._abandoned = False
-        """The connection stays open to the end of the process: closing it would write an old log over what is there now."""
+        """The connection stays open to the end of the process: closing it would write an old log over what is
+        there now."""
         self._exhausted = False
         """Room was waited for, and did not come."""
         self.commits = 0
@@ -150,10 +167,11 @@ class Writer:
         return await done
 
     def close(self) -> None:
-        """Commit what is queued, bring the log into the file as far as readers let it, and close the connection.
+        """Commit what is queued, bring the log into the file as far as readers let it, and close the
+        connection.
 
-        SQLite itself does so only where the last connection to close may write, and viewers' may not: whoever copies the
-        file when nothing uses it any more has all of it.
+        SQLite itself does so only where the last connection to close may write, and viewers' may not: whoever
+        copies the file when nothing uses it any more has all of it.
         """
         with self._closing:
             if not self._closed:
@@ -162,7 +180,8 @@ class Writer:
         self._thread.join()
         if self._abandoned:
             return
-        # A file with two names is left as it is: a program that opened it by the other name does not see our locks.
+        # A file with two names is left as it is: a program that opened it by the other name does not see our
+        # locks.
         if not taken_away(self._files, identities(self.path)) and not self._has_second_name():
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -237,7 +256,9 @@ class Writer:
         self._exhausted = False
         return outcomes
 
-    def _transact(self, items: list[_Item], *, gather: bool = False) -> list[tuple[Any, BaseException | None]]:
+    def _transact(
+        self, items: list[_Item], *, gather: bool = False
+    ) -> list[tuple[Any, BaseException | None]]:
         connection = self._connection
         self._check_files()
         database.begin_immediate(connection, urgent=self._urgent.is_set)
@@ -258,8 +279,8 @@ class Writer:
         return outcomes
 
     def _check_files(self) -> None:
-        """Refuse to write where a file was taken away (SQLite would go on with one that has no name any more) or got a second
-        name. A host commits at each heartbeat, so it notices either within seconds.
+        """Refuse to write where a file was taken away (SQLite would go on with one that has no name any more)
+        or got a second name. A host commits at each heartbeat, so it notices either within seconds.
 
         Raises:
             _FilesChanged: "done" would be a lie.
@@ -279,7 +300,11 @@ class Writer:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
         elif main not in changed:
             self._save_log()
-        advice = "put it back, or choose another with --db" if main in changed else "nothing may remove it; then `wk resume last`"
+        advice = (
+            "put it back, or choose another with --db"
+            if main in changed
+            else "nothing may remove it; then `wk resume last`"
+        )
         raise _FilesChanged(f"{changed[0]} was deleted or replaced while it was in use; {advice}")
 
     def _has_second_name(self) -> bool:
@@ -290,7 +315,8 @@ class Writer:
         return False
 
     def _save_log(self) -> None:
-        """Bring as much as can be of a log that has no name any more into the file that has one, and begin the log anew.
+        """Bring as much as can be of a log that has no name any more into the file that has one, and begin
+        the log anew.
 
         Else the index of the log, where it is left, would send everybody to what is gone.
         """

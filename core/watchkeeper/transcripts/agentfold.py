@@ -46,7 +46,8 @@ class AgentFold:
     observations: list[int] = field(default_factory=list)
     verbatim_from: int = 1
     elided: list[Any] = field(default_factory=list)
-    """As views hold it: `[seq, head, tail, pointer, tokens]`; those that were taken back have no tokens left."""
+    """As views hold it: `[seq, head, tail, pointer, tokens]`; those that were taken back have no tokens
+    left."""
     last_observation: int = 0
     compaction: int | None = None
     """The newest compaction, while its tokens after it are not known."""
@@ -74,7 +75,9 @@ class AgentFold:
         if row["status_reason"] == rows.NO_RESULT:
             row["status"], row["status_reason"] = "working", None
         call_key, position = rows.last_turn(cursor, agent_id, row["turn"])
-        observations, verbatim_from, elided, observed = rows.current_view(cursor, agent_id, row["view_version"])
+        observations, verbatim_from, elided, observed = rows.current_view(
+            cursor, agent_id, row["view_version"]
+        )
         waiting = rows.last_compaction(cursor, agent_id)
         taken_back = [each[0] for each in elided if not each[4]]
         return cls(
@@ -94,7 +97,9 @@ class AgentFold:
             summary=waiting[2] if waiting else None,
             dropped_tokens=rows.total_tokens(cursor, agent_id, (verbatim_from or 1) - 1),
             taken_back_tokens=rows.tokens_of(cursor, agent_id, taken_back) if taken_back else 0,
-            told_seconds=row["active_seconds"] if str(row["status_reason"]).startswith(NO_LOG) and not row["last_seq"] else None,
+            told_seconds=row["active_seconds"]
+            if str(row["status_reason"]).startswith(NO_LOG) and not row["last_seq"]
+            else None,
         )
 
     @classmethod
@@ -130,7 +135,8 @@ class AgentFold:
         return tool_use_id in self.calls_before
 
     def take_told(self, told: Told) -> None:
-        """What the call that started it says of it: its own log says more, as soon as anything of it is here."""
+        """What the call that started it says of it: its own log says more, as soon as anything of it is
+        here."""
         if self.row["last_seq"]:
             return
         self.told_seconds = told.seconds
@@ -156,7 +162,8 @@ class AgentFold:
         return {each[0] for each in self.elided if not each[4]}
 
     def finished(self, *, live: bool) -> dict[str, Any]:
-        """The row to be written; `live`: the log is followed, so that an agent without a result may be at work."""
+        """The row to be written; `live`: the log is followed, so that an agent without a result may be at
+        work."""
         row = self.row
         if row["status"] == "working" and not live and self.key:
             row["status"], row["status_reason"] = "cancelled", rows.NO_RESULT

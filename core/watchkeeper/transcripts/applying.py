@@ -36,7 +36,8 @@ class Chunk:
     kept: KeptRaw | None = None
     """What was kept raw before, for every chunk of a reading once more."""
     rereads: dict[str, bool] | None = None
-    """By session, for every chunk of a reading from the log's beginning: whether something of it was here before."""
+    """By session, for every chunk of a reading from the log's beginning: whether something of it was here
+    before."""
     follows: bool = False
     """An earlier chunk of this import comes before it."""
     begins: int = 0
@@ -89,13 +90,19 @@ def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
     counts.changed = batch.revised
     folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
     finished = [fold.finish() for fold in folds]
-    batch.into.flush(batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents])
+    batch.into.flush(
+        batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents]
+    )
     index_inserted(connection, batch.indexed)
     return counts
 
 
 def _apply_chunk(
-    batch: Batch, connection: Connection, chunk: Chunk, sessions: dict[tuple[str, str], SessionFold], counts: Counts
+    batch: Batch,
+    connection: Connection,
+    chunk: Chunk,
+    sessions: dict[tuple[str, str], SessionFold],
+    counts: Counts,
 ) -> None:
     row = rows.load_file(connection, chunk.stored_path)
     if chunk.follows:
@@ -112,7 +119,9 @@ def _apply_chunk(
         kept.begin(chunk.begins)
     last: SessionFold | None = None
     tally = [0, 0]
-    named_first = next((each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None)
+    named_first = next(
+        (each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None
+    )
     anchors = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
     for (number, data, group), anchor in zip(chunk.groups, anchors, strict=True):
         if type(group[0]) is Session and (fold is None or fold.key != group[0].key):
@@ -124,7 +133,9 @@ def _apply_chunk(
             tally[1] += 1
             continue  # nothing is kept of it, so that no session is needed yet
         if fold is None:
-            fold = sessions[chunk.program, chunk.stored_path] = SessionFold(batch, chunk.program, chunk.stored_path)
+            fold = sessions[chunk.program, chunk.stored_path] = SessionFold(
+                batch, chunk.program, chunk.stored_path
+            )
         if fold is not last:
             last = fold
             fold.begin(chunk.written_at, chunk.rereads, goes_on=chunk.follows or chunk.rereads is None)

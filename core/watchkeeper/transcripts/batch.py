@@ -15,7 +15,8 @@ from watchkeeper.transcripts.identity import record_digest
 from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Rewind, Summary
 
 AHEAD_SECONDS = 86_400.0
-"""How much later than now a record's time may be, as clocks and their zones go; what comes later tells no time."""
+"""How much later than now a record's time may be, as clocks and their zones go; what comes later tells no
+time."""
 
 Pricing = Callable[[ModelCall], Cost]
 """What a call cost; passed in, since prices are not this room's."""
@@ -26,7 +27,8 @@ _BESIDE = frozenset({Rewind, Failure})
 """Those that have no id where a message beside them has one."""
 
 Anchor = tuple[int, Any, int]
-"""The record by which a line is recognised, behind its digest, and a number for the usage that the line tells (0: none)."""
+"""The record by which a line is recognised, behind its digest, and a number for the usage that the line tells
+(0: none)."""
 
 _NO_ANCHOR: Anchor = (0, None, 0)
 
@@ -74,9 +76,12 @@ class Batch:
     stored_calls: dict[str, rows.Call] = field(default_factory=dict)
     """Model calls that are stored, by key."""
     _texts: dict[tuple[str, int], str] = field(default_factory=dict)
-    """Messages that are not written yet, by agent and `seq`: as many as were there when one was last asked for."""
+    """Messages that are not written yet, by agent and `seq`: as many as were there when one was last asked
+    for."""
 
-    def look_up(self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]) -> list[Anchor]:
+    def look_up(
+        self, program: str, session: str, groups: list[tuple[int, bytes, list[Record]]]
+    ) -> list[Anchor]:
         """Ask at once what of these groups is here already: one question costs as much as one record's."""
         anchors: list[Anchor] = []
         keys: list[str] = []
@@ -106,7 +111,9 @@ class Batch:
             anchors.append(_NO_ANCHOR if anchor is None else (digest, anchor, figures))
         records.update(rows.find_records(self.cursor, fresh))
         self.stored_calls.update(
-            rows.find_calls(self.cursor, [key for key in dict.fromkeys(keys) if key and key not in self.calls])
+            rows.find_calls(
+                self.cursor, [key for key in dict.fromkeys(keys) if key and key not in self.calls]
+            )
         )
         return anchors
 

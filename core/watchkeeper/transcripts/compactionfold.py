@@ -1,8 +1,8 @@
 """Compactions of imported sessions, as views and observations like those of our own.
 
-What a program put in the place of what it dropped becomes an observation that covers everything before; a new view begins
-after it. A pass that only emptied tool results gives a view in which those messages are elided. What a person took back is
-elided as well, with no tokens left.
+What a program put in the place of what it dropped becomes an observation that covers everything before; a new
+view begins after it. A pass that only emptied tool results gives a view in which those messages are elided.
+What a person took back is elided as well, with no tokens left.
 """
 
 from __future__ import annotations
@@ -65,7 +65,17 @@ def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compactio
     agent.verbatim_from = last + 1
     agent.dropped_tokens = _total_through(session, cursor, agent, last)
     _view(session, agent, compaction_id, "summary", at)
-    _write(session, agent, record, compaction_id, at, last, removed, record.tokens_before or before_tokens, version)
+    _write(
+        session,
+        agent,
+        record,
+        compaction_id,
+        at,
+        last,
+        removed,
+        record.tokens_before or before_tokens,
+        version,
+    )
 
 
 def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction) -> int:
@@ -78,7 +88,8 @@ def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: C
 
 
 def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, begin: int) -> int | None:
-    """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is tried."""
+    """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is
+    tried."""
     times = rows.message_times(cursor, agent.id, begin)
     times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= begin]
     for seq, at in times:
@@ -92,7 +103,11 @@ def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, beg
 def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
     wanted = record.elided or ()
     places = set(rows.result_places(cursor, agent.id, wanted))
-    places |= {call[9] for call in session.into["tool_calls"] if call[2] == agent.id and call[6] in wanted and call[9]}
+    places |= {
+        call[9]
+        for call in session.into["tool_calls"]
+        if call[2] == agent.id and call[6] in wanted and call[9]
+    }
     known = {each[0] for each in agent.elided}
     for seq in sorted(places - known):
         if seq >= agent.verbatim_from:
@@ -124,11 +139,19 @@ def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind,
     shown = [each for each in agent.elided if each[0] < first or not each[4]]
     agent.elided = sorted([*shown, *([seq, 0, 0, f"message://{agent.id}/{seq}", 0] for seq in gone)])
     _view(session, agent, None, "rewind", at)
-    session.event("context.rewound", agent, at, messages=len(gone), first_seq=gone[0], reason=f"{len(gone)} messages taken back")
+    session.event(
+        "context.rewound",
+        agent,
+        at,
+        messages=len(gone),
+        first_seq=gone[0],
+        reason=f"{len(gone)} messages taken back",
+    )
 
 
 def _uncompact(session: SessionFold, cursor: Any, agent: AgentFold, first: int) -> None:
-    """What was taken back began before a compaction, which is taken back with it: the view from before that one."""
+    """What was taken back began before a compaction, which is taken back with it: the view from before that
+    one."""
     for version in range(agent.row["view_version"], 0, -1):
         view = _view_at(session, cursor, agent, version)
         if view.verbatim_from <= first:
@@ -137,7 +160,8 @@ def _uncompact(session: SessionFold, cursor: Any, agent: AgentFold, first: int) 
 
 
 def _stand_again(session: SessionFold, cursor: Any, agent: AgentFold, at: float) -> None:
-    """What was taken back last stands again: the view from before, besides results that were emptied since."""
+    """What was taken back last stands again: the view from before, besides results that were emptied
+    since."""
     if not agent.taken_back:
         return
     now = _view_at(session, cursor, agent, agent.row["view_version"])
@@ -153,7 +177,12 @@ def _stand_again(session: SessionFold, cursor: Any, agent: AgentFold, at: float)
     _show(session, cursor, agent, before._replace(elided=sorted([*before.elided, *since])))
     _view(session, agent, None, "restored", at)
     session.event(
-        "context.restored", agent, at, messages=len(back), first_seq=min(back), reason=f"{len(back)} messages back again"
+        "context.restored",
+        agent,
+        at,
+        messages=len(back),
+        first_seq=min(back),
+        reason=f"{len(back)} messages back again",
     )
 
 
@@ -194,7 +223,9 @@ def _show(session: SessionFold, cursor: Any, agent: AgentFold, view: _View) -> N
 
 def _tokens_of(session: SessionFold, cursor: Any, agent: AgentFold, seqs: list[int]) -> int:
     wanted = set(seqs)
-    pending = {row[1]: int(row[4]) for row in session.into["messages"] if row[0] == agent.id and row[1] in wanted}
+    pending = {
+        row[1]: int(row[4]) for row in session.into["messages"] if row[0] == agent.id and row[1] in wanted
+    }
     stored = [seq for seq in seqs if seq not in pending]
     return sum(pending.values()) + (rows.tokens_of(cursor, agent.id, stored) if stored else 0)
 
@@ -242,7 +273,8 @@ def _total_through(session: SessionFold, cursor: Any, agent: AgentFold, seq: int
 
 
 def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summary, at: float) -> None:
-    """The text that stands for what the last compaction dropped. Without one (its line was lost), everything before is."""
+    """The text that stands for what the last compaction dropped. Without one (its line was lost), everything
+    before is."""
     session.touch(agent, at)
     if agent.summary is None and agent.awaits_summary:
         # Nothing was there to be dropped, so that nothing can stand for it.

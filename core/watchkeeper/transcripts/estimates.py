@@ -1,4 +1,5 @@
-"""Tokens of imported text, without a tokenizer: four bytes of JSON a token, opaque data left out. Estimates, always."""
+"""Tokens of imported text, without a tokenizer: four bytes of JSON a token, opaque data left out. Estimates,
+always."""
 
 from __future__ import annotations
 

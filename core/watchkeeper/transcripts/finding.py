@@ -1,4 +1,5 @@
-"""Finding logs: files and folders as they are on real disks, with links in circles and doors that stay shut."""
+"""Finding logs: files and folders as they are on real disks, with links in circles and doors that stay
+shut."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Found:
     """A file that may be a log."""
 
     path: Path
-    """Its real path, links resolved: a file reached in two ways is one file. Of a packed log, its name before."""
+    """Its real path, links resolved: a file reached in two ways is one file. Of a packed log, its name
+    before."""
     size: int
     modified_at: float
 
@@ -33,7 +35,8 @@ Trouble = Callable[[str, str], None]
 
 
 def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Trouble) -> Iterator[Found]:
-    """Every file in these places that may be a log, each once. A place that is a file is taken whatever its name.
+    """Every file in these places that may be a log, each once. A place that is a file is taken whatever its
+    name.
 
     Nothing is raised for what cannot be read: `trouble` is told, and the rest goes on.
     """
@@ -61,7 +64,9 @@ def find(places: list[Path], may_be_log: Callable[[Path], bool], trouble: Troubl
                 trouble(str(path), _reason(error, path))
                 continue
             real = real or os.path.realpath(path)
-            waiting.extend((path / name, False, "" if link else os.path.join(real, name)) for name, link in inside)
+            waiting.extend(
+                (path / name, False, "" if link else os.path.join(real, name)) for name, link in inside
+            )
         elif _is_file(found):
             log = unpacked_name(path)
             if identity in files or not (named or may_be_log(log)):
@@ -84,8 +89,8 @@ def read_head(path: Path, limit: int = HEAD_BYTES) -> bytes:
 
 
 def read_past(path: Path, head: bytes) -> bytes:
-    """The first lines of a log whose first ones do not fit into the head, each whole as far as it is of a bearable length;
-    empty where the head says enough.
+    """The first lines of a log whose first ones do not fit into the head, each whole as far as it is of a
+    bearable length; empty where the head says enough.
 
     Raises:
         OSError: it cannot be read.
@@ -94,7 +99,11 @@ def read_past(path: Path, head: bytes) -> bytes:
         return b""
     found: list[bytes] = []
     with packed.open_log(path, beginning=True) as file:
-        while len(found) < LINES_LOOKED_AT and file.tell() < MOST_PASSED and (line := file.readline(LONGEST_HELD)):
+        while (
+            len(found) < LINES_LOOKED_AT
+            and file.tell() < MOST_PASSED
+            and (line := file.readline(LONGEST_HELD))
+        ):
             found.append(line if line.endswith(b"\n") else line[:HEAD_BYTES] + b"\n")
             while not line.endswith(b"\n") and (line := file.readline(LONGEST_HELD)):
                 if file.tell() > MOST_PASSED:

@@ -1,8 +1,9 @@
 """Following logs as they grow: a line that is written stands in the store some tens of milliseconds later.
 
-`watchfiles` tells which files changed, and those are imported; a slow look at all of them is the truth beside it, for
-file systems that tell nothing. The look goes on a little at a time, so that no line waits for ten thousand files. While a
-session grows, its lease is held, so that dashboards show it as live and nobody deletes it meanwhile.
+`watchfiles` tells which files changed, and those are imported; a slow look at all of them is the truth beside
+it, for file systems that tell nothing. The look goes on a little at a time, so that no line waits for ten
+thousand files. While a session grows, its lease is held, so that dashboards show it as live and nobody
+deletes it meanwhile.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ TIMEOUT_MILLISECONDS = 100
 
 
 class Follower:
-    """Imports what is written to logs from now on, and at first whatever is live: written to within `QUIET_SECONDS`.
+    """Imports what is written to logs from now on, and at first whatever is live: written to within
+    `QUIET_SECONDS`.
 
     Args:
         importer: made with `live=True`.
@@ -41,7 +43,12 @@ class Follower:
     """
 
     def __init__(
-        self, writer: Writer, importer: Importer, places: list[Path], *, go_on: Callable[[], bool] = lambda: True
+        self,
+        writer: Writer,
+        importer: Importer,
+        places: list[Path],
+        *,
+        go_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self._importer = importer
         self._places = [place.resolve() for place in places]
@@ -76,7 +83,8 @@ class Follower:
             self._holding.close()
 
     def _begin(self) -> list[Path]:
-        """What holds something new and is live, the newest last. Of the other files, what comes is followed."""
+        """What holds something new and is live, the newest last. Of the other files, what comes is
+        followed."""
         found = self._find()
         known = self._importer.marks(found)
         recent = time.time() - QUIET_SECONDS
@@ -112,21 +120,32 @@ class Follower:
         except (OSError, RuntimeError):
             # No file events here (watches exhausted, a folder gone): look at the files themselves.
             while not stop.wait(POLL_SECONDS):
-                yield [each.path for each in self._find() if self._seen.get(each.path) != (each.size, each.modified_at)]
+                yield [
+                    each.path
+                    for each in self._find()
+                    if self._seen.get(each.path) != (each.size, each.modified_at)
+                ]
 
     def _roots(self) -> list[Path]:
         """The folders to be watched: of a file, the one in which all lies that belongs to it."""
-        return list(dict.fromkeys(place if place.is_dir() else self._importer.folder_of(place) for place in self._places))
+        return list(
+            dict.fromkeys(
+                place if place.is_dir() else self._importer.folder_of(place) for place in self._places
+            )
+        )
 
     def _find(self) -> list[finding.Found]:
         return list(self._find_on())
 
     def _find_on(self) -> Iterator[finding.Found]:
         places = [*self._places, *(place.with_suffix("") for place in self._places if place.is_file())]
-        return finding.find([place for place in places if place.exists()], self._importer.may_be_log, lambda name, why: None)
+        return finding.find(
+            [place for place in places if place.exists()], self._importer.may_be_log, lambda name, why: None
+        )
 
     def _told(self, path: Path) -> Path | None:
-        """The log of ours that an event tells of. One that a file beside it tells of is looked at once more."""
+        """The log of ours that an event tells of. One that a file beside it tells of is looked at once
+        more."""
         log = self._log_of(path)
         if log is not None and log != path:
             self._growing.setdefault(log)
@@ -139,7 +158,10 @@ class Follower:
         log = self._importer.log_of(path)
         if log is None:
             return None
-        ours = any(log == place or place in log.parents or place.with_suffix("") in log.parents for place in self._places)
+        ours = any(
+            log == place or place in log.parents or place.with_suffix("") in log.parents
+            for place in self._places
+        )
         return log if ours else None
 
     def _look_on(self, seconds: float) -> None:
@@ -180,6 +202,8 @@ class Follower:
             return
         self._holding.grew(report.sessions)
         if report.sessions:
-            self._growing = dict.fromkeys([*(each for each in self._growing if each not in there), *there][-LEASES:])
+            self._growing = dict.fromkeys(
+                [*(each for each in self._growing if each not in there), *there][-LEASES:]
+            )
         report.sessions.clear()
         report.unknown.clear()

@@ -10,7 +10,8 @@ _COMMAND = re.compile(
     r"\s*<command-message>[^<]*</command-message>\s*<command-name>(?P<name>[^<]+)</command-name>"
     r"(\s*<command-args>(?P<arguments>[^<]*)</command-args>)?"
 )
-"""A command that asks the model for something; those of the program itself (`/exit`, `/model`) begin with their name."""
+"""A command that asks the model for something; those of the program itself (`/exit`, `/model`) begin with
+their name."""
 
 _EDITOR = ("# Context from my IDE setup", "# Files mentioned by the user", "# Files pasted by the user")
 """How a prompt begins before which Codex's editor puts what it shows."""

@@ -1,4 +1,5 @@
-"""Sessions that are shown as live because their logs grow: each is held by its lease, as a run of our own is by its host."""
+"""Sessions that are shown as live because their logs grow: each is held by its lease, as a run of our own is
+by its host."""
 
 from __future__ import annotations
 

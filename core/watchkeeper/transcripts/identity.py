@@ -25,12 +25,14 @@ def stable_id(*names: str, length: int = LENGTH) -> str:
 def record_digest(at: float | None, kind: str, uid: str) -> int:
     """A number for a record of that kind and id, below 2^63.
 
-    Records of about the same time have numbers near each other, so that a file's records lie on few pages of the table; 32
-    of its bits tell records of one second apart, all of them those without a time. Equal numbers of different records are
-    possible, and found out by what they say.
+    Records of about the same time have numbers near each other, so that a file's records lie on few pages of
+    the table; 32 of its bits tell records of one second apart, all of them those without a time. Equal
+    numbers of different records are possible, and found out by what they say.
     """
     if at is None:
-        return int.from_bytes(blake2b(f"{kind}\0{uid}".encode("utf-8", "replace"), digest_size=8).digest()) >> 1
+        return (
+            int.from_bytes(blake2b(f"{kind}\0{uid}".encode("utf-8", "replace"), digest_size=8).digest()) >> 1
+        )
     return ((int(at) % _SECONDS) << 32) | crc32(uid.encode("utf-8", "replace"), _sum_of(kind))
 
 
@@ -44,10 +46,12 @@ MADE_UP = "~"
 
 
 class PlaceIds:
-    """Ids for the lines of one log whose program gave none: their time and kind, and which one they are of these.
+    """Ids for the lines of one log whose program gave none: their time and kind, and which one they are of
+    these.
 
-    They do not depend on what a line says or how its JSON is written, so that a line that was edited keeps its id; one that
-    stands twice in a row is one line. Lines without a time are counted from the log's beginning.
+    They do not depend on what a line says or how its JSON is written, so that a line that was edited keeps
+    its id; one that stands twice in a row is one line. Lines without a time are counted from the log's
+    beginning.
 
     Args:
         scope: what the ids are unique in.
@@ -89,4 +93,8 @@ def is_made_up(uid: str) -> bool:
 def id_of(value: Any) -> str | None:
     """An id that a program gave; None where there is none, or a redaction took it."""
     found = text_of(value)
-    return None if found is None or " " in found or "REDACT" in found or "redact" in found or found[0] == "*" else found
+    return (
+        None
+        if found is None or " " in found or "REDACT" in found or "redact" in found or found[0] == "*"
+        else found
+    )

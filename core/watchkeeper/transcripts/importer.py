@@ -1,8 +1,8 @@
 """Importing logs: found, recognised, read from where the last import ended, and written batch by batch.
 
-A batch is one transaction of a few megabytes of log: its rows, and how far each file was read. What was committed is
-whole, so an import may be interrupted anywhere and run again; two importers of one file take turns, since a batch that
-does not begin where the file's row says is given up and read again.
+A batch is one transaction of a few megabytes of log: its rows, and how far each file was read. What was
+committed is whole, so an import may be interrupted anywhere and run again; two importers of one file take
+turns, since a batch that does not begin where the file's row says is given up and read again.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ BATCH_FILES = 200
 FEW_FILES = 20
 ATTEMPTS = 5
 BREATH_SECONDS = 0.003
-"""The write lock is left free for at least so long between two batches: runs go on beside an import, and ask every
-millisecond. Reading the next batch mostly takes longer."""
+"""The write lock is left free for at least so long between two batches: runs go on beside an import, and ask
+every millisecond. Reading the next batch mostly takes longer."""
 CACHE = "PRAGMA cache_size = -32768"
 """KiB: what a batch touches stays in memory."""
 CHECKPOINT = "PRAGMA wal_autocheckpoint = 2000"
@@ -93,8 +93,8 @@ class Importer:
         live: the logs are followed as they grow (see `Batch.live`).
         progress: called now and then.
         only: the one program whose logs are taken; None: any.
-        redactor: takes secrets out of what is read: by default, the values of this process's secret variables, those of
-            the user's configuration, and whatever has a key's shape.
+        redactor: takes secrets out of what is read: by default, the values of this process's secret
+            variables, those of the user's configuration, and whatever has a key's shape.
     """
 
     def __init__(
@@ -132,7 +132,8 @@ class Importer:
 
     def run(self, places: list[Path]) -> Report:
         """Import every log in these places (files and folders) that holds something new."""
-        # A batch is a hundred thousand small objects without a cycle among them: looking for one costs a fifth.
+        # A batch is a hundred thousand small objects without a cycle among them: looking for one costs a
+        # fifth.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -203,7 +204,8 @@ class Importer:
         return row.session_id if row is not None else None
 
     def marks(self, found: list[finding.Found]) -> dict[str, tuple[int, float, int]]:
-        """Of those that were imported: size, time of change and bytes read as they were then, by stored path."""
+        """Of those that were imported: size, time of change and bytes read as they were then, by stored
+        path."""
         connection = self._connection()
         if len(found) > FEW_FILES:
             return rows.file_marks(connection)
@@ -225,7 +227,8 @@ class Importer:
     # Writing.
 
     def _write(self, pending: _Pending) -> None:
-        """Nothing is read meanwhile: two threads of Python in turns cost a tenth more, and keep the lock half as long again."""
+        """Nothing is read meanwhile: two threads of Python in turns cost a tenth more, and keep the lock half
+        as long again."""
         self._waiting = self._submit(pending)
         self.settle()
 
@@ -239,7 +242,11 @@ class Importer:
             time.sleep(early)
 
         def batch(group: Group) -> Any:
-            return apply(Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live), group.connection, chunks)
+            return apply(
+                Batch(group.cursor, self._pricing, self._now(), self._user_id, self._live),
+                group.connection,
+                chunks,
+            )
 
         return chunks, self._writer.submit(batch)
 
@@ -247,13 +254,20 @@ class Importer:
         """Whatever the pricing has to load, it loads before the write lock is taken: a third of a second."""
         if self._prices_loaded:
             return
-        for call in (each for chunk in chunks for _, _, group in chunk.groups for each in group if type(each) is ModelCall):
+        for call in (
+            each
+            for chunk in chunks
+            for _, _, group in chunk.groups
+            for each in group
+            if type(each) is ModelCall
+        ):
             self._pricing(call)
             self._prices_loaded = True
             return
 
     def _settle(self, submitted: Any) -> None:
-        """Wait for a batch, and count it. Where it did not succeed, each of its files is read again by itself."""
+        """Wait for a batch, and count it. Where it did not succeed, each of its files is read again by
+        itself."""
         if submitted is None:
             return
         try:
@@ -279,7 +293,8 @@ class Importer:
             self.report.files += int(chunk.first)
 
     def _again(self, path: Path) -> None:
-        """Read a file by itself: another importer was faster, or one file of the batch could not be written."""
+        """Read a file by itself: another importer was faster, or one file of the batch could not be
+        written."""
         for _ in range(ATTEMPTS):
             try:
                 found = packed_name(path).stat()
@@ -292,14 +307,18 @@ class Importer:
             except WatchkeeperError:
                 raise
             except Exception as error:  # one log must not keep a thousand others out
-                self.report.left[str(path)] = f"what it says could not be stored ({type(error).__name__}: {error})"
+                self.report.left[str(path)] = (
+                    f"what it says could not be stored ({type(error).__name__}: {error})"
+                )
             return
         self.report.left[str(path)] = "another importer is reading it"
 
     def _tell(self) -> None:
         if self._progress is not None:
             files, size = self._totals
-            self._progress(Progress(files, self._done[0], size, self._done[1], time.monotonic() - self._began))
+            self._progress(
+                Progress(files, self._done[0], size, self._done[1], time.monotonic() - self._began)
+            )
 
     # Reading.
 
@@ -321,9 +340,16 @@ class Importer:
 
     def _read(self, found: finding.Found, is_new: bool) -> Iterator[Chunk]:
         path = finding.stored_path(found.path)
-        row = (None if is_new else rows.load_file(self._connection(), path)) or self._moved_logs().adopt(found.path)
+        row = (None if is_new else rows.load_file(self._connection(), path)) or self._moved_logs().adopt(
+            found.path
+        )
         log = open_log(found, row, self._only, self._redactor)
-        if log is not None and log.of_one_session and row is not None and rows.is_deleted(self._connection(), row.session_id):
+        if (
+            log is not None
+            and log.of_one_session
+            and row is not None
+            and rows.is_deleted(self._connection(), row.session_id)
+        ):
             self.report.deleted += 1  # read no further, so that nothing is missing once it is restored
         elif log is None:
             if found.size:

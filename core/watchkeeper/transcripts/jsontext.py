@@ -1,7 +1,7 @@
 """JSON as logs hold it: parsed fast, and whatever the fast parser refuses, with patience.
 
-Measured on real logs, `msgspec` parses three times as fast as the standard library, five times where it may pass over what
-nobody reads, and writes eight times as fast.
+Measured on real logs, `msgspec` parses three times as fast as the standard library, five times where it may
+pass over what nobody reads, and writes eight times as fast.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from pydantic_core import from_json
 from watchkeeper.store.encoding import encode, plain
 
 _BEFORE = "\ufeff\0"
-"""What may stand before the record of a line: a byte order mark, and the NULs that a crash leaves on some disks."""
+"""What may stand before the record of a line: a byte order mark, and the NULs that a crash leaves on some
+disks."""
 
 
 def parser(shape: Any) -> Callable[[bytes], dict[str, Any] | None]:
-    """A function as `parse`, which need not give other fields than those of `shape`, a `TypedDict`: it is the faster for it.
+    """A function as `parse`, which need not give other fields than those of `shape`, a `TypedDict`: it is the
+    faster for it.
 
     Where a value is of another kind than `shape` says, all of the object is given, as it stands.
     """
@@ -45,7 +47,8 @@ def _parse_patiently(data: bytes) -> dict[str, Any] | None:
     try:
         value = from_json(data, cache_strings="keys")
     except ValueError:
-        # A lone surrogate, bytes that are no UTF-8, a mark or a hole before it: rare, and no reason to lose the record.
+        # A lone surrogate, bytes that are no UTF-8, a mark or a hole before it: rare, and no reason to lose
+        # the record.
         try:
             value = bindable(json.loads(data.decode("utf-8", "replace").lstrip(_BEFORE)))
         except (ValueError, RecursionError):
@@ -78,7 +81,12 @@ def write_bytes(value: Any) -> bytes:
     """JSON text of `value` as the store holds it, in UTF-8."""
     try:
         return _write(value)
-    except (MsgspecError, ValueError, OverflowError, RecursionError):  # a lone surrogate, a number beyond 64 bits
+    except (
+        MsgspecError,
+        ValueError,
+        OverflowError,
+        RecursionError,
+    ):  # a lone surrogate, a number beyond 64 bits
         return encode(value).encode()
 
 
@@ -95,12 +103,13 @@ _minutes: dict[str, float] = {}
 
 
 EARLIEST_SECONDS, LATEST_SECONDS = 946_684_800.0, 4_102_444_800.0
-"""2000 and 2100: a time outside of these is none (a zero, an unset clock, year 1), since no such program ran then."""
+"""2000 and 2100: a time outside of these is none (a zero, an unset clock, year 1), since no such program ran
+then."""
 
 
 def seconds(timestamp: Any) -> float | None:
-    """Seconds since 1970 of an ISO 8601 time, or of a number of seconds or milliseconds; None for anything else, and for
-    a time at which nothing was logged."""
+    """Seconds since 1970 of an ISO 8601 time, or of a number of seconds or milliseconds; None for anything
+    else, and for a time at which nothing was logged."""
     if isinstance(timestamp, str):
         minute = _minutes.get(timestamp[:17])
         if minute is not None and timestamp[23:] == "Z":
@@ -142,7 +151,8 @@ def text_of(value: Any) -> str | None:
 
 
 def count_of(value: Any) -> int:
-    """A number of tokens: what is no number, or below zero, or beyond what any model reads, counts as none."""
+    """A number of tokens: what is no number, or below zero, or beyond what any model reads, counts as
+    none."""
     if type(value) is int and 0 <= value < 1_000_000_000_000:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:

@@ -12,8 +12,8 @@ from watchkeeper.transcripts.jsontext import parse, same_bytes
 class KeptRaw:
     """The lines that were kept raw of one log, each to be found once more as often as it is kept.
 
-    They are read once for a reading, as a number each. A batch may be run twice: what a chunk found is there again when the
-    chunk begins again.
+    They are read once for a reading, as a number each. A batch may be run twice: what a chunk found is there
+    again when the chunk begins again.
     """
 
     def __init__(self) -> None:

@@ -80,7 +80,8 @@ class _Begun:
 
 
 def mark(file: BinaryIO, end: int, *, at_end: bool = False) -> str:
-    """A digest of the first (or last) bytes of what was read through `end`: whether a file is still the one we knew."""
+    """A digest of the first (or last) bytes of what was read through `end`: whether a file is still the one
+    we knew."""
     size = min(MARK_BYTES, end)
     file.seek(end - size if at_end else 0)
     return f"{size}:{blake2b(file.read(size), digest_size=12).hexdigest()}"

@@ -1,4 +1,5 @@
-"""Logs that were renamed or moved since they were imported (Codex moves a thread's into its archive): the same logs."""
+"""Logs that were renamed or moved since they were imported (Codex moves a thread's into its archive): the
+same logs."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ class MovedLogs:
         self._sizes = {int(head.partition(":")[0]) for head in self._gone}
 
     def adopt(self, path: Path) -> rows.FileRow | None:
-        """How far a log was read under its name before, which is this one from now on; None where it had none.
+        """How far a log was read under its name before, which is this one from now on; None where it had
+        none.
 
         Raises:
             OSError: it cannot be read.
@@ -34,7 +36,11 @@ class MovedLogs:
             return None
         with packed.open_log(path, beginning=True) as file:
             head = file.read(lines.MARK_BYTES)
-            marks = (f"{size}:{blake2b(head[:size], digest_size=12).hexdigest()}" for size in self._sizes if size <= len(head))
+            marks = (
+                f"{size}:{blake2b(head[:size], digest_size=12).hexdigest()}"
+                for size in self._sizes
+                if size <= len(head)
+            )
             before = next((self._gone[mark] for mark in marks if mark in self._gone), None)
             row = rows.load_file(self._connection, before) if before is not None else None
             if row is None or not lines.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest):

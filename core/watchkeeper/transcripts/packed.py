@@ -1,6 +1,6 @@
-"""Logs that were compressed since: Codex packs those that nobody wrote to for a week (`rollout-….jsonl.zst`), and people
-pack what they put aside. A packed log is read as the log that it was, under the name that it had. Of one that was cut, or is
-damaged somewhere, what comes before that is read."""
+"""Logs that were compressed since: Codex packs those that nobody wrote to for a week (`rollout-….jsonl.zst`),
+and people pack what they put aside. A packed log is read as the log that it was, under the name that it had.
+Of one that was cut, or is damaged somewhere, what comes before that is read."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from typing import IO, Any, BinaryIO, cast
 MOST_BYTES = 32 << 30
 """A log that is larger once it is unpacked is not read."""
 MOST_TIMES = 200
-"""Nor is one that is more than so many times as large: real logs pack to a tenth, and only a trap packs to less than this."""
+"""Nor is one that is more than so many times as large: real logs pack to a tenth, and only a trap packs to
+less than this."""
 DISK_SHARE = 10
 """Nor one that would take more than this part (a tenth) of the space that is free where it is unpacked to."""
 HELD_BYTES = 16 << 20
-"""Unpacked bytes that are held in memory; more of them are put on disk, since a log is read from more than one place."""
+"""Unpacked bytes that are held in memory; more of them are put on disk, since a log is read from more than
+one place."""
 _PIECE = 1 << 20
 
 
@@ -33,7 +35,10 @@ def _zstd(file: IO[bytes]) -> Any:
     return zstd.ZstdFile(file, "rb")
 
 
-_UNPACK: dict[str, Callable[[IO[bytes]], Any]] = {".zst": _zstd, ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb")}
+_UNPACK: dict[str, Callable[[IO[bytes]], Any]] = {
+    ".zst": _zstd,
+    ".gz": lambda file: gzip.GzipFile(fileobj=file, mode="rb"),
+}
 
 
 def unpacked_name(path: Path) -> Path:
@@ -45,7 +50,9 @@ def packed_name(path: Path) -> Path:
     """The file that holds what that name promises: itself, or where it is gone, what it was packed into."""
     if os.path.lexists(path):
         return path
-    return next((packed for suffix in _UNPACK if os.path.lexists(packed := path.with_name(path.name + suffix))), path)
+    return next(
+        (packed for suffix in _UNPACK if os.path.lexists(packed := path.with_name(path.name + suffix))), path
+    )
 
 
 class _Unpacked(tempfile.SpooledTemporaryFile[bytes]):
@@ -67,8 +74,8 @@ def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> Bin
         beginning: whoever opens it has no need of its end, and is not told that it lacks one.
 
     Raises:
-        OSError: it cannot be read, or is no log that was packed. Where it is packed and only its beginning can be read, that
-            is raised as it is closed, when nothing else was.
+        OSError: it cannot be read, or is no log that was packed. Where it is packed and only its beginning
+            can be read, that is raised as it is closed, when nothing else was.
         TooLarge: unpacked, it is larger than may be; nothing of it is read.
     """
     packed = packed_name(path)
@@ -81,7 +88,9 @@ def open_log(path: Path, buffering: int = -1, *, beginning: bool = False) -> Bin
             if isinstance(piece, OSError):
                 if not size:
                     raise piece
-                unpacked.ends = None if beginning else OSError("only the beginning of what is packed in it can be read")
+                unpacked.ends = (
+                    None if beginning else OSError("only the beginning of what is packed in it can be read")
+                )
                 break
             size += unpacked.write(piece)
         unpacked.seek(0)
@@ -130,7 +139,8 @@ def _pieces(packed: Path) -> Iterator[bytes | OSError]:
     """What is packed in a file; last, where it goes no further, why.
 
     Raises:
-        TooLarge: it goes on beyond what may be unpacked; one byte more than that was unpacked, and no piece holds it.
+        TooLarge: it goes on beyond what may be unpacked; one byte more than that was unpacked, and no piece
+            holds it.
     """
     most, reason = _most_of(packed)
     with open(packed, "rb") as file:

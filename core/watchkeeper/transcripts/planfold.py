@@ -1,4 +1,5 @@
-"""Plans of imported sessions: every version of a list as a revision, its items as tasks with their history."""
+"""Plans of imported sessions: every version of a list as a revision, its items as tasks with their
+history."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class PlanFold:
         """The plan as stored, or an empty one.
 
         Args:
-            live: the log is followed: a task that is running may still run, while in a session that ended it is not finished.
+            live: the log is followed: a task that is running may still run, while in a session that ended it
+                is not finished.
         """
         found = rows.load_plan(cursor, plan_id)
         if found is None:
@@ -91,7 +93,9 @@ class PlanFold:
                 task.position = len(listed) - 1
         if plan.whole:
             here = set(listed)
-            gone = sorted((task for task in self._tasks.values() if task.id not in here), key=lambda task: task.position)
+            gone = sorted(
+                (task for task in self._tasks.values() if task.id not in here), key=lambda task: task.position
+            )
             for place, task in enumerate(gone):
                 task.position = len(listed) + place
                 if task.status not in _ENDED:
@@ -111,9 +115,11 @@ class PlanFold:
         return moved
 
     def _recognise(self, items: Sequence[PlanItem]) -> None:
-        """Items are known by their texts: where a redaction left its marks in one, it is the item whose text is the same
-        besides them."""
-        fresh = [(place, item) for place, item in enumerate(items) if self._id_of(item.key) not in self._tasks]
+        """Items are known by their texts: where a redaction left its marks in one, it is the item whose text
+        is the same besides them."""
+        fresh = [
+            (place, item) for place, item in enumerate(items) if self._id_of(item.key) not in self._tasks
+        ]
         if not fresh:
             return
         here = {self._id_of(item.key) for item in items}
@@ -121,7 +127,9 @@ class PlanFold:
         for place, item in fresh:
             marked = MARK.search(item.key) is not None
             for task in sorted(left, key=lambda task: abs(task.position - place)):
-                if (marked or MARK.search(task.title)) and _same_besides_marks(item.key, task.title, task.position == place):
+                if (marked or MARK.search(task.title)) and _same_besides_marks(
+                    item.key, task.title, task.position == place
+                ):
                     self._ids[item.key] = task.id
                     left.remove(task)
                     break
@@ -130,25 +138,36 @@ class PlanFold:
         task_id = self._id_of(item.key, item.where == "new")
         task = self._tasks.get(task_id)
         if task is None:
-            if item.where == "new" and (gone := self._tasks.get(self._id_of(item.key))) and gone.status not in _ENDED:
+            if (
+                item.where == "new"
+                and (gone := self._tasks.get(self._id_of(item.key)))
+                and gone.status not in _ENDED
+            ):
                 self._move(gone, "dropped", at)
             name = str(len(self._tasks) + 1)
-            task = _Task(task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, [])
+            task = _Task(
+                task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, []
+            )
             self._tasks[task_id] = task
-        if item.title is not None and (MARK.search(item.title) is None or MARK.search(task.title) is not None):
+        if item.title is not None and (
+            MARK.search(item.title) is None or MARK.search(task.title) is not None
+        ):
             task.title = item.title  # a redacted one says less than what is known
         if item.instructions is not None:
             task.instructions = item.instructions
         if item.depends_on is not None:
             needs = [self._id_of(key) for key in item.depends_on]
             wanted = [need for need in needs if need in self._tasks and need != task_id]
-            task.needs = wanted if whole else [*task.needs, *(need for need in wanted if need not in task.needs)]
+            task.needs = (
+                wanted if whole else [*task.needs, *(need for need in wanted if need not in task.needs)]
+            )
         if item.status is not None and item.status != task.status:
             self._move(task, item.status, at)
         return task
 
     def _id_of(self, key: str, fresh: bool = False) -> str:
-        """The task of the item that has this key now: a list that was begun anew gives the same keys to other items."""
+        """The task of the item that has this key now: a list that was begun anew gives the same keys to other
+        items."""
         found, times = self._named(key, 1), 1
         while (later := self._named(key, times + 1)) in self._tasks:
             found, times = later, times + 1
@@ -169,12 +188,22 @@ class PlanFold:
             task.started_at = at
         task.ended_at = at if status in _ENDED else None
 
-    def _write(self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: Rows) -> None:
+    def _write(
+        self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: Rows
+    ) -> None:
         ordered = sorted(self._tasks.values(), key=lambda task: task.position)
         queue = [task.id for task in ordered if task.status not in _ENDED]
         cursor = len(ordered) - len(queue)
         graph = [
-            {"id": t.id, "name": t.name, "title": t.title, "status": t.status, "attempt": 1, "agent": None, "depends_on": t.needs}
+            {
+                "id": t.id,
+                "name": t.name,
+                "title": t.title,
+                "status": t.status,
+                "attempt": 1,
+                "agent": None,
+                "depends_on": t.needs,
+            }
             for t in ordered
         ]
         waiting = write(queue)[0]
@@ -187,7 +216,20 @@ class PlanFold:
         for task in changed:
             row = self._task_rows.get(task.id)
             if row is None:
-                row = self._task_rows[task.id] = [task.id, session_id, self.id, task.name, 0, "", "", "", None, at, None, None]
+                row = self._task_rows[task.id] = [
+                    task.id,
+                    session_id,
+                    self.id,
+                    task.name,
+                    0,
+                    "",
+                    "",
+                    "",
+                    None,
+                    at,
+                    None,
+                    None,
+                ]
                 into["tasks"].append(row)
             left = task.status == "running" and not self._live
             row[4:9] = (
@@ -203,8 +245,8 @@ class PlanFold:
 
 
 def _same_besides_marks(one: str, other: str, same_place: bool) -> bool:
-    """Whether two texts of which one at least was redacted may have been the same; of one that is nothing but marks, its
-    place in the list tells."""
+    """Whether two texts of which one at least was redacted may have been the same; of one that is nothing but
+    marks, its place in the list tells."""
     for text, whole in ((one, other), (other, one)):
         pieces = MARK.split(text)
         if len(pieces) == 1:
@@ -215,5 +257,6 @@ def _same_besides_marks(one: str, other: str, same_place: bool) -> bool:
             return True
     words, others = one.split(), other.split()
     return len(words) == len(others) and all(
-        a == b or MARK.search(a) is not None or MARK.search(b) is not None for a, b in zip(words, others, strict=True)
+        a == b or MARK.search(a) is not None or MARK.search(b) is not None
+        for a, b in zip(words, others, strict=True)
     )

@@ -21,8 +21,11 @@ NOTHING_GIVEN = Raw("?", "the reader gave nothing for it")
 TOO_LONG = Raw("?", "longer than 64 MiB: its beginning is kept")
 
 
-def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | None, redactor: Redactor) -> OpenLog | None:
-    """The log with its program and what goes with it; None where it is no log of a program that is asked for (or empty).
+def open_log(
+    found: finding.Found, row: rows.FileRow | None, only: Program | None, redactor: Redactor
+) -> OpenLog | None:
+    """The log with its program and what goes with it; None where it is no log of a program that is asked for
+    (or empty).
 
     `redactor` takes secrets out of each line before its reader sees it.
 
@@ -32,7 +35,11 @@ def open_log(found: finding.Found, row: rows.FileRow | None, only: Program | Non
     source = Source(found.path, finding.read_head(found.path))
     known = next((each for each in programs() if row is not None and each.name == row.program), None)
     program = known or program_of(source)
-    few = known is None and found.path.suffix == ".jsonl" and source.head.find(b"\n", source.head.find(b"\n") + 1) < 0
+    few = (
+        known is None
+        and found.path.suffix == ".jsonl"
+        and source.head.find(b"\n", source.head.find(b"\n") + 1) < 0
+    )
     if (program is None or few) and (head := finding.read_past(found.path, source.head)):
         source = Source(found.path, head)
         program = program_of(source)
@@ -50,7 +57,12 @@ class OpenLog:
     """
 
     def __init__(
-        self, found: finding.Found, row: rows.FileRow | None, program: Program, source: Source, redactor: Redactor
+        self,
+        found: finding.Found,
+        row: rows.FileRow | None,
+        program: Program,
+        source: Source,
+        redactor: Redactor,
     ) -> None:
         self._found = found
         self._redactor = redactor
@@ -70,10 +82,15 @@ class OpenLog:
     def unchanged(self) -> bool:
         """Nothing is new in it, as far as that can be told without reading."""
         row, mark = self._row, self._mark
-        return row is not None and mark is not None and (row.read_bytes, row.head_digest) == (mark[0], repr(mark[1]))
+        return (
+            row is not None
+            and mark is not None
+            and (row.read_bytes, row.head_digest) == (mark[0], repr(mark[1]))
+        )
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """What is new, in pieces of about `size` bytes; the last one ends the reading, also when it holds nothing.
+        """What is new, in pieces of about `size` bytes; the last one ends the reading, also when it holds
+        nothing.
 
         Raises:
             OSError: it cannot be read any further.
@@ -94,13 +111,19 @@ class OpenLog:
         reader: Any = self._program.reader(self._source, before.state["reader"] if before else None)
         # How far it was read before: a log that was cut may grow back to what it was, in any number of steps.
         reread = (
-            max(row.read_bytes, row.state.get("reread", 0)) if again and row else before.state.get("reread", 0) if before else 0
+            max(row.read_bytes, row.state.get("reread", 0))
+            if again and row
+            else before.state.get("reread", 0)
+            if before
+            else 0
         )
         chunk = self._first(again, bool(reread))
         open_end = bool(before and before.state.get("open_end"))
         start = place = before.read_bytes if before else 0
         number, taken, add = chunk.line, 0, chunk.groups.append
-        for suspect, (data, line_end, line_size, ended) in with_suspicion(lines.read_lines(file, start), self._suspects):
+        for suspect, (data, line_end, line_size, ended) in with_suspicion(
+            lines.read_lines(file, start), self._suspects
+        ):
             if open_end or not ended:
                 if open_end and not data and ended:
                     # The newline of a last line that was whole without it.
@@ -123,7 +146,15 @@ class OpenLog:
                 chunk = chunk.next()
                 taken, add = 0, chunk.groups.append
         chunk.line, chunk.bytes = number, taken
-        yield _ended(chunk, file, place, reader, open_end, (found.size, found.modified_at), reread if place < reread else 0)
+        yield _ended(
+            chunk,
+            file,
+            place,
+            reader,
+            open_end,
+            (found.size, found.modified_at),
+            reread if place < reread else 0,
+        )
 
     def _pulled(self, mark: tuple[int, float], size: int) -> Iterator[Chunk]:
         row = self._row
@@ -170,7 +201,8 @@ def _ended(
     looks: tuple[int, float],
     reread: int = 0,
 ) -> Chunk:
-    """The chunk with where it ends and what the file looks like then; `reread`: what comes up to there was read before as well."""
+    """The chunk with where it ends and what the file looks like then; `reread`: what comes up to there was
+    read before as well."""
     here = file.tell()
     chunk.read_bytes = place
     chunk.size, chunk.modified_at = looks
@@ -184,7 +216,10 @@ def _feed(reader: LineReader, number: int, data: bytes, size: int) -> list[Recor
     try:
         found = reader.feed(number, data)
         if size > lines.LONGEST_LINE:
-            return [*(each for each in found if type(each) is Session), TOO_LONG]  # its beginning alone says nothing
+            return [
+                *(each for each in found if type(each) is Session),
+                TOO_LONG,
+            ]  # its beginning alone says nothing
     except Exception as error:  # a reader must not; one that does loses no line for it
         return [Raw("?", f"the reader failed on it ({type(error).__name__})")]
     return found or [NOTHING_GIVEN]

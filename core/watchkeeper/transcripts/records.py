@@ -1,44 +1,49 @@
-"""What every reader of a foreign log yields, whatever program wrote it; the contract between readers and the importer.
+"""What every reader of a foreign log yields, whatever program wrote it; the contract between readers and the
+importer.
 
-A *program* (`Program`) says which files are its logs and makes a reader for one of them. A *reader* turns what stands
-in the log into records, and touches neither the store nor the clock. There are two kinds:
+A *program* (`Program`) says which files are its logs and makes a reader for one of them. A *reader* turns
+what stands in the log into records, and touches neither the store nor the clock. There are two kinds:
 
-- A `LineReader` is fed one line after the other, `feed(line, data) -> [Record, …]`, for logs that grow at their end
-  (JSON lines). It reads no file and holds a small state: what it needs of earlier lines to understand later ones (calls
-  that wait for a result, tips of side chains), never messages. `save()` gives that state as a JSON object of at most
-  some tens of kilobytes; a reader made from it (`Program.reader(source, state)`) carries on as if never interrupted.
-- A `PullReader` fetches by itself, `pull() -> (line, data, [Record, …])…`, for logs that are databases or trees of
-  files. It begins after what its state says was fetched, and gives small pieces, so that memory stays bounded. `line`
-  counts its source records from 1; `data` are a source record's bytes, kept if a `Raw` is among its records.
+- A `LineReader` is fed one line after the other, `feed(line, data) -> [Record, …]`, for logs that grow at
+  their end (JSON lines). It reads no file and holds a small state: what it needs of earlier lines to
+  understand later ones (calls that wait for a result, tips of side chains), never messages. `save()` gives
+  that state as a JSON object of at most some tens of kilobytes; a reader made from it
+  (`Program.reader(source, state)`) carries on as if never interrupted.
+- A `PullReader` fetches by itself, `pull() -> (line, data, [Record, …])…`, for logs that are databases or
+  trees of files. It begins after what its state says was fetched, and gives small pieces, so that memory
+  stays bounded. `line` counts its source records from 1; `data` are a source record's bytes, kept if a `Raw`
+  is among its records.
 
 What the importer does with one answer (the list for one line, a *group*):
 
 1. *Nothing is lost.* Every line is counted once: as **raw** where a `Raw` is in its group (its bytes go to
-   `raw_records` with the reason), else as **skipped** where a `Skipped` is (with the reason), else as **read**. An
-   empty group is a fault of the reader, and kept raw. A reader never raises for what a line holds; one that does is
-   caught, and the line kept raw.
-2. *Sessions.* `Session` names the session to which this and all later records of the source belong, until the next
-   one. One that names another session than before is the first of its group, and the first group that holds more than
-   `Raw` or `Skipped` begins with one; fields that are None change nothing.
-3. *Agents* are named by keys, unique in their session. `MAIN` is the agent that the person talks to; it exists without
-   being named. `Agent` adds to what is known of an agent and may come in any order: before its parent, after its
-   messages, from another file, several times; None changes nothing. An agent that only occurs as the `agent` of another
-   record is made, under the main one.
-4. *Replays.* A `Message` with a `uid` that this session already has (the same file rewritten, a line twice) is dropped
-   with its whole group, except that a `ModelCall` may still raise its figures. Where it says something else than before (the
-   log was edited), what it says now is stored as a *revision*: the message stays as it was, nothing of the group counts
-   again, and the figures of its `ModelCall` replace those from before. With a `uid` that another session of the
-   program has (a resumed or forked session that repeats its parent's records) the message is kept, since it is in this
-   session's context, but calls of tools and models in its group count for the session that had them first.
-5. *Model calls* with the same `key` are one call: the figures of the one with the most output tokens stand, besides those
-   of a revision.
-6. *Compactions.* `Compaction` says that everything of that agent before it, or before message `keep_from`, left the
-   context. The `Summary` that follows is what stands in its place (it is not a message as well). Where `tokens_after`
-   is None, the prompt of the agent's next model call is taken.
-7. *Plans.* With `whole`, the items are the whole list, and what is no longer in it is dropped unless it was done;
-   without, they are changes by `key`. Lists of different agents are different plans; `plan` says whose.
+   `raw_records` with the reason), else as **skipped** where a `Skipped` is (with the reason), else as
+   **read**. An empty group is a fault of the reader, and kept raw. A reader never raises for what a line
+   holds; one that does is caught, and the line kept raw.
+2. *Sessions.* `Session` names the session to which this and all later records of the source belong, until the
+   next one. One that names another session than before is the first of its group, and the first group that
+   holds more than `Raw` or `Skipped` begins with one; fields that are None change nothing.
+3. *Agents* are named by keys, unique in their session. `MAIN` is the agent that the person talks to; it
+   exists without being named. `Agent` adds to what is known of an agent and may come in any order: before its
+   parent, after its messages, from another file, several times; None changes nothing. An agent that only
+   occurs as the `agent` of another record is made, under the main one.
+4. *Replays.* A `Message` with a `uid` that this session already has (the same file rewritten, a line twice)
+   is dropped with its whole group, except that a `ModelCall` may still raise its figures. Where it says
+   something else than before (the log was edited), what it says now is stored as a *revision*: the message
+   stays as it was, nothing of the group counts again, and the figures of its `ModelCall` replace those from
+   before. With a `uid` that another session of the program has (a resumed or forked session that repeats its
+   parent's records) the message is kept, since it is in this session's context, but calls of tools and models
+   in its group count for the session that had them first.
+5. *Model calls* with the same `key` are one call: the figures of the one with the most output tokens stand,
+   besides those of a revision.
+6. *Compactions.* `Compaction` says that everything of that agent before it, or before message `keep_from`,
+   left the context. The `Summary` that follows is what stands in its place (it is not a message as well).
+   Where `tokens_after` is None, the prompt of the agent's next model call is taken.
+7. *Plans.* With `whole`, the items are the whole list, and what is no longer in it is dropped unless it was
+   done; without, they are changes by `key`. Lists of different agents are different plans; `plan` says whose.
 
-Times (`at`) are seconds since 1970, or None where the log has none; clocks may jump, and order is the order of lines.
+Times (`at`) are seconds since 1970, or None where the log has none; clocks may jump, and order is the order
+of lines.
 Texts are as logged: hostile, and never cut here.
 """
 
@@ -56,7 +61,8 @@ MAIN = ""
 GUESSED = "side:"
 """With what the key of an agent begins that no record names: a guess by the first record that is here."""
 
-# Records are named tuples: a gigabyte of log makes millions of them, and a frozen dataclass takes five times as long.
+# Records are named tuples: a gigabyte of log makes millions of them, and a frozen dataclass takes five times
+# as long.
 
 
 class Session(NamedTuple):
@@ -108,12 +114,13 @@ class Agent(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message, in Anthropic content blocks. One line of a log is at most one message; blocks are not merged."""
+    """One message, in Anthropic content blocks. One line of a log is at most one message; blocks are not
+    merged."""
 
     agent: str
     uid: str
-    """The program's own id of it, the same wherever it is repeated; empty where it has none (then nothing is known as
-    a replay)."""
+    """The program's own id of it, the same wherever it is repeated; empty where it has none (then nothing is
+    known as a replay)."""
     role: Role
     content: Content
     at: float | None = None
@@ -122,8 +129,8 @@ class Message(NamedTuple):
     injected: bool = False
     """The program wrote it, not a person: no session has it for its goal."""
     alias: str = ""
-    """By what else it may be known: what it says and when (a copy under another `uid`), or its place (an edited record that
-    has no id). Asked where `uid` is not known."""
+    """By what else it may be known: what it says and when (a copy under another `uid`), or its place (an
+    edited record that has no id). Asked where `uid` is not known."""
 
 
 class ToolCall(NamedTuple):
@@ -153,7 +160,8 @@ class ModelCall(NamedTuple):
     key: str
     """The same for every repetition of its figures; empty: never repeated."""
     model: str
-    """`provider/model`, as `anthropic/claude-opus-4-6`; without a provider where nobody knows it (then unpriced)."""
+    """`provider/model`, as `anthropic/claude-opus-4-6`; without a provider where nobody knows it (then
+    unpriced)."""
     input_tokens: int
     """Neither read from nor written to the prompt cache."""
     output_tokens: int
@@ -171,7 +179,8 @@ class ModelCall(NamedTuple):
     cost_usd: float | None = None
     """What the program itself logged as the call's cost, for a pricing that takes its word."""
     final: bool = False
-    """Nothing but an edit of the log changes these figures: where they are told once more, the newest stand."""
+    """Nothing but an edit of the log changes these figures: where they are told once more, the newest
+    stand."""
     alias: str = ""
     """As of a message: a name that a copy of the call under another `key` has as well."""
 
@@ -187,8 +196,8 @@ class PlanItem(NamedTuple):
     depends_on: tuple[str, ...] | None = None
     """Keys of items; in a change by `key`, those that are added."""
     where: Literal["any", "new", "known"] = "any"
-    """In a change by `key`: `new`, an item that was made anew (one that had the key until now is no longer in the list);
-    `known`, nothing unless there is such an item."""
+    """In a change by `key`: `new`, an item that was made anew (one that had the key until now is no longer in
+    the list); `known`, nothing unless there is such an item."""
 
 
 class Plan(NamedTuple):
@@ -237,7 +246,8 @@ class Summary(NamedTuple):
 
 
 class Rewind(NamedTuple):
-    """A person took back what was said last: it stays in the agent's history, and is in its context no more."""
+    """A person took back what was said last: it stays in the agent's history, and is in its context no
+    more."""
 
     agent: str
     uid: str
@@ -279,7 +289,19 @@ class Skipped(NamedTuple):
 
 
 Record = (
-    Session | Agent | Message | ToolCall | ToolResult | ModelCall | Plan | Compaction | Summary | Rewind | Failure | Raw | Skipped
+    Session
+    | Agent
+    | Message
+    | ToolCall
+    | ToolResult
+    | ModelCall
+    | Plan
+    | Compaction
+    | Summary
+    | Rewind
+    | Failure
+    | Raw
+    | Skipped
 )
 
 
@@ -345,8 +367,8 @@ class Program(Protocol):
         ...
 
     def log_of(self, path: Path) -> Path | None:
-        """The log that is to be read when this file changes, which may be another; None where there is none. It is asked
-        for every file that changes."""
+        """The log that is to be read when this file changes, which may be another; None where there is none.
+        It is asked for every file that changes."""
         ...
 
     def folder_of(self, log: Path) -> Path:
@@ -366,7 +388,8 @@ class Program(Protocol):
         ...
 
     def fingerprint(self, path: Path) -> tuple[int, float] | None:
-        """For a `PullReader`: size in bytes and time of the last change of all that it reads, told without reading it.
+        """For a `PullReader`: size in bytes and time of the last change of all that it reads, told without
+        reading it.
 
         None for a `LineReader`: the file itself tells.
         """

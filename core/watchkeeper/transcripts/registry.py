@@ -1,4 +1,5 @@
-"""Which programs' logs can be read, and whose log a file is: told by its content, its place only says where to look."""
+"""Which programs' logs can be read, and whose log a file is: told by its content, its place only says where
+to look."""
 
 from __future__ import annotations
 
@@ -7,7 +8,11 @@ from importlib import import_module
 
 from watchkeeper.transcripts.records import Program, Source
 
-READERS = ("watchkeeper.transcripts.claude", "watchkeeper.transcripts.codex", "watchkeeper.transcripts.opencode")
+READERS = (
+    "watchkeeper.transcripts.claude",
+    "watchkeeper.transcripts.codex",
+    "watchkeeper.transcripts.opencode",
+)
 """Modules that hold a `PROGRAM`, asked in this order. A new reader is one more line here."""
 
 

@@ -10,7 +10,8 @@ MOST_REASONS = 4
 
 @dataclass(slots=True)
 class Report:
-    """Counts of one import. `read + raw + skipped + waiting` are all lines of the logs that were looked into."""
+    """Counts of one import. `read + raw + skipped + waiting` are all lines of the logs that were looked
+    into."""
 
     files: int = 0
     """Logs of which something was read."""
@@ -26,7 +27,8 @@ class Report:
     skipped: Counter[str] = field(default_factory=Counter)
     """Reason → lines that are not kept, since what they say is."""
     changed: int = 0
-    """Records among those read that are here already, and say something else now: each is kept as a new revision."""
+    """Records among those read that are here already, and say something else now: each is kept as a new
+    revision."""
     waiting: int = 0
     """Last lines without an end."""
     left: dict[str, str] = field(default_factory=dict)

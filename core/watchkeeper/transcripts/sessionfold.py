@@ -1,7 +1,7 @@
 """One imported session within one transaction: records in, rows out.
 
-The fold is made anew for each transaction from what is stored, so that nothing that was rolled back can linger, and two
-importers can take turns.
+The fold is made anew for each transaction from what is stored, so that nothing that was rolled back can
+linger, and two importers can take turns.
 """
 
 from __future__ import annotations
@@ -161,11 +161,14 @@ class SessionFold:
         self._newest, self._jumps, self._doubted, self._first = {}, {}, set(), None
         if goes_on:
             self._first = self.row["created_at"] or None
-            self._newest = {key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]}
+            self._newest = {
+                key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]
+            }
         self._goes_on = goes_on
 
     def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
-        """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was not read."""
+        """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was
+        not read."""
         self.changed = True
         seen = Seen.NEW
         outcome: Raw | Skipped | None = None
@@ -196,7 +199,8 @@ class SessionFold:
             elif seen is Seen.NEW or seen is Seen.ANOTHERS:
                 self._agent(record)  # type: ignore[arg-type]
             elif self._is_known(record.key):  # type: ignore[union-attr]
-                # What became of it was told with the lines that came after; an edit may have taken what names it.
+                # What became of it was told with the lines that came after; an edit may have taken what names
+                # it.
                 self._agent(record._replace(goal=None, status=None, told=None))  # type: ignore
         return outcome
 
@@ -205,8 +209,8 @@ class SessionFold:
         return key in self._agents or rows.load_agent(self._cursor, self._agent_id(key)) is not None
 
     def _recognise_agent(self, anchor: Anchor) -> None:
-        """Take the agent that has a record for the agent of the record's key, where that key is a new guess: the lines that
-        tell of the agent's beginning were taken out of the log, or stand further down."""
+        """Take the agent that has a record for the agent of the record's key, where that key is a new guess:
+        the lines that tell of the agent's beginning were taken out of the log, or stand further down."""
         digest, record, _ = anchor
         found = self.batch.records[digest]
         if found is None or not self._is_mine(found[0]) or self._is_known(record.agent):
@@ -259,9 +263,14 @@ class SessionFold:
         return record_digest(record.at, f"{self.program}/Message", record.alias)
 
     def _known_otherwise(self, record: Any, agent: AgentFold) -> rows.Place | None:
-        """What a record became under another id, or under its id at another time: logs are edited in both ways."""
+        """What a record became under another id, or under its id at another time: logs are edited in both
+        ways."""
         is_message = type(record) is Message
-        if is_message and record.alias and (found := self.batch.record(self._alias_digest(record))) is not None:
+        if (
+            is_message
+            and record.alias
+            and (found := self.batch.record(self._alias_digest(record))) is not None
+        ):
             return found
         if not self._rereads:
             return None
@@ -270,9 +279,15 @@ class SessionFold:
             before = rows.records_between(self._cursor, first, last, rows.agents_of(self._cursor, self.id))
             self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
         kind, uid = f"{self.program}/{type(record).__name__}", record.uid
-        found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(record_digest(None, kind, uid))
+        found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(
+            record_digest(None, kind, uid)
+        )
         if found is None and is_made_up(uid):
-            seq = said_then(self.batch, record, agent) if is_message else was_compacted_then(self.batch, record, agent)
+            seq = (
+                said_then(self.batch, record, agent)
+                if is_message
+                else was_compacted_then(self.batch, record, agent)
+            )
             found = (agent.id, seq, None) if seq is not None else None
         if found is None or not self._is_mine(found[0]):
             return None
@@ -281,18 +296,25 @@ class SessionFold:
         stored = self.batch.text_of(found[0], found[1])
         return found if stored is not None and looks_alike(record.content, stored) else None
 
-    def _seen_again(self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]) -> Seen:
-        """Whether a record that this session has says what it said before. What it says now is stored where it does not."""
+    def _seen_again(
+        self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]
+    ) -> Seen:
+        """Whether a record that this session has says what it said before. What it says now is stored where
+        it does not."""
         agent_id, seq, before = found
         if type(record) not in _COMPARED:
             return Seen.REPEATED
         if agent_id != agent.id:
             return self._of_another_agent(record, agent, found, figures, group)
-        if says_the_same(self.batch, record, agent_id, seq) and (not figures or before is None or figures == before):
+        if says_the_same(self.batch, record, agent_id, seq) and (
+            not figures or before is None or figures == before
+        ):
             return Seen.REPEATED
         return self._revise(record, found, group)
 
-    def _of_another_agent(self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]) -> Seen:
+    def _of_another_agent(
+        self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]
+    ) -> Seen:
         """What is known of a record of an agent, where another one of the session has that id."""
         stored = self.batch.text_of(found[0], found[1]) if type(record) is Message else None
         if stored is None or is_copy(record.content, stored):
@@ -300,7 +322,11 @@ class SessionFold:
         own = record_digest(record.at, f"{self.program}/Message/{self.key}/{agent.key}", record.uid)
         known = self.batch.record(own)
         if known is not None:
-            return self._seen_again(record, agent, known, figures, group) if known[0] == agent.id else Seen.REPEATED
+            return (
+                self._seen_again(record, agent, known, figures, group)
+                if known[0] == agent.id
+                else Seen.REPEATED
+            )
         self.batch.remember(own, agent.id, agent.row["last_seq"] + 1, figures)
         self._counted = 0
         return Seen.NEW
@@ -310,7 +336,9 @@ class SessionFold:
         agent_id, seq, _ = found
         source, name = self.row["source"], record.uid or f"{agent_id}/{seq}"
         content: Any = record.content if type(record) is Message else record.text
-        usage = next((dict(zip(_FIGURES, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None)
+        usage = next(
+            (dict(zip(_FIGURES, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None
+        )
         now = {"content": content} | ({"usage": usage} if usage is not None else {})
         digest = blake2b(same_bytes(now), digest_size=16).hexdigest()
         known = self.batch.revisions_of(source, name)
@@ -328,8 +356,8 @@ class SessionFold:
         return at if at is not None and at <= self._latest else None
 
     def time(self, at: float | None, key: str) -> float:
-        """The time of a record of that agent. Records come in their order: one from before its predecessors in its log
-        begins nothing, and the time of one from long before them is no time."""
+        """The time of a record of that agent. Records come in their order: one from before its predecessors
+        in its log begins nothing, and the time of one from long before them is no time."""
         before = self._at
         self._behind = False
         if at is None or at > self._latest:
@@ -379,7 +407,8 @@ class SessionFold:
         self._untimed.clear()
 
     def _was_ahead(self, key: str, at: float, newest: float) -> bool:
-        """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is forgotten then."""
+        """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is
+        forgotten then."""
         jump = self._jumps.get(key)
         if jump is None or at >= newest - _DAY_SECONDS or (jump.before is not None and at < jump.before):
             return False
@@ -388,7 +417,11 @@ class SessionFold:
             return False
         del self._jumps[key]
         row, agent = self.row, self._agents.get(key)
-        row["created_at"], row["last_active"], row["hosted_seconds"] = jump.created_at, jump.last_active, jump.hosted_seconds
+        row["created_at"], row["last_active"], row["hosted_seconds"] = (
+            jump.created_at,
+            jump.last_active,
+            jump.hosted_seconds,
+        )
         self._at = None if not jump.last_active else jump.last_active
         if agent is not None:
             agent.row["created_at"], agent.row["last_active"] = jump.of_agent or (at, at)
@@ -456,7 +489,11 @@ class SessionFold:
         agent = self.agent(record.key, record)
         row = agent.row
         agent.changed = True
-        if record.parent is not None and record.parent != record.key and not self._is_below(record.parent, record.key):
+        if (
+            record.parent is not None
+            and record.parent != record.key
+            and not self._is_below(record.parent, record.key)
+        ):
             row["parent_agent_id"] = self.agent(record.parent).id
         for column, value in (
             ("name", record.name),
@@ -512,7 +549,9 @@ class SessionFold:
             row["status"] = "working"
         if role == "assistant":
             agent.take_call(call_key)
-        elif not injected and (not row["current_goal"] or agent.begins_earlier or (agent.key == MAIN and not self.row["goal"])):
+        elif not injected and (
+            not row["current_goal"] or agent.begins_earlier or (agent.key == MAIN and not self.row["goal"])
+        ):
             said = goal_of(content)
             if said:
                 first, agent.begins_earlier = agent.begins_earlier, False
@@ -527,7 +566,15 @@ class SessionFold:
         tokens = message_tokens(content, len(data))
         row["last_seq"] = seq = row["last_seq"] + 1
         row["message_tokens"] = total = row["message_tokens"] + tokens
-        message = (agent.id, seq, role, data.decode() if data.isascii() else bytearray(data), tokens, total, at)
+        message = (
+            agent.id,
+            seq,
+            role,
+            data.decode() if data.isascii() else bytearray(data),
+            tokens,
+            total,
+            at,
+        )
         if self._at is None:
             self._untimed.append((len(self.into["messages"]), message))
         self.into["messages"].append(message)
@@ -566,7 +613,15 @@ class SessionFold:
         else:
             return  # the call was lost, or another agent's; the result stands in its message
         took = round(at - began, 3) if at > began else 0.0
-        self.event(f"tool.{status}", agent, at, tool=name, call=call_id, seconds=took, preview=preview[:_PREVIEW_CHARS])
+        self.event(
+            f"tool.{status}",
+            agent,
+            at,
+            tool=name,
+            call=call_id,
+            seconds=took,
+            preview=preview[:_PREVIEW_CHARS],
+        )
 
     def _plan(self, record: Plan) -> None:
         owner = self.agent(record.plan)
@@ -580,7 +635,15 @@ class SessionFold:
         if moved is None:
             return
         agent = self.agent(record.agent)
-        self.event("plan.revised", agent, at, plan=plan.id, revision=plan.revision, reason=record.reason, tasks=len(record.items))
+        self.event(
+            "plan.revised",
+            agent,
+            at,
+            plan=plan.id,
+            revision=plan.revision,
+            reason=record.reason,
+            tasks=len(record.items),
+        )
         for task in moved:
             self.event(f"task.{task.status}", agent, at, task_id=task.task_id, title=task.title[:200])
 
@@ -592,9 +655,11 @@ class SessionFold:
         if column is not None:
             agent.row[column] += 1
             self.row[column] += 1
-        name = {"retry": "model.retrying", "interrupted": "agent.interrupted", "refused": "model.refused"}.get(
-            record.kind, "model.error"
-        )
+        name = {
+            "retry": "model.retrying",
+            "interrupted": "agent.interrupted",
+            "refused": "model.refused",
+        }.get(record.kind, "model.error")
         self.event(name, agent, at, error=record.text[:500])
 
     def _compaction(self, record: Compaction) -> None:
@@ -606,10 +671,14 @@ class SessionFold:
     def _rewind(self, record: Rewind) -> None:
         go_back(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
 
-    def event(self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any) -> None:
+    def event(
+        self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any
+    ) -> None:
         """One event of the session's log."""
         seq = self.row["event_seq"] = self.row["event_seq"] + 1
-        self.into["events"].append((self.id, seq, at, kind, agent.id, task_id or "", write_bytes(data).decode()))
+        self.into["events"].append(
+            (self.id, seq, at, kind, agent.id, task_id or "", write_bytes(data).decode())
+        )
 
     # Writing.
 

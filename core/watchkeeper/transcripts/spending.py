@@ -1,4 +1,5 @@
-"""Model calls of an imported session: each counted once, with the figures of its last word, and priced when it is written."""
+"""Model calls of an imported session: each counted once, with the figures of its last word, and priced when
+it is written."""
 
 from __future__ import annotations
 
@@ -38,9 +39,10 @@ class Spending:
         """One logging of a call.
 
         Args:
-            counts: False where the message that it came with is here already and told of its usage then: where its key is
-                not known, the call was counted under another one.
-            revises: the log was edited, and says now what the call used: whatever it said before does not count.
+            counts: False where the message that it came with is here already and told of its usage then:
+                where its key is not known, the call was counted under another one.
+            revises: the log was edited, and says now what the call used: whatever it said before does not
+                count.
         """
         batch, key, row = self._batch, record.key, agent.row
         if key:
@@ -76,7 +78,9 @@ class Spending:
         """What a call's figures say of its agent's context."""
         fresh, output, read, written = call[3:7]
         row = agent.row
-        if call.stop_reason == "end_turn" and (self._batch.live or (agent.key != MAIN and row["status"] == "working")):
+        if call.stop_reason == "end_turn" and (
+            self._batch.live or (agent.key != MAIN and row["status"] == "working")
+        ):
             row["status"] = "idle" if agent.key == MAIN else "done"
         prompt = fresh + read + written
         if not prompt:
@@ -94,21 +98,29 @@ class Spending:
         if record.at is not None and record.at > call.ended:
             call.ended = record.at
         if replaces:
-            call.figures = record._replace(exact=old.exact or record.exact, stop_reason=record.stop_reason or old.stop_reason)
+            call.figures = record._replace(
+                exact=old.exact or record.exact, stop_reason=record.stop_reason or old.stop_reason
+            )
             self._note_context(call.agent, call.figures)
             return
-        if record.output_tokens <= old.output_tokens and (record.stop_reason is None or old.stop_reason is not None):
+        if record.output_tokens <= old.output_tokens and (
+            record.stop_reason is None or old.stop_reason is not None
+        ):
             return
         better = record if record.output_tokens > old.output_tokens else old
         ended = old.stop_reason or record.stop_reason
         call.figures = better._replace(exact=old.exact or record.exact, stop_reason=ended)
         self._note_context(call.agent, call.figures)
 
-    def _raise_stored(self, stored: rows.Call, agent: AgentFold, record: ModelCall, *, replaces: bool) -> None:
+    def _raise_stored(
+        self, stored: rows.Call, agent: AgentFold, record: ModelCall, *, replaces: bool
+    ) -> None:
         """The same call once more, after it was written."""
         call_id, session_id, agent_id, old, old_usd, model = *stored[:3], stored[3:7], stored[7], stored[8]
         replaces = replaces and record[3:7] != old
-        if session_id != self._session_id or not (replaces or record.output_tokens > old[1] or record.stop_reason):
+        if session_id != self._session_id or not (
+            replaces or record.output_tokens > old[1] or record.stop_reason
+        ):
             return
         better = record._replace(model=model)  # an edit may have taken the model's name
         if record.output_tokens <= old[1] and not replaces:
@@ -118,7 +130,15 @@ class Spending:
         cost = self._batch.pricing(better)
         figures = better[3:7]
         self._batch.into["call_figures"].append(
-            (better.stop_reason, *figures, int(better.exact), cost.usd, str(cost.status), record.at or 0.0, call_id)
+            (
+                better.stop_reason,
+                *figures,
+                int(better.exact),
+                cost.usd,
+                str(cost.status),
+                record.at or 0.0,
+                call_id,
+            )
         )
         self._batch.stored_calls[record.key] = (call_id, session_id, agent_id, *figures, cost.usd, model)
         for row in (self._row, agent.row) if agent.id == agent_id else (self._row,):
@@ -141,7 +161,22 @@ class Spending:
             for call in calls:
                 record = call.figures
                 cost = pricing(record)
-                _, key, model, fresh, output, read, written, _, exact, stop_reason, _, latency, request_id, *_ = record
+                (
+                    _,
+                    key,
+                    model,
+                    fresh,
+                    output,
+                    read,
+                    written,
+                    _,
+                    exact,
+                    stop_reason,
+                    _,
+                    latency,
+                    request_id,
+                    *_,
+                ) = record
                 usd, began = cost.usd, call.began
                 add(
                     (call.id, session_id, agent_id, call.turn, model, stop_reason, fresh, output, read, written, int(exact),

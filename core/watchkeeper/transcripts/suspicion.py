@@ -8,7 +8,8 @@ from watchkeeper.records.redact import Redactor
 from watchkeeper.transcripts.lines import Line
 
 _AT_ONCE = 32 * 1024
-"""Bytes of lines that are searched together: fewer cost more calls, and more are searched again where one is suspected."""
+"""Bytes of lines that are searched together: fewer cost more calls, and more are searched again where one is
+suspected."""
 
 
 def suspicion(redactor: Redactor) -> Callable[[bytes], bool]:

@@ -1,4 +1,5 @@
-"""The command line in this process (`wk`), on a database of its own or on that of a finished demo (`demo`)."""
+"""The command line in this process (`wk`), on a database of its own or on that of a finished demo
+(`demo`)."""
 
 from __future__ import annotations
 
@@ -75,7 +76,18 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (workspace / "src").mkdir(parents=True)
     (workspace / "src" / "main.py").write_text("print('hello')  # TODO: say more\n")
     (workspace / "notes.md").write_text("# Notes\n")
-    code = run(["demo", "--headless", "--speed", "max", "--workspace", str(workspace), "--db", str(folder / "watchkeeper.db")])
+    code = run(
+        [
+            "demo",
+            "--headless",
+            "--speed",
+            "max",
+            "--workspace",
+            str(workspace),
+            "--db",
+            str(folder / "watchkeeper.db"),
+        ]
+    )
     assert code == 0
     return folder / "watchkeeper.db"
 

@@ -14,7 +14,9 @@ from watchkeeper.cli.app import run
 from watchkeeper.records.model import ModelRequest
 
 COMMAND = (
-    "printf '%s\\n' \\\n  " + " \\\n  ".join(f"argument-{number}" for number in range(300)) + "\necho 'the end' \x1b[2J\u202e"
+    "printf '%s\\n' \\\n  "
+    + " \\\n  ".join(f"argument-{number}" for number in range(300))
+    + "\necho 'the end' \x1b[2J\u202e"
 )
 
 
@@ -43,7 +45,9 @@ async def waiting(bench: Bench, tool: str, arguments: dict[str, Any]) -> str:
     return str(bench.state["approvals"][0]["id"])
 
 
-async def test_a_question_is_printed_whole_and_nothing_in_it_acts(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_question_is_printed_whole_and_nothing_in_it_acts(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     question = await waiting(bench, "bash", {"command": COMMAND, "timeout_ms": 7_000})
     for arguments in (
         ["show", bench.session],
@@ -62,7 +66,9 @@ async def test_a_question_is_printed_whole_and_nothing_in_it_acts(bench: Bench, 
         assert str(bench.workspace) in printed
 
 
-async def test_json_is_harmless_on_a_terminal_and_the_same_value(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_json_is_harmless_on_a_terminal_and_the_same_value(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = "echo '\x9b2J\x1b[2J\u202e\u200b\U000e0041 é漢'"
     question = await waiting(bench, "bash", {"command": command})
     for arguments in (["approve", "--show", question], ["show", bench.session]):
@@ -94,7 +100,9 @@ async def test_a_change_of_a_file_is_printed_as_a_difference_from_the_file_as_it
         (["--edit", "echo 2"], {"edited_input": {"command": "echo 2"}}),
     ],
 )
-async def test_every_answer_is_a_command_for_the_host(bench: Bench, options: list[str], payload: dict[str, Any]) -> None:
+async def test_every_answer_is_a_command_for_the_host(
+    bench: Bench, options: list[str], payload: dict[str, Any]
+) -> None:
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", bench.session, question, *options, "--db", str(bench.path)]) == 0
     stored = json.loads(bench.query("SELECT payload FROM commands WHERE kind = 'approve'")[0][0])
@@ -112,14 +120,18 @@ async def test_an_edit_that_names_another_file_is_one_answer(bench: Bench) -> No
     assert bench.query("SELECT cause, status FROM approvals") == [("permission", "approved")]
 
 
-async def test_a_pattern_that_matches_nothing_is_refused_in_one_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_pattern_that_matches_nothing_is_refused_in_one_line(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", question, "--pattern", "echo *; id", "--db", str(bench.path)]) == 2
     assert "matches nothing" in capsys.readouterr().err
     assert not bench.query("SELECT 1 FROM commands WHERE kind = 'approve'")
 
 
-async def test_grants_are_listed_and_revoked_while_no_host_lives(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_grants_are_listed_and_revoked_while_no_host_lives(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     question = await waiting(bench, "bash", {"command": "echo 1"})
     assert run(["approve", question, "--pattern", "echo *", "--db", str(bench.path)]) == 0
     await bench.run()

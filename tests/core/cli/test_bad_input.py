@@ -1,4 +1,5 @@
-"""Bad input is one clear line on standard error that says what is wrong and what to do; nothing else happens."""
+"""Bad input is one clear line on standard error that says what is wrong and what to do; nothing else
+happens."""
 
 from __future__ import annotations
 
@@ -27,8 +28,14 @@ MISUSED = {
     "a budget without an end": (["demo", "--budget-usd", "inf"], "positive amount"),
     "too small a context": (["demo", "--context-tokens", "10"], "--context-tokens"),
     "an unknown provider": (["run", "x", "--model", "acme/fast"], "anthropic/<model>"),
-    "a model without its provider": (["run", "x", "--model", "claude-sonnet-5"], "did you mean anthropic/claude-sonnet-5"),
-    "a budget in USD without a price": (["run", "x", "--model", "anthropic/unheard-of", "--budget-usd", "1"], "--budget-tokens"),
+    "a model without its provider": (
+        ["run", "x", "--model", "claude-sonnet-5"],
+        "did you mean anthropic/claude-sonnet-5",
+    ),
+    "a budget in USD without a price": (
+        ["run", "x", "--model", "anthropic/unheard-of", "--budget-usd", "1"],
+        "--budget-tokens",
+    ),
     "an unknown shell": (["completion", "tcsh"], "bash"),
     "a subcommand that is missing": (["memory", "bogus"], "wk memory --help"),
 }
@@ -51,7 +58,9 @@ def test_a_group_without_its_subcommand_shows_its_help(wk: Wk, group: str) -> No
 
 
 @pytest.mark.parametrize("command", ["demo", "run"])
-def test_a_workspace_that_is_no_folder_is_refused_before_anything_is_written(wk: Wk, tmp_path: Path, command: str) -> None:
+def test_a_workspace_that_is_no_folder_is_refused_before_anything_is_written(
+    wk: Wk, tmp_path: Path, command: str
+) -> None:
     goal = ["x"] if command == "run" else []
     (tmp_path / "file").write_text("x")
     assert "is not there" in wk(command, *goal, "--workspace", tmp_path / "nowhere").error
@@ -125,7 +134,12 @@ class TestTheDatabase:
 
     @pytest.mark.parametrize(
         "command",
-        [["show", "\udcff"], ["cancel", "last", "\udcff"], ["steer", "last", "\udcff", "x"], ["sessions", "--search", "\udcff"]],
+        [
+            ["show", "\udcff"],
+            ["cancel", "last", "\udcff"],
+            ["steer", "last", "\udcff", "x"],
+            ["sessions", "--search", "\udcff"],
+        ],
     )
     def test_an_argument_of_odd_bytes_is_one_line(self, wk: Wk, demo: Path, command: list[str]) -> None:
         said = wk(*command, "--db", demo)
@@ -144,7 +158,13 @@ class TestTheDatabase:
         assert time.monotonic() - began < 45
 
     def test_none_there_says_how_to_start(self, wk: Wk, tmp_path: Path) -> None:
-        for arguments in (["sessions"], ["show", "last"], ["watch"], ["resume", "last"], ["memory", "status"]):
+        for arguments in (
+            ["sessions"],
+            ["show", "last"],
+            ["watch"],
+            ["resume", "last"],
+            ["memory", "status"],
+        ):
             said = wk(*arguments, "--db", tmp_path / "none.db")
             assert said.code == 2
             assert "wk run GOAL" in said.error
@@ -167,7 +187,9 @@ class TestTheDatabase:
         assert "directory" in said.error
 
     @pytest.mark.parametrize("command", ["sessions", "demo"])
-    def test_the_database_of_another_program_is_refused_and_left_as_it_was(self, wk: Wk, tmp_path: Path, command: str) -> None:
+    def test_the_database_of_another_program_is_refused_and_left_as_it_was(
+        self, wk: Wk, tmp_path: Path, command: str
+    ) -> None:
         (tmp_path / "w").mkdir()
         other = tmp_path / "other.db"
         connection = sqlite3.connect(other)
@@ -180,7 +202,9 @@ class TestTheDatabase:
         assert "another program" in said.error
         assert other.read_bytes() == before
 
-    @pytest.mark.parametrize("command", ["sessions", "show last", "resume last", "steer last planner hi", "rerun last src"])
+    @pytest.mark.parametrize(
+        "command", ["sessions", "show last", "resume last", "steer last planner hi", "rerun last src"]
+    )
     def test_one_of_a_newer_watchkeeper_asks_for_an_upgrade(self, wk: Wk, demo: Path, command: str) -> None:
         connection = sqlite3.connect(demo)
         connection.execute("PRAGMA user_version=9999")
@@ -190,7 +214,15 @@ class TestTheDatabase:
         assert "upgrade" in said.error
 
     @pytest.mark.parametrize(
-        "command", ["sessions", "show last", "agent report", "memory status", "artifacts last survey.json", "resume last"]
+        "command",
+        [
+            "sessions",
+            "show last",
+            "agent report",
+            "memory status",
+            "artifacts last survey.json",
+            "resume last",
+        ],
     )
     def test_a_damaged_one_is_said_to_be_damaged(self, wk: Wk, demo: Path, command: str) -> None:
         size = demo.stat().st_size
@@ -223,7 +255,8 @@ class TestTheDatabase:
 
 class TestTheConfiguration:
     @pytest.mark.parametrize(
-        ("text", "hint"), [("model = ", "no valid TOML"), ("modell = 'x'", "modell"), ("max_parallel = 0", "max_parallel")]
+        ("text", "hint"),
+        [("model = ", "no valid TOML"), ("modell = 'x'", "modell"), ("max_parallel = 0", "max_parallel")],
     )
     def test_a_setting_that_is_wrong_is_named(self, wk: Wk, tmp_path: Path, text: str, hint: str) -> None:
         (tmp_path / "config").mkdir()
@@ -240,7 +273,9 @@ class TestTheConfiguration:
      ["budget", "last", "--tokens", "1"]],
     ids=" ".join,
 )  # fmt: skip
-def test_tools_of_a_run_may_not_control_runs(wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+def test_tools_of_a_run_may_not_control_runs(
+    wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
     monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd")
     before = wk("show", "last", "--json").json
     said = wk(*arguments)

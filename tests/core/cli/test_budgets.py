@@ -19,7 +19,9 @@ def spent(wk: Wk, tmp_path: Path) -> str:
     """A demo that its budget of 3 turns has paused; gives its id."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "main.py").write_text("print(1)\n")
-    ended = wk("demo", "--headless", "--speed", "max", "--workspace", tmp_path / "folder", "--budget-turns", 3)
+    ended = wk(
+        "demo", "--headless", "--speed", "max", "--workspace", tmp_path / "folder", "--budget-turns", 3
+    )
     assert ended.code == 5
     session = str(wk("sessions", "--json").json[0]["id"])
     assert "the session has used 3 turns of its budget of 3 turns" in ended.out
@@ -34,7 +36,9 @@ def hosts(tmp_path: Path) -> int:
     return started
 
 
-def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk: Wk, spent: str, tmp_path: Path) -> None:
+def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(
+    wk: Wk, spent: str, tmp_path: Path
+) -> None:
     for arguments in ((), ("--headless",), ("--detach",)):
         refused = wk("resume", "last", *arguments)
         assert refused.code == 5
@@ -43,7 +47,9 @@ def test_without_a_terminal_a_resume_says_what_is_used_and_starts_no_host(wk: Wk
     shown = wk("resume", "last", "--json")
     assert shown.code == 5
     assert (shown.json["status"], shown.json["next"]) == ("paused", f"wk resume {spent} --budget-turns +3")
-    assert shown.json["reached_budgets"] == [{"task": None, "kind": "turns", "used": 3.0, "amount": 3.0, "required": None}]
+    assert shown.json["reached_budgets"] == [
+        {"task": None, "kind": "turns", "used": 3.0, "amount": 3.0, "required": None}
+    ]
     assert hosts(tmp_path) == 1
 
 

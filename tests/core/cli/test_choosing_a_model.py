@@ -1,4 +1,5 @@
-"""Which model a run uses, and what is refused before anything is written: no model, no key, a damaged configuration."""
+"""Which model a run uses, and what is refused before anything is written: no model, no key, a damaged
+configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sessions that would have been driven, in place of driving them."""
     sessions: list[str] = []
-    monkeypatch.setattr(running, "_drive", lambda path, session_id, *_, **__: sessions.append(session_id) or 0)
+    monkeypatch.setattr(
+        running, "_drive", lambda path, session_id, *_, **__: sessions.append(session_id) or 0
+    )
     return sessions
 
 
@@ -68,12 +71,20 @@ def command_in(said: Said) -> list[str]:
 
 class TestWithoutAModel:
     @pytest.mark.parametrize("environ", [{}, KEY], ids=["no key", "a key"])
-    @pytest.mark.parametrize("config", ["", f'model = "{SURVEYOR}"'], ids=["nothing configured", "the surveyor configured"])
+    @pytest.mark.parametrize(
+        "config", ["", f'model = "{SURVEYOR}"'], ids=["nothing configured", "the surveyor configured"]
+    )
     @pytest.mark.parametrize(
         "arguments", [[GOAL], [GOAL, "--json"], ["--from", "last"], [GOAL, "--workspace", ".", "--headless"]]
     )
     def test_a_run_is_refused_with_the_exact_command_and_nothing_is_made(
-        self, wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], config: str, arguments: list[str]
+        self,
+        wk: Wk,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        environ: dict[str, str],
+        config: str,
+        arguments: list[str],
     ) -> None:
         configure(tmp_path, config)
         for name, value in environ.items():
@@ -86,9 +97,13 @@ class TestWithoutAModel:
 
     def test_the_command_is_quoted_as_people_write_it(self, wk: Wk) -> None:
         assert wk("run", GOAL).error.endswith('run: wk run "Rename f to g" --model anthropic/claude-sonnet-5')
-        assert wk("run", "--headless", "--", "-x").error.endswith(f"run: wk run --headless --model {SUGGESTED[0]} -- -x")
+        assert wk("run", "--headless", "--", "-x").error.endswith(
+            f"run: wk run --headless --model {SUGGESTED[0]} -- -x"
+        )
 
-    @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40))
+    @given(
+        st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)
+    )
     def test_any_goal_comes_back_from_the_shell_as_it_was(self, goal: str) -> None:
         (word,) = [choosing._quoted(goal)]
         assert " ".join(word.split()) == word
@@ -102,10 +117,14 @@ class TestWithoutAModel:
     def test_the_shell_agrees(self) -> None:
         goals = ["two  spaces", "a\nb", "it's $HOME `x` \\ !", "\x1b[31mred", "plain", "é ü", ""]
         line = " ".join(["printf '%s\\0'", *map(choosing._quoted, goals)])
-        done = subprocess.run(["bash", "-c", line], capture_output=True, check=True, env={"PATH": os.environ["PATH"]})
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, check=True, env={"PATH": os.environ["PATH"]}
+        )
         assert done.stdout.decode().split("\0")[:-1] == goals
 
-    def test_a_configured_model_is_used(self, wk: Wk, tmp_path: Path, driven: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_configured_model_is_used(
+        self, wk: Wk, tmp_path: Path, driven: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         configure(tmp_path, 'model = "anthropic/claude-haiku-4-5"')
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
         assert wk("run", GOAL).code == 0
@@ -152,7 +171,13 @@ class TestAtATerminal:
         ("answer", "ref"), [("claude-opus-4-8", "anthropic/claude-opus-4-8"), ("anthropic/x", "anthropic/x")]
     )
     def test_another_model_may_be_named(
-        self, wk: Wk, tmp_path: Path, driven: list[str], monkeypatch: pytest.MonkeyPatch, answer: str, ref: str
+        self,
+        wk: Wk,
+        tmp_path: Path,
+        driven: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        answer: str,
+        ref: str,
     ) -> None:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
         answering(monkeypatch, answer)
@@ -161,7 +186,12 @@ class TestAtATerminal:
 
     @pytest.mark.parametrize("lines", [("",), (SURVEYOR, "")], ids=["an empty line", "the surveyor"])
     def test_no_answer_is_refused_and_nothing_is_made(
-        self, wk: Wk, tmp_path: Path, driven: list[str], monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...]
+        self,
+        wk: Wk,
+        tmp_path: Path,
+        driven: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        lines: tuple[str, ...],
     ) -> None:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
         answering(monkeypatch, *lines)
@@ -170,13 +200,17 @@ class TestAtATerminal:
         assert said.err.splitlines()[-1].endswith(f'run: wk run "Rename f to g" --model {SUGGESTED[0]}')
         assert nothing_was_made(tmp_path)
 
-    def test_the_end_of_input_is_an_interruption(self, wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_end_of_input_is_an_interruption(
+        self, wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
         answering(monkeypatch)
         assert wk("run", GOAL).code == 130
         assert nothing_was_made(tmp_path)
 
-    def test_with_nothing_to_offer_nothing_is_asked(self, wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_with_nothing_to_offer_nothing_is_asked(
+        self, wk: Wk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         answering(monkeypatch, "1")
         assert "set ANTHROPIC_API_KEY, then run: wk run" in wk("run", GOAL).error
         assert nothing_was_made(tmp_path)
@@ -188,7 +222,10 @@ class TestAtATerminal:
         answering(monkeypatch, "1", "qwen3:8b")
         said = wk("run", GOAL)
         assert said.code == 0
-        assert f"1  a model of the server at http://127.0.0.1:{listener} (Ollama's port), without a key" in said.err
+        assert (
+            f"1  a model of the server at http://127.0.0.1:{listener} (Ollama's port), without a key"
+            in said.err
+        )
         assert "Nothing" not in said.err
         assert model_of(tmp_path) == "anthropic/qwen3:8b"
         connection = sqlite3.connect(tmp_path / "watchkeeper.db")
@@ -217,7 +254,12 @@ class TestAtATerminal:
         clock = [0.0]
         monkeypatch.setattr(socket, "create_connection", slow)
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-        assert choosing._listening([*(f"http://127.0.0.1:{port}" for port in range(1, 40)), "http://192.0.2.1:80"]) == []
+        assert (
+            choosing._listening(
+                [*(f"http://127.0.0.1:{port}" for port in range(1, 40)), "http://192.0.2.1:80"]
+            )
+            == []
+        )
         assert clock[0] <= 0.3
 
 
@@ -266,7 +308,10 @@ class TestAMissingKey:
         configure(tmp_path, '[anthropic]\napi_key_env = "TEAM_KEY"\n' if configured else "")
         said = wk("run", GOAL, "--model", "anthropic/claude-sonnet-5")
         assert said.code == 2
-        assert f"no {'TEAM_KEY' if configured else 'ANTHROPIC_API_KEY'} in the environment of this shell" in said.error
+        assert (
+            f"no {'TEAM_KEY' if configured else 'ANTHROPIC_API_KEY'} in the environment of this shell"
+            in said.error
+        )
         assert nothing_was_made(tmp_path)
 
     def test_a_resume_says_so_and_leaves_the_session_as_it_was(
@@ -292,8 +337,13 @@ class TestAMissingKey:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test")
         wk("run", GOAL, "--model", "anthropic/claude-sonnet-5")
         monkeypatch.delenv("ANTHROPIC_API_KEY")
-        monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("a host was started without a key"))
-        with pytest.raises(BadInput, match=rf"no ANTHROPIC_API_KEY in the environment of this dashboard \(pid {os.getpid()}\)"):
+        monkeypatch.setattr(
+            subprocess, "Popen", lambda *_, **__: pytest.fail("a host was started without a key")
+        )
+        with pytest.raises(
+            BadInput,
+            match=rf"no ANTHROPIC_API_KEY in the environment of this dashboard \(pid {os.getpid()}\)",
+        ):
             StoreControl(tmp_path / "watchkeeper.db").start_host(driven[0], resume=True, once=None)
 
 
@@ -372,7 +422,11 @@ class TestADamagedConfiguration:
 
 
 class TestAWorkspaceThatChoosesADearerModel:
-    MINE, DEAR, CHEAP = "anthropic/claude-sonnet-4-6", "anthropic/claude-opus-4-8", "anthropic/claude-haiku-4-5"
+    MINE, DEAR, CHEAP = (
+        "anthropic/claude-sonnet-4-6",
+        "anthropic/claude-opus-4-8",
+        "anthropic/claude-haiku-4-5",
+    )
 
     @pytest.fixture(autouse=True)
     def _cloned(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -399,7 +453,9 @@ class TestAWorkspaceThatChoosesADearerModel:
         assert self.allowed(wk) == [f"reviewer={self.DEAR}", f"tester={self.DEAR}"]
 
     @pytest.mark.parametrize("answer", ["n", ""])
-    def test_is_not_followed_without_a_yes(self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    def test_is_not_followed_without_a_yes(
+        self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch, answer: str
+    ) -> None:
         answering(monkeypatch, answer)
         assert wk("run", GOAL, "--model", self.MINE).code == 0
         assert self.allowed(wk) == []
@@ -426,12 +482,16 @@ class TestAWorkspaceThatChoosesADearerModel:
         assert self.allowed(wk) == [f"reviewer={self.DEAR}", f"tester={self.DEAR}", f"counter={self.DEAR}"]
         assert wk("resume", "last").err == "", "what was confirmed is not asked about again"
 
-    def test_never_concerns_the_surveyor(self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_never_concerns_the_surveyor(
+        self, wk: Wk, driven: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         answering(monkeypatch)
         assert wk("demo").err == ""
         assert wk("run", GOAL, "--model", SURVEYOR).err == ""
 
-    def test_roles_sources_and_models_are_shown_before_a_run_and_by_show(self, wk: Wk, tmp_path: Path) -> None:
+    def test_roles_sources_and_models_are_shown_before_a_run_and_by_show(
+        self, wk: Wk, tmp_path: Path
+    ) -> None:
         put(tmp_path / "config/agents", "mine", None)
         said = wk("run", GOAL, "--model", SURVEYOR, "--speed", "max", "--headless")
         assert said.code == 0

@@ -27,7 +27,10 @@ def session_of(demo: Path) -> str:
 def test_a_session_is_renamed_and_tagged(wk: Wk, demo: Path) -> None:
     session = session_of(demo)
     assert wk("rename", "last", "the first survey").out == f"session {session}: the first survey\n"
-    assert wk("tag", session[:5], "keep", "nightly", "--json").json == {"session": session, "tags": ["keep", "nightly"]}
+    assert wk("tag", session[:5], "keep", "nightly", "--json").json == {
+        "session": session,
+        "tags": ["keep", "nightly"],
+    }
     assert wk("tag", "last", "nightly", "--remove").out == f"session {session}: #keep\n"
     assert "the first survey" in wk("sessions").out
     assert "is no tag" in wk("tag", "last", "two words").error
@@ -116,10 +119,14 @@ def test_what_a_live_host_drives_is_left_alone_with_exit_code_4(wk: Wk, demo: Pa
 def test_the_same_prune_again_finishes_one_that_was_killed(wk: Wk, demo: Path) -> None:
     session = wk("show", "last", "--json").json["session"]["id"]
     command = [sys.executable, "-m", "watchkeeper", "prune", session, "--yes"]
-    killed = subprocess.run(command, env=os.environ | {"WATCHKEEPER_FAULT": "library.after_commit:1"}, check=False)
+    killed = subprocess.run(
+        command, env=os.environ | {"WATCHKEEPER_FAULT": "library.after_commit:1"}, check=False
+    )
     assert killed.returncode == -signal.SIGKILL
     connection = sqlite3.connect(demo)
-    assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (1,), "it was not killed half way"
+    assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (1,), (
+        "it was not killed half way"
+    )
     assert wk("sessions", "--json").json == []
     again = wk("prune", session[:5], "--yes", "--json")
     assert (again.code, again.json["pruned"]) == (0, [session])
@@ -139,7 +146,9 @@ def test_a_backup_is_used_like_the_database(wk: Wk, demo: Path, tmp_path: Path) 
     assert wk("backup", demo, "--overwrite").code == 2
 
 
-def test_a_tool_of_a_run_may_not_keep_the_library(wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_of_a_run_may_not_keep_the_library(
+    wk: Wk, demo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WATCHKEEPER_AGENT", "abcd2345")
     for command in (("rename", "last", "x"), ("tag", "last", "x"), ("delete", "last"), ("restore", "last"), ("fork", "last"),
                     ("prune", "last"), ("backup", "x.db")):  # fmt: skip
@@ -155,7 +164,11 @@ def test_a_run_beside_its_database_is_refused_and_the_command_in_the_message_mov
     there = workspace / "runs.db"
     os.rename(demo, there)
     monkeypatch.chdir(workspace)
-    for arguments in (("demo", "--workspace", "."), ("run", "x"), ("demo", "--workspace", workspace, "--headless")):
+    for arguments in (
+        ("demo", "--workspace", "."),
+        ("run", "x"),
+        ("demo", "--workspace", workspace, "--headless"),
+    ):
         refused = wk(*arguments, "--speed", "max", "--db", "runs.db")
         assert refused.code == 2
         assert "move it with `wk backup --move" in refused.error

@@ -1,4 +1,5 @@
-"""Beside a host that lives: who drives, control from another shell, and Ctrl+C. The provider holds its answers, so nothing races."""
+"""Beside a host that lives: who drives, control from another shell, and Ctrl+C. The provider holds its
+answers, so nothing races."""
 
 from __future__ import annotations
 
@@ -109,7 +110,9 @@ def test_while_a_host_lives_others_look_steer_and_pause_but_do_not_drive(stage: 
 
     assert finish(wk) == "done"
     assert stage.steered.is_set()
-    assert stage.notes.asked["one", 1] == 1, "a pause at the step boundary wasted the reply that was on its way"
+    assert stage.notes.asked["one", 1] == 1, (
+        "a pause at the step boundary wasted the reply that was on its way"
+    )
     stage.ground.assert_sound()
 
 
@@ -161,14 +164,29 @@ def test_ctrl_c_twice_exits_at_once_and_is_still_resumable(stage: Stage, wk: Wk)
     stage.ground.assert_sound()
 
 
-def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing(wk: Wk, tmp_path: Path) -> None:
-    """A terminal signals the whole group of processes: the run's workers must not die of it, nor say anything."""
+def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing(
+    wk: Wk, tmp_path: Path
+) -> None:
+    """A terminal signals the whole group of processes: the run's workers must not die of it, nor say
+    anything."""
     workspace = tmp_path / "workspace"
     for part in ("a", "b"):
         (workspace / part).mkdir(parents=True)
         (workspace / part / "main.py").write_text("print(1)\n" * 50)
-    command = [sys.executable, "-m", "watchkeeper", "demo", "--headless", "--speed", "20", "--workspace", str(workspace)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    command = [
+        sys.executable,
+        "-m",
+        "watchkeeper",
+        "demo",
+        "--headless",
+        "--speed",
+        "20",
+        "--workspace",
+        str(workspace),
+    ]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if "explorer-1" in line and "turn 1 " in line:
@@ -180,7 +198,9 @@ def test_ctrl_c_of_a_terminal_reaches_the_tools_processes_too_and_spoils_nothing
     assert wk("show", "last", "--json").json["session"]["status"] == "paused"
     assert finish(wk) == "done"
     shown = wk("show", "last", "--json").json
-    assert {(one["status"], one["attempt"], one["errors"]) for one in shown["plan"]["tasks"]} == {("done", 1, 0)}
+    assert {(one["status"], one["attempt"], one["errors"]) for one in shown["plan"]["tasks"]} == {
+        ("done", 1, 0)
+    }
     assert shown["tool_calls"].keys() == {"done"}
 
 
@@ -226,7 +246,11 @@ def test_a_background_host_waits_for_an_answer_from_any_shell(
     assert started["session"] == session
     pid = started["host"]["pid"]
     try:
-        (waiting,) = until(lambda: [one for one in wk("show", session, "--json").json["approvals"] if one["status"] == "waiting"])
+        (waiting,) = until(
+            lambda: [
+                one for one in wk("show", session, "--json").json["approvals"] if one["status"] == "waiting"
+            ]
+        )
         assert "made.txt" in waiting["question"]
         assert f"wk approve {session} {waiting['id']}" in wk("show", session).out
         assert wk(answer, session, "nope").code == 3
@@ -252,13 +276,17 @@ def test_a_rerun_of_a_finished_session_starts_a_host_for_it_alone(wk: Wk, demo: 
     until(lambda: probe(demo, session) is None)
     after = {one["name"]: one for one in wk("show", "last", "--json").json["plan"]["tasks"]}
     assert (after[name]["status"], after[name]["attempt"]) == ("done", 2)
-    assert {key: one["attempt"] for key, one in after.items() if key != name} == {key: 1 for key in before if key != name}
+    assert {key: one["attempt"] for key, one in after.items() if key != name} == {
+        key: 1 for key in before if key != name
+    }
     assert wk("show", "last", "--json").json["session"]["status"] == "done"
 
 
 def test_a_compaction_by_hand_and_its_undo_need_no_host(wk: Wk, demo: Path) -> None:
     def view() -> tuple[int, int]:
-        agent = next(one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "explorer-1")
+        agent = next(
+            one for one in wk("show", "last", "--json").json["agents"] if one["name"] == "explorer-1"
+        )
         return agent["view"], agent["context"]["used"]
 
     version, used = view()

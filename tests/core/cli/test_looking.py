@@ -34,7 +34,17 @@ def test_sessions_is_an_array_newest_first(wk: Wk, demo: Path) -> None:
     (one,) = listed
     assert one["status"] == "done"
     assert one["live"] is False
-    assert one.keys() >= {"id", "user_id", "created_at", "last_active", "goal", "workspace", "model", "tokens", "cost_usd"}
+    assert one.keys() >= {
+        "id",
+        "user_id",
+        "created_at",
+        "last_active",
+        "goal",
+        "workspace",
+        "model",
+        "tokens",
+        "cost_usd",
+    }
     assert one["tokens"].keys() >= {"input", "output", "cache_read", "cache_write", "total"}
 
 
@@ -44,7 +54,9 @@ def test_before_the_first_run_there_are_no_sessions(wk: Wk, tmp_path: Path) -> N
         assert (listed.code, listed.json, listed.err) == (0, [], "")
         told = wk("sessions", *arguments)
         assert told.code == 0
-        assert f"no sessions yet: there is no database at {tmp_path / 'watchkeeper.db'}; start one" in told.out
+        assert (
+            f"no sessions yet: there is no database at {tmp_path / 'watchkeeper.db'}; start one" in told.out
+        )
     assert not (tmp_path / "watchkeeper.db").exists()
     assert wk("show").code == 2
 
@@ -99,7 +111,9 @@ class TestLast:
          ["approve", "no-such"], ["deny", "no-such"], ["fork", "--at", "99999"]],
         ids=" ".join,
     )  # fmt: skip
-    def test_what_controls_means_the_newest_session_that_was_run_here(self, wk: Wk, older_clock: str, command: list[str]) -> None:
+    def test_what_controls_means_the_newest_session_that_was_run_here(
+        self, wk: Wk, older_clock: str, command: list[str]
+    ) -> None:
         name, *rest = command
         by_last, by_id = wk(*name.split(), "last", *rest), wk(*name.split(), older_clock, *rest)
         assert "imported" not in by_last.out + by_last.err
@@ -110,7 +124,9 @@ class TestLast:
         self, wk: Wk, older_clock: str, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         meant: list[str] = []
-        monkeypatch.setattr(controlling, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0)
+        monkeypatch.setattr(
+            controlling, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0
+        )
         name, *rest = command
         assert wk("memory", name, "last", *rest).code == 0
         assert meant == [older_clock]
@@ -151,7 +167,9 @@ def test_a_search_shows_the_words_in_their_context(wk: Wk, demo: Path) -> None:
 
 def test_a_host_that_has_ended_leaves_every_message_indexed(demo: Path) -> None:
     connection = sqlite3.connect(demo)
-    assert connection.execute("SELECT indexed_through = (SELECT max(id) FROM messages) FROM message_index").fetchone() == (1,)
+    assert connection.execute(
+        "SELECT indexed_through = (SELECT max(id) FROM messages) FROM message_index"
+    ).fetchone() == (1,)
     connection.close()
 
 
@@ -195,9 +213,24 @@ def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None
         "session", "plan", "agents", "compactions", "observations", "budgets", "handoffs", "memory_snapshots", "artifacts", "commands",
         "approvals", "facts",
     }  # fmt: skip
-    assert shown["session"].keys() >= {"session_id", "user_id", "created_at", "last_active", "goal", "workspace"}
+    assert shown["session"].keys() >= {
+        "session_id",
+        "user_id",
+        "created_at",
+        "last_active",
+        "goal",
+        "workspace",
+    }
     plan = shown["plan"]
-    assert plan.keys() >= {"goal", "task_queue", "current_plan_id", "step_cursor", "plan_graph_snapshot", "revisions", "tasks"}
+    assert plan.keys() >= {
+        "goal",
+        "task_queue",
+        "current_plan_id",
+        "step_cursor",
+        "plan_graph_snapshot",
+        "revisions",
+        "tasks",
+    }
     figures = {"tokens", "cost_usd", "elapsed_seconds", "retries", "errors"}
     for task in plan["tasks"]:
         assert task.keys() >= figures | {"id", "title", "status", "attempt", "agent", "depends_on"}
@@ -213,7 +246,9 @@ def test_show_rebuilds_the_whole_state_from_the_file(wk: Wk, demo: Path) -> None
         assert handoff.keys() >= {
             "session_id", "plan_id", "task_id", "assigned_agent", "inputs_ref", "memory_delta_ref", "expected_outputs",
         }  # fmt: skip
-    assert all(one.keys() >= {"agent_id", "memory_blob_ref", "last_updated"} for one in shown["memory_snapshots"])
+    assert all(
+        one.keys() >= {"agent_id", "memory_blob_ref", "last_updated"} for one in shown["memory_snapshots"]
+    )
     assert len(shown["memory_snapshots"]) == len(shown["agents"])
 
 
@@ -275,7 +310,13 @@ def test_watch_without_a_terminal_prints_what_happened_and_ends_with_the_session
 def test_doctor_tells_what_runs_here(wk: Wk, demo: Path) -> None:
     told = wk("doctor", "--json").json
     assert told["ok"] is True
-    assert {check["what"] for check in told["checks"]} >= {"sqlite", "tiktoken", "containment", "database", "integrity"}
+    assert {check["what"] for check in told["checks"]} >= {
+        "sqlite",
+        "tiktoken",
+        "containment",
+        "database",
+        "integrity",
+    }
 
 
 def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None:
@@ -285,7 +326,9 @@ def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None
     connection.execute("UPDATE agents SET name = name || ?1, status_reason = ?1", (NASTY,))
     connection.execute("UPDATE facts SET text = ?1, sources = json_array(?1)", (NASTY,))
     connection.execute("UPDATE outputs SET name = name || ?1", (NASTY,))
-    connection.execute("UPDATE events SET data = json_object('title', ?1, 'preview', ?1, 'reason', ?1, 'name', ?1)", (NASTY,))
+    connection.execute(
+        "UPDATE events SET data = json_object('title', ?1, 'preview', ?1, 'reason', ?1, 'name', ?1)", (NASTY,)
+    )
     connection.commit()
     connection.close()
     for command in (
@@ -298,7 +341,8 @@ def test_text_of_models_and_people_is_shown_harmless(wk: Wk, demo: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in COMMANDS if name not in HIDDEN] + ["memory status", "memory search", "agent report"]
+    "command",
+    [name for name in COMMANDS if name not in HIDDEN] + ["memory status", "memory search", "agent report"],
 )
 def test_every_command_explains_itself(wk: Wk, command: str) -> None:
     said = wk(*command.split(), "--help")
@@ -336,7 +380,9 @@ def test_sessions_are_completed(demo: Path) -> None:
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
     return done.stdout.strip()
 
 
@@ -353,7 +399,9 @@ def test_the_version_imports_nothing_but_its_own_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["sessions", "--json"], ["show", "last", "--json"], ["pause", "last"]], ids=" ".join
+    "arguments",
+    [["--help"], ["sessions", "--json"], ["show", "last", "--json"], ["pause", "last"]],
+    ids=" ".join,
 )
 def test_looking_imports_nothing_heavy(demo: Path, arguments: list[str]) -> None:
     told = python(
@@ -376,7 +424,8 @@ def test_a_cost_is_labelled_an_estimate_or_a_lower_bound_wherever_it_is_told(wk:
     connection = sqlite3.connect(demo)
     agent = connection.execute("SELECT id FROM agents ORDER BY rowid LIMIT 1").fetchone()[0]
     connection.execute(
-        "UPDATE model_calls SET cost_usd = 0.5, price_status = 'exact', usage_exact = 1 WHERE agent_id = ?", (agent,)
+        "UPDATE model_calls SET cost_usd = 0.5, price_status = 'exact', usage_exact = 1 WHERE agent_id = ?",
+        (agent,),
     )
     connection.execute("UPDATE agents SET cost_usd = 0.5, unpriced_calls = 0 WHERE id = ?", (agent,))
     connection.execute("UPDATE sessions SET cost_usd = 0.5, unpriced_calls = 0")
@@ -420,9 +469,17 @@ def test_every_surface_gives_a_context_the_same_size(wk: Wk, demo: Path, tmp_pat
             assert (one["tokens"], one["limit"], one["percent"]) == size
             assert (facts.context_used, facts.context_limit) == size[:2]
             assert replayed[agent["id"]].context_used == spent
-            assert f"{agent['name']:<16} {agent['status']:<9} turn {agent['turn']:<4} context {spent:>7,} {size[2]:>3}%" in text
-            assert f"{agent['name']:<16} {agent['status']:<9} {spent:>7,}/{size[1]:,} tok {size[2]:>3}%" in status
-            assert "".join(piece for piece, _ in context_bar(facts.context_used, facts.context_limit)).endswith(f"{size[2]}%")
+            assert (
+                f"{agent['name']:<16} {agent['status']:<9} turn {agent['turn']:<4} context {spent:>7,}"
+                f" {size[2]:>3}%" in text
+            )
+            assert (
+                f"{agent['name']:<16} {agent['status']:<9} {spent:>7,}/{size[1]:,} tok {size[2]:>3}%"
+                in status
+            )
+            assert "".join(
+                piece for piece, _ in context_bar(facts.context_used, facts.context_limit)
+            ).endswith(f"{size[2]}%")
             found[agent["name"]] = size
         return found
 

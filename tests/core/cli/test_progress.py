@@ -1,4 +1,5 @@
-"""The progress that a run prints: what keeps it from being read is said in one line, and ends nothing else."""
+"""The progress that a run prints: what keeps it from being read is said in one line, and ends nothing
+else."""
 
 from __future__ import annotations
 
@@ -37,4 +38,6 @@ def test_a_database_that_cannot_be_read_any_more_ends_the_progress_with_one_line
     printer.start(from_start=True)
     printer.finish()
     printer.tell_trouble()
-    assert capsys.readouterr().err == "wk: the progress was shown no further: disk I/O error; run `wk doctor`\n"
+    assert (
+        capsys.readouterr().err == "wk: the progress was shown no further: disk I/O error; run `wk doctor`\n"
+    )

@@ -1,4 +1,5 @@
-"""`wk resume`, and what else needs a session to itself, while a host is about to end: it is waited for, and the wait is told of."""
+"""`wk resume`, and what else needs a session to itself, while a host is about to end: it is waited for, and
+the wait is told of."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def session(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def change(store: SessionStore, work: Callable[[Transaction], None]) -> None:
     """One transaction of a host."""
-    store.writer.submit(lambda group: work(Transaction(group, store.session_id, store.epoch, time.time()))).result()
+    store.writer.submit(
+        lambda group: work(Transaction(group, store.session_id, store.epoch, time.time()))
+    ).result()
 
 
 HOST = """
@@ -95,7 +98,9 @@ def last_line(out: str) -> dict[str, object]:
     return found
 
 
-def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(wk: Wk, ground: Ground, session: str) -> None:
+def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(
+    wk: Wk, ground: Ground, session: str
+) -> None:
     with ending_soon(ground.path, session):
         resumed = wk("resume", session, "--headless", "--json")
     assert resumed.code == 0, resumed.err
@@ -106,7 +111,9 @@ def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(wk: Wk, g
     ground.assert_sound()
 
 
-def test_a_resume_does_not_wait_for_ever(wk: Wk, ground: Ground, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resume_does_not_wait_for_ever(
+    wk: Wk, ground: Ground, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(hosting, "SOON_SECONDS", 0.1)
     with hosted(ground.path, session, drives=False):
         resumed = wk("resume", session, "--headless", "--json")
@@ -126,7 +133,9 @@ def test_a_resume_does_not_wait_for_a_host_that_drives(
 
 
 @pytest.mark.parametrize("kind", ["fork", "delete", "rename"])
-def test_what_needs_the_session_to_itself_waits_for_such_a_host_too(wk: Wk, ground: Ground, session: str, kind: str) -> None:
+def test_what_needs_the_session_to_itself_waits_for_such_a_host_too(
+    wk: Wk, ground: Ground, session: str, kind: str
+) -> None:
     with ending_soon(ground.path, session):
         done = wk(kind, session, *(["a title"] if kind == "rename" else []))
     assert done.code == 0, done.err
@@ -162,7 +171,8 @@ def test_a_command_and_the_resume_right_behind_it_both_work(wk: Wk, ground: Grou
 def test_a_dashboards_resume_that_meets_the_host_of_another_command_is_not_forgotten(
     ground: Ground, session: str, first: str
 ) -> None:
-    """The dashboard sees that a host lives, and so only queues its wish: that host goes on when its command is done."""
+    """The dashboard sees that a host lives, and so only queues its wish: that host goes on when its command
+    is done."""
     asked = {}
     for kind in (first, "resume" if first == "command" else "command"):
         asked[kind] = control.submit(ground.path, session, "memory_sync" if kind == "command" else "resume")

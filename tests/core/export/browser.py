@@ -20,19 +20,27 @@ FLAGS = (
 
 
 class Browser:
-    """One page of a browser of its own. `console` gathers what pages log, `asked` every address that they ask for."""
+    """One page of a browser of its own. `console` gathers what pages log, `asked` every address that they ask
+    for."""
 
     def __init__(self, profile: Path, *, width: int = 1280, height: int = 900) -> None:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
 
         def in_child() -> None:
-            # The browser reads commands on descriptor 3 and writes answers on 4; they may be each other's now.
+            # The browser reads commands on descriptor 3 and writes answers on 4; they may be each other's
+            # now.
             reads, writes = (fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (to_browser, from_browser))
             os.dup2(reads, 3)
             os.dup2(writes, 4)
 
-        arguments = [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}", "about:blank"]
+        arguments = [
+            str(CHROMIUM),
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            f"--window-size={width},{height}",
+            "about:blank",
+        ]
         self._process = subprocess.Popen(
             arguments,
             preexec_fn=in_child,
@@ -54,7 +62,13 @@ class Browser:
         self._session = self.send("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.send(f"{domain}.enable")
-        self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.send(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
 
     def send(self, method: str, **parameters: Any) -> Any:
         """One command; returns its result."""

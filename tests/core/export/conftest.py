@@ -87,7 +87,9 @@ class Made:
             seq, total = seq + 1, total + 10
             role = "user" if seq % 2 else "assistant"
             memory.add_messages(self.tx, agent_id, [Message(seq, role, content, 10, total, 1000.0 + seq)])
-        self.tx.execute("UPDATE agents SET last_seq = ?, message_tokens = ? WHERE id = ?", (seq, total, agent_id))
+        self.tx.execute(
+            "UPDATE agents SET last_seq = ?, message_tokens = ? WHERE id = ?", (seq, total, agent_id)
+        )
 
     def compact(self, agent_id: str, last: int, text: str, citations: tuple[int, ...]) -> None:
         """Messages 1 to `last` are replaced by a summary."""
@@ -98,7 +100,9 @@ class Made:
             tokens_after=5, view_before=1, view_after=2, model="anthropic/claude-x",
         )  # fmt: skip
         memory.add_observations(self.tx, agent_id, [summary], compaction_id=number)
-        memory.add_view(self.tx, agent_id, View(2, (summary,), last + 1, parent=1), tokens=15, compaction_id=number)
+        memory.add_view(
+            self.tx, agent_id, View(2, (summary,), last + 1, parent=1), tokens=15, compaction_id=number
+        )
         self.tx.event("compaction.applied", agent_id=agent_id, compaction=number)
 
     def task(self, title: str, agent_id: str | None = None, **about: Any) -> str:
@@ -124,11 +128,18 @@ class Made:
         )  # fmt: skip
 
     def fact(self, text: str, agent_id: str | None = None, **about: Any) -> int:
-        values: dict[str, Any] = {"workspace": "/w", "scope": "session", "kind": "fact", "sources": []} | about
+        values: dict[str, Any] = {
+            "workspace": "/w",
+            "scope": "session",
+            "kind": "fact",
+            "sources": [],
+        } | about
         return facts.add_fact(self.tx, agent_id=agent_id, text=text, **values)[0]
 
     def artifact(self, name: str, text: str, media_type: str = "text/plain") -> str:
-        return artifacts.save_output(self.tx, name=name, data=text.encode(), media_type=media_type, agent_id=None, task_id=None)
+        return artifacts.save_output(
+            self.tx, name=name, data=text.encode(), media_type=media_type, agent_id=None, task_id=None
+        )
 
     def done(self) -> Connection:
         """Commit; returns the connection."""
@@ -161,7 +172,11 @@ class Exported:
 
 
 def export(
-    connection: Connection, session_id: str, form: str = "json", secrets: dict[str, str] | None = None, **options: Any
+    connection: Connection,
+    session_id: str,
+    form: str = "json",
+    secrets: dict[str, str] | None = None,
+    **options: Any,
 ) -> Exported:
     """A session in a form; `secrets` by name are taken out, and nothing else is where `redact=False`."""
     out = io.StringIO()

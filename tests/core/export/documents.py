@@ -28,8 +28,15 @@ def imported(tmp_path: Path, text: str, into: Path | None = None) -> Connection:
 
 def everything(connection: Connection) -> dict[str, list[Any]]:
     """Every row of every table, but for artifacts (which have no owner)."""
-    tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'artifacts'")]
-    return {name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables if "_fts" not in name}
+    tables = [
+        row[0]
+        for row in connection.execute(
+            "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'artifacts'"
+        )
+    ]
+    return {
+        name: connection.execute(f"SELECT * FROM {name}").fetchall() for name in tables if "_fts" not in name
+    }
 
 
 def full(made: Make) -> tuple[Any, str]:

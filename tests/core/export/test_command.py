@@ -30,7 +30,9 @@ def here(made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return folder
 
 
-def test_it_goes_into_this_folder_under_the_sessions_id(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_goes_into_this_folder_under_the_sessions_id(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["export", "last"]) == 0
     assert run(["export", "last", "--format", "html"]) == 0
     assert run(["export", "sess", "--format", "json"]) == 0
@@ -77,7 +79,9 @@ def test_secrets_that_were_taken_out_as_the_session_was_imported_are_counted_as_
     assert capsys.readouterr().out.endswith("2 secrets had been taken out before it was stored\n")
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_there_is_replaced_only_by_force(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (here / "sessn001.md").write_text("mine")
     assert run(["export", "last"]) == 2
     assert "--force" in capsys.readouterr().err
@@ -86,7 +90,9 @@ def test_a_file_that_is_there_is_replaced_only_by_force(here: Path, capsys: pyte
     assert (here / "sessn001.md").read_text() != "mine"
 
 
-def test_a_file_that_comes_to_be_meanwhile_is_not_replaced(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_comes_to_be_meanwhile_is_not_replaced(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = forms.WRITERS["md"]
 
     def beside(*arguments: Any) -> Any:
@@ -121,7 +127,9 @@ def test_what_is_no_plain_file_is_neither_written_through_nor_replaced(here: Pat
     assert sorted(os.listdir(here)) == ["pipe", "sessn001.md"]
 
 
-def test_a_dash_prints_the_session_and_nothing_else(here: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_a_dash_prints_the_session_and_nothing_else(
+    here: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     assert run(["export", "last", "--format", "json", "-o", "-"]) == 0
     told = capfdbinary.readouterr()
     assert json.loads(told.out)["session"]["id"] == "sessn001"
@@ -172,7 +180,9 @@ def test_a_session_of_an_odd_id_stays_in_the_folder(made: Callable[..., Any], he
     assert len(os.listdir(here)) == 1
 
 
-def test_wk_import_reads_an_export_back(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wk_import_reads_an_export_back(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["export", "last", "--format", "json"]) == 0
     other = ["--db", str(tmp_path / "other.db")]
     assert run(["import", "sessn001.json", *other]) == 0

@@ -29,7 +29,9 @@ SECRET = "hunter2-hunter2"
 def test_every_column_of_every_table_is_exported_or_named_as_left_out(tmp_path: Path) -> None:
     connection = database.open_writable(tmp_path / "watchkeeper.db")
     names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-    tables = {name for name in names if not name.startswith(("facts_fts", "messages_fts", "sqlite_", "_sqlite"))}
+    tables = {
+        name for name in names if not name.startswith(("facts_fts", "messages_fts", "sqlite_", "_sqlite"))
+    }
     assert tables - NOT_EXPORTED == {table.name for table in (SESSION, *TABLES)}
     for table in (SESSION, *TABLES):
         there = [row[1] for row in connection.execute(f"PRAGMA table_info({table.name})")]
@@ -37,7 +39,9 @@ def test_every_column_of_every_table_is_exported_or_named_as_left_out(tmp_path: 
     connection.close()
 
 
-def test_export_then_import_then_export_gives_the_same_document(demo: Path, tmp_path: Path, export: Export) -> None:
+def test_export_then_import_then_export_gives_the_same_document(
+    demo: Path, tmp_path: Path, export: Export
+) -> None:
     connection = database.open_readonly(demo)
     first = export(connection, session_of(connection)).text
     document = json.loads(first)
@@ -48,13 +52,17 @@ def test_export_then_import_then_export_gives_the_same_document(demo: Path, tmp_
     assert export(other, session_of(other)).text == first
 
 
-def test_the_round_trip_holds_for_a_made_session_with_odd_text(made: Make, tmp_path: Path, export: Export) -> None:
+def test_the_round_trip_holds_for_a_made_session_with_odd_text(
+    made: Make, tmp_path: Path, export: Export
+) -> None:
     one, planner = full(made)
     first = export(one.connection, one.session_id).text
     other = imported(tmp_path, first)
     assert json.loads(export(other, one.session_id).text) == json.loads(first)
     stored = "SELECT content, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq"
-    assert other.execute(stored, (planner,)).fetchall() == one.connection.execute(stored, (planner,)).fetchall()
+    assert (
+        other.execute(stored, (planner,)).fetchall() == one.connection.execute(stored, (planner,)).fetchall()
+    )
 
 
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -104,7 +112,11 @@ def test_only_the_rows_of_the_session_are_in_its_document(made: Make, tmp_path: 
 def test_secrets_are_taken_out_everywhere_and_counted(made: Make, export: Export) -> None:
     one = made()
     planner = one.agent()
-    one.say(planner, f"the password is {SECRET}", [{"type": "tool_use", "id": "t", "name": "bash", "input": {"x": [SECRET]}}])
+    one.say(
+        planner,
+        f"the password is {SECRET}",
+        [{"type": "tool_use", "id": "t", "name": "bash", "input": {"x": [SECRET]}}],
+    )
     one.compact(planner, 2, f"said {SECRET}", (1,))
     one.task(f"Use {SECRET}", instructions=f"log in with {SECRET}", result=SECRET, error=SECRET)
     one.fact(f"{SECRET} works", planner)
@@ -120,7 +132,9 @@ def test_secrets_are_taken_out_everywhere_and_counted(made: Make, export: Export
         assert left.redacted is None
 
 
-def test_an_artifact_without_its_secret_is_still_reached_by_every_reference(made: Make, tmp_path: Path, export: Export) -> None:
+def test_an_artifact_without_its_secret_is_still_reached_by_every_reference(
+    made: Make, tmp_path: Path, export: Export
+) -> None:
     one = made()
     inner = one.artifact("inner", f"key {SECRET}")
     outer = one.artifact("outer", json.dumps({"see": inner, "deep": [SECRET]}), "application/json")
@@ -167,7 +181,9 @@ def test_the_guide_lists_the_columns_of_the_document() -> None:
     agrees("export.md", "columns of the document", "".join(lines))
 
 
-def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(made: Make, tmp_path: Path, export: Export) -> None:
+def test_a_session_in_which_nothing_happened_yet_is_exported_in_every_form(
+    made: Make, tmp_path: Path, export: Export
+) -> None:
     one = made()
     one.done()
     for form in WRITERS:

@@ -26,7 +26,8 @@ HOSTILE = (
 
 
 def outside_fences(text: str) -> str:
-    """The lines of a document that are no code (CommonMark: a fence ends with at least as many of its characters)."""
+    """The lines of a document that are no code (CommonMark: a fence ends with at least as many of its
+    characters)."""
     kept, fence = [], ""
     for line in text.splitlines():
         mark = re.match(r" {0,3}(`{3,}|~{3,})(.*)$", line)
@@ -47,7 +48,9 @@ def test_what_a_session_holds_is_never_markup(made: Make, export: Export, text: 
     line = " ".join(text.split())
     planner = one.agent("planner")
     one.tx.execute("UPDATE agents SET name = ?, model = ?", (line, line))
-    one.tx.execute("UPDATE sessions SET goal = ?, title = ?, workspace = ?, status_reason = ?", (text, line, line, line))
+    one.tx.execute(
+        "UPDATE sessions SET goal = ?, title = ?, workspace = ?, status_reason = ?", (text, line, line, line)
+    )
     one.say(planner, text, [{"type": "text", "text": text}, {"type": "tool_use", "id": "t", "name": line, "input": {"a": text}}],
             [{"type": "tool_result", "tool_use_id": "t", "content": text}])  # fmt: skip
     one.compact(planner, 2, text, (1,))

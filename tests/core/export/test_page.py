@@ -66,7 +66,9 @@ def hostile_session(made: Make) -> Any:
     one = made()
     trap = " ".join(HOSTILE)
     planner = one.agent("planner")
-    one.tx.execute("UPDATE agents SET name = ?, model = ?, role = ?, current_goal = ?", (trap, trap, trap, trap))
+    one.tx.execute(
+        "UPDATE agents SET name = ?, model = ?, role = ?, current_goal = ?", (trap, trap, trap, trap)
+    )
     one.tx.execute(
         "UPDATE sessions SET goal = ?, workspace = ?, model = ?, title = ?, tags = ?",
         (trap, trap, trap, trap, json.dumps([trap])),
@@ -76,13 +78,24 @@ def hostile_session(made: Make) -> Any:
                                 {"type": "tool_use", "id": text, "name": text, "input": {text: text}},
                                 {"type": text, "source": {"media_type": text}}])  # fmt: skip
         one.say(
-            planner, [{"type": "tool_result", "tool_use_id": text, "content": [{"type": "text", "text": text}], "is_error": True}]
+            planner,
+            [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": text,
+                    "content": [{"type": "text", "text": text}],
+                    "is_error": True,
+                }
+            ],
         )
         one.task(text, instructions=text, result=text, error=text, status_reason=text)
         one.fact(text, sources=[text, f"message://{planner}/1", "message://x/<b>"])
         one.artifact(text, text, text)
     one.compact(planner, 4, trap, (1, 3))
-    one.tx.execute("UPDATE compactions SET reason = ?, instructions = ?, model = ?, trigger = ?", (trap, trap, trap, trap))
+    one.tx.execute(
+        "UPDATE compactions SET reason = ?, instructions = ?, model = ?, trigger = ?",
+        (trap, trap, trap, trap),
+    )
     one.done()
     return one
 
@@ -101,7 +114,10 @@ def test_what_a_session_holds_never_becomes_an_element_or_an_attribute(made: Mak
     allowed = {tag for tag, _ in Elements(export(plain.connection, plain.session_id, "html").text).found}
     assert {tag for tag, _ in elements.found} <= allowed | {"ul", "li", "p"}
     for tag, attributes in elements.found:
-        assert not any(name.startswith("on") or name in ("src", "style", "srcset") for name in attributes), (tag, attributes)
+        assert not any(name.startswith("on") or name in ("src", "style", "srcset") for name in attributes), (
+            tag,
+            attributes,
+        )
         assert (attributes.get("href") or "#").startswith("#")
     executable = [script for (_, about), script in zip((e for e in elements.found if e[0] == "script"), elements.scripts, strict=True)
                   if about.get("type") != "application/json"]  # fmt: skip
@@ -144,9 +160,14 @@ def test_every_message_is_in_the_page_once(demo: Path, export: Export) -> None:
     for about, script in zip(scripts, elements.scripts, strict=True):
         if about.get("class") == "chunk":
             messages = json.loads(script)
-            assert [messages[0][0], messages[-1][0]] == [int(about["data-first"] or 0), int(about["data-last"] or 0)]
+            assert [messages[0][0], messages[-1][0]] == [
+                int(about["data-first"] or 0),
+                int(about["data-last"] or 0),
+            ]
             found += [(int(about["data-agent"] or 0), message[0]) for message in messages]
-    counts = connection.execute("SELECT last_seq FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,)).fetchall()
+    counts = connection.execute(
+        "SELECT last_seq FROM agents WHERE session_id = ? ORDER BY rowid", (session_id,)
+    ).fetchall()
     assert found == [(place, seq) for place, (count,) in enumerate(counts) for seq in range(1, count + 1)]
 
 
@@ -172,7 +193,9 @@ def test_figures_say_what_they_are_worth(made: Make, export: Export) -> None:
     assert rows["All"] == ["\\$3.0000", "in part unpriced"]
 
 
-def test_a_very_long_session_is_cut_with_a_note(made: Make, export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_very_long_session_is_cut_with_a_note(
+    made: Make, export: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = made()
     one.say(one.agent(), *(f"message {number} " + "x" * 500 for number in range(200)))
     one.done()
@@ -254,7 +277,9 @@ def test_in_a_browser_hostile_text_is_shown_and_does_nothing(
 
 
 @needs_browser
-def test_in_a_browser_nothing_can_be_loaded_or_run_beside_the_program(demo_page: Path, browser: Browser) -> None:
+def test_in_a_browser_nothing_can_be_loaded_or_run_beside_the_program(
+    demo_page: Path, browser: Browser
+) -> None:
     text = demo_page.read_text(encoding="utf-8")
     injected = "<script>document.title='taken'</script><img src='http://127.0.0.1:9/x.png' onerror=\"document.title='taken'\">"
     demo_page.write_text(text.replace('<main id="main">', f'<main id="main">{injected}'), encoding="utf-8")
@@ -272,7 +297,10 @@ def test_in_a_browser_search_finds_messages_and_goes_there(demo_page: Path, brow
     browser.send("Input.insertText", text="create_plan explorers")
     browser.until("/^[1-9].* found$/.test(document.querySelector('#results h2')?.textContent)")
     assert browser.run("document.querySelectorAll('#results mark').length") > 0
-    browser.run("[...document.querySelectorAll('#results button')].find(one => /#\\d+, assistant/.test(one.textContent)).click()")
+    browser.run(
+        "[...document.querySelectorAll('#results button')].find(one => /#\\d+,"
+        " assistant/.test(one.textContent)).click()"
+    )
     browser.until("document.querySelector('.message.found')")
     inside = "document.querySelector('.message.found').getBoundingClientRect()"
     assert browser.until(f"{inside}.top >= 0 && {inside}.top < innerHeight")
@@ -285,7 +313,9 @@ def test_in_a_browser_a_compaction_shows_what_it_dropped_and_what_is_cited(
 ) -> None:
     one = made()
     planner = one.agent()
-    one.say(planner, "first words", "second words", "third words", "fourth words", "fifth words", "last words")
+    one.say(
+        planner, "first words", "second words", "third words", "fourth words", "fifth words", "last words"
+    )
     one.compact(planner, 4, "what was said", (1, 3))
     one.done()
     path = tmp_path / "page.html"
@@ -294,7 +324,12 @@ def test_in_a_browser_a_compaction_shows_what_it_dropped_and_what_is_cited(
     browser.run("document.querySelector('.pass').open = true")
     browser.until("document.querySelectorAll('.gone li').length === 4")
     cited = "[...document.querySelectorAll('.gone li')].map(one => [one.querySelector('.what').textContent, !!one.querySelector('.cited')])"
-    assert browser.run(cited) == [["first words", True], ["second words", False], ["third words", True], ["fourth words", False]]
+    assert browser.run(cited) == [
+        ["first words", True],
+        ["second words", False],
+        ["third words", True],
+        ["fourth words", False],
+    ]
     browser.run("document.querySelector('.cites .jump:last-of-type').click()")
     browser.until("document.querySelector('.message.found')?.id === 'm-0-3'")
 
@@ -326,13 +361,20 @@ def test_in_a_browser_a_print_shows_plan_and_compactions_unfolded(demo_page: Pat
     assert len(browser.send("Page.printToPDF")["data"]) > 10_000
 
 
-def test_passes_are_in_the_order_of_their_times_and_what_they_replaced_is_said_to_be_stored(made: Make, export: Export) -> None:
+def test_passes_are_in_the_order_of_their_times_and_what_they_replaced_is_said_to_be_stored(
+    made: Make, export: Export
+) -> None:
     one = made()
     late, early = one.agent("late"), one.agent("early")
-    for agent, at in ((late, 5_000.0), (early, 2_000.0)):  # as the logs of two agents are imported, one after the other
+    for agent, at in (
+        (late, 5_000.0),
+        (early, 2_000.0),
+    ):  # as the logs of two agents are imported, one after the other
         one.say(agent, "first words", "second words", "third words", "last words")
         one.compact(agent, 3, "what was said", (1, 3))
-        one.connection.execute("UPDATE compactions SET requested_at = ?, ended_at = ? WHERE agent_id = ?", (at, at, agent))
+        one.connection.execute(
+            "UPDATE compactions SET requested_at = ?, ended_at = ? WHERE agent_id = ?", (at, at, agent)
+        )
     one.done()
     text = export(one.connection, one.session_id, "html").text
     section = text[text.index('<section id="compactions">') :]
@@ -355,5 +397,7 @@ def test_an_excerpt_of_a_search_does_not_run_the_words_of_neighbouring_elements_
     {body}
     console.log(wordsOf(null));
     """
-    said = subprocess.run(["node", "-e", program], capture_output=True, text=True, timeout=60, check=True).stdout
+    said = subprocess.run(
+        ["node", "-e", program], capture_output=True, text=True, timeout=60, check=True
+    ).stdout
     assert said == "Explore core done 42 tok\n"

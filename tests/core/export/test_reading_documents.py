@@ -30,7 +30,9 @@ def test_importing_again_changes_nothing_and_says_so(made: Make, tmp_path: Path,
     assert everything(other) == before
 
 
-def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(made: Make, tmp_path: Path, export: Export) -> None:
+def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(
+    made: Make, tmp_path: Path, export: Export
+) -> None:
     one, planner = full(made)
     text = export(one.connection, one.session_id).text
     there = tmp_path / "busy.db"
@@ -43,14 +45,22 @@ def test_numbers_that_are_taken_are_moved_with_all_that_points_at_them(made: Mak
     other = imported(tmp_path, text, there)
     assert other.execute("SELECT count(*) FROM sessions").fetchone() == (2,)
     blue = "SELECT id FROM facts WHERE text LIKE '%blue'"
-    assert other.execute("SELECT superseded_by FROM facts WHERE text LIKE '%green'").fetchone() == other.execute(blue).fetchone()
+    assert (
+        other.execute("SELECT superseded_by FROM facts WHERE text LIKE '%green'").fetchone()
+        == other.execute(blue).fetchone()
+    )
     number = other.execute("SELECT id FROM compactions WHERE agent_id = ?", (planner,)).fetchone()[0]
-    assert other.execute("SELECT compaction_id FROM observations WHERE agent_id = ?", (planner,)).fetchone() == (number,)
+    assert other.execute(
+        "SELECT compaction_id FROM observations WHERE agent_id = ?", (planner,)
+    ).fetchone() == (number,)
     (event,) = other.execute(
         "SELECT data FROM events WHERE session_id = ? AND kind = 'compaction.applied'", (one.session_id,)
     ).fetchone()
     assert json.loads(event)["compaction"] == number
-    assert other.execute("SELECT rowid FROM facts_fts WHERE facts_fts MATCH 'blue'").fetchone() == other.execute(blue).fetchone()
+    assert (
+        other.execute("SELECT rowid FROM facts_fts WHERE facts_fts MATCH 'blue'").fetchone()
+        == other.execute(blue).fetchone()
+    )
 
 
 def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -> None:
@@ -62,7 +72,9 @@ def test_what_is_imported_is_inert(made: Make, tmp_path: Path, export: Export) -
     mine.done()
     other = imported(tmp_path, export(one.connection, one.session_id).text, there)
     assert pinned_facts(Queries(other), "minemine") == []
-    assert other.execute("SELECT origin FROM sessions WHERE id = ?", (one.session_id,)).fetchone() == ("export:run",)
+    assert other.execute("SELECT origin FROM sessions WHERE id = ?", (one.session_id,)).fetchone() == (
+        "export:run",
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +127,18 @@ def test_a_file_that_ends_early_is_refused(made: Make, tmp_path: Path, export: E
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "7", '{"format":', "\xff", '{"format":"watchkeeper-session"} x', "[" * 100_000, '{"version":NaN}']
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        "7",
+        '{"format":',
+        "\xff",
+        '{"format":"watchkeeper-session"} x',
+        "[" * 100_000,
+        '{"version":NaN}',
+    ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "odd.json"
@@ -156,7 +179,11 @@ def test_an_import_that_was_interrupted_is_begun_anew(
     monkeypatch.setattr(reading, "_check_owner", killed)
     monkeypatch.setattr(reading, "purge_rows", lambda connection, session_id: [])
     # One transaction for each row, as if each had taken long.
-    monkeypatch.setattr(reading, "in_short_transactions", lambda connection, work: [connection.execute("SELECT 1") for _ in work])
+    monkeypatch.setattr(
+        reading,
+        "in_short_transactions",
+        lambda connection, work: [connection.execute("SELECT 1") for _ in work],
+    )
     with pytest.raises(KeyboardInterrupt):
         import_export(tmp_path / "other.db", tmp_path / "one.json")
     monkeypatch.undo()
@@ -169,7 +196,9 @@ def test_an_import_that_was_interrupted_is_begun_anew(
 
 
 @pytest.mark.parametrize("session_id", ["../../etc/x", "", ".hidden", "a/b", "x" * 200, "a\nb"])
-def test_a_session_id_that_could_be_a_path_is_refused(made: Make, tmp_path: Path, export: Export, session_id: str) -> None:
+def test_a_session_id_that_could_be_a_path_is_refused(
+    made: Make, tmp_path: Path, export: Export, session_id: str
+) -> None:
     one, _ = full(made)
     (tmp_path / "odd.json").write_text(
         broken(export(one.connection, one.session_id).text, lambda d: d["session"].update(id=session_id))
@@ -204,7 +233,9 @@ def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Pa
             attempt()
 
 
-def test_an_export_is_told_from_other_json_by_its_beginning(made: Make, tmp_path: Path, export: Export) -> None:
+def test_an_export_is_told_from_other_json_by_its_beginning(
+    made: Make, tmp_path: Path, export: Export
+) -> None:
     one, _ = full(made)
     (tmp_path / "a.json").write_text(export(one.connection, one.session_id).text)
     (tmp_path / "b.json").write_text('{"type":"user","message":"watchkeeper-session"}\n')
@@ -225,7 +256,10 @@ def test_the_log_of_a_session_that_came_in_a_file_is_a_session_of_its_own(tmp_pa
     sums = "SELECT origin, model_calls, output_tokens FROM sessions ORDER BY origin DESC"
     with closing(database.open_readonly(first)) as before, closing(database.open_readonly(second)) as after:
         (alone,) = before.execute(sums).fetchall()
-        assert [tuple(row) for row in after.execute(sums)] == [("export:claude-code", *alone[1:]), tuple(alone)]
+        assert [tuple(row) for row in after.execute(sums)] == [
+            ("export:claude-code", *alone[1:]),
+            tuple(alone),
+        ]
     # What came in the file is written out as it came, and the log's session is the one that the log makes.
     with closing(database.open_readonly(second)) as after:
         copy = after.execute("SELECT id FROM sessions WHERE origin LIKE 'export:%'").fetchone()[0]
@@ -238,7 +272,9 @@ def test_a_document_without_roles_or_with_damaged_ones_can_be_imported_and_shown
 ) -> None:
     one, _ = full(made)
     document = json.loads(export(one.connection, one.session_id).text)
-    for number, roles in enumerate((None, [{"role": 3}, {"role": "r", "source": ".claude/agents/r.md", "model": "m"}])):
+    for number, roles in enumerate(
+        (None, [{"role": 3}, {"role": "r", "source": ".claude/agents/r.md", "model": "m"}])
+    ):
         document["session"].pop("roles", None)
         if roles is not None:
             document["session"]["roles"] = roles

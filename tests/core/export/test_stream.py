@@ -55,7 +55,9 @@ def test_any_object_is_read_the_same_in_pieces_of_any_size(
 
 @settings(deadline=None, max_examples=60)
 @given(
-    document=st.dictionaries(st.text(max_size=6), values, min_size=1, max_size=4), cut=st.floats(0, 1), size=st.integers(1, 30)
+    document=st.dictionaries(st.text(max_size=6), values, min_size=1, max_size=4),
+    cut=st.floats(0, 1),
+    size=st.integers(1, 30),
 )
 def test_an_object_that_ends_early_is_refused(document: dict[str, Any], cut: float, size: int) -> None:
     text = json.dumps(document)

@@ -33,7 +33,10 @@ def test_pipes_and_sockets_are_never_opened(tmp_path, entries, monkeypatch):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("sock")
         started = time.monotonic()
-        assert [(entry["path"], entry["kind"]) for entry in entries(tmp_path)] == [("pipe", "other"), ("sock", "other")]
+        assert [(entry["path"], entry["kind"]) for entry in entries(tmp_path)] == [
+            ("pipe", "other"),
+            ("sock", "other"),
+        ]
     assert time.monotonic() - started < 5
 
 
@@ -48,7 +51,14 @@ def test_a_gigabyte_of_nothing_is_binary_at_once(tmp_path, entries):
         file.truncate(1 << 30)
     started = time.monotonic()
     assert entries(tmp_path) == [
-        {"path": "huge.py", "kind": "file", "bytes": 1 << 30, "lines": None, "language": "binary", "binary": True}
+        {
+            "path": "huge.py",
+            "kind": "file",
+            "bytes": 1 << 30,
+            "lines": None,
+            "language": "binary",
+            "binary": True,
+        }
     ]
     assert time.monotonic() - started < 2
 
@@ -72,7 +82,12 @@ def test_marks_are_found_however_the_chunks_fall(chunk):
     for start in range(0, len(text), chunk):
         found += scanner.feed(text[start : start + chunk])
     found += scanner.feed(b"", last=True)
-    assert [(todo.line, todo.kind) for todo in found] == [(2, "TODO"), (3, "FIXME"), (6, "TODO"), (7, "FIXME")]
+    assert [(todo.line, todo.kind) for todo in found] == [
+        (2, "TODO"),
+        (3, "FIXME"),
+        (6, "TODO"),
+        (7, "FIXME"),
+    ]
     assert found[0].text == "TODO one FIXME"
     assert len(found[2].text) == 120
     assert all(text[todo.offset - len(todo.kind) : todo.offset].decode() == todo.kind for todo in found)
@@ -87,7 +102,10 @@ def test_a_file_with_very_many_todos_is_told_in_parts_and_none_is_lost(tmp_path,
         todos = [todo for entry in entries if entry["path"] == "a.py" for todo in entry["todos"]]
         assert [todo[0] for todo in todos] == list(range(1, 502))
         assert all(len(json.dumps(page["entries"])) <= size for page in parts)
-        assert sum(entry.get("bytes", 0) for entry in entries if entry["path"] == "a.py") == (tmp_path / "a.py").stat().st_size
+        assert (
+            sum(entry.get("bytes", 0) for entry in entries if entry["path"] == "a.py")
+            == (tmp_path / "a.py").stat().st_size
+        )
         told = 0
         for entry in entries[:-1]:
             assert entry.get("todos_from", 0) == told

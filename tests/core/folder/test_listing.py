@@ -15,7 +15,13 @@ from watchkeeper.agents.tools.folder import arguments_of, scan_page
 def test_the_top_level_shows_files_with_figures_and_folders_with_all_that_is_below(project, entries):
     found = {entry["path"]: entry for entry in entries(project)}
     assert list(found) == ["README.md", "docs", "pyproject.toml", "run", "src", "tests"]
-    assert found["README.md"] == {"path": "README.md", "kind": "file", "bytes": 29, "lines": 3, "language": "Markdown"}
+    assert found["README.md"] == {
+        "path": "README.md",
+        "kind": "file",
+        "bytes": 29,
+        "lines": 3,
+        "language": "Markdown",
+    }
     below = [path for path in (project / "src").rglob("*") if path.is_file()]
     assert found["src"] == {
         "path": "src",
@@ -150,7 +156,9 @@ def test_what_cannot_be_listed_is_one_clear_line(project, arguments, complaint):
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize("wrong", [{"path": 3}, {"limit": True}, {"recursive": "yes"}, {"colour": "red"}, {"cursor": 5}])
+@pytest.mark.parametrize(
+    "wrong", [{"path": 3}, {"limit": True}, {"recursive": "yes"}, {"colour": "red"}, {"cursor": 5}]
+)
 def test_arguments_of_a_wrong_kind_are_refused(wrong):
     with pytest.raises(ValueError, match=r"right type|has no"):
         arguments_of(wrong)

@@ -42,11 +42,15 @@ figures = st.fixed_dictionaries(
 def test_joining_in_steps_is_joining_at_once_and_changes_nothing_given(values, cut):
     given_values = copy.deepcopy(values)
     at_once = merge_json([{"largest": {"$largest": 3, "by": 1, "items": []}}, *values])
-    steps = merge_json([merge_json([{"largest": {"$largest": 3, "by": 1, "items": []}}, *values[:cut]]), *values[cut:]])
+    steps = merge_json(
+        [merge_json([{"largest": {"$largest": 3, "by": 1, "items": []}}, *values[:cut]]), *values[cut:]]
+    )
     assert at_once == steps
     assert values == given_values
     rows = [row for value in values for row in value["largest"]["items"]]
-    assert [row[1] for row in at_once["largest"]["items"]] == sorted((row[1] for row in rows), reverse=True)[:3]
+    assert [row[1] for row in at_once["largest"]["items"]] == sorted((row[1] for row in rows), reverse=True)[
+        :3
+    ]
 
 
 STORE = {"figures": {"n": 2, "rows": [["b", 1], ["a", 10], ["a", 9]], "langs": {"z": 1, "a": 2}, "x/y": 5}}

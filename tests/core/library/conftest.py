@@ -63,7 +63,12 @@ def add_session(connection: Connection, session_id: str, **values: Any) -> str:
 def put(connection: Connection, table: str, **values: Any) -> int:
     names = ", ".join(values)
     marks = ", ".join("?" * len(values))
-    return int(connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values())).lastrowid or 0)
+    return int(
+        connection.execute(
+            f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values())
+        ).lastrowid
+        or 0
+    )
 
 
 def rows_of(path: Path, session_id: str) -> dict[str, list[dict[str, Any]]]:
@@ -80,9 +85,15 @@ def rows_of(path: Path, session_id: str) -> dict[str, list[dict[str, Any]]]:
     for table in OF_SESSION:
         read(table, "session_id = ?")
     for table in OF_AGENT:
-        order = "id" if table == "messages" else f"(SELECT rowid FROM agents WHERE id = {table}.agent_id), rowid"
+        order = (
+            "id" if table == "messages" else f"(SELECT rowid FROM agents WHERE id = {table}.agent_id), rowid"
+        )
         read(table, "agent_id IN (SELECT id FROM agents WHERE session_id = ?)", order)
-    read("memory_snapshots", "session_id = ?", "(SELECT rowid FROM agents WHERE id = memory_snapshots.agent_id)")
+    read(
+        "memory_snapshots",
+        "session_id = ?",
+        "(SELECT rowid FROM agents WHERE id = memory_snapshots.agent_id)",
+    )
     read("plan_revisions", "plan_id IN (SELECT id FROM plans WHERE session_id = ?)")
     read("task_dependencies", "task_id IN (SELECT id FROM tasks WHERE session_id = ?)")
     connection.close()
@@ -107,7 +118,11 @@ def without_names(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
     }
     in_events = {"call": "tool_calls", "compaction": "compactions", "command": "commands", "fact": "facts"}
     word = re.compile(
-        r"(?<![0-9A-Za-z])(" + "|".join(map(re.escape, names)) + r")(?![0-9A-Za-z])|(?<=\\n)(" + "|".join(names) + r")"
+        r"(?<![0-9A-Za-z])("
+        + "|".join(map(re.escape, names))
+        + r")(?![0-9A-Za-z])|(?<=\\n)("
+        + "|".join(names)
+        + r")"
     )
     named = {row["digest"] for row in rows["outputs"]}
 
@@ -122,9 +137,13 @@ def without_names(rows: dict[str, list[dict[str, Any]]]) -> dict[str, list[str]]
         if table == "events":
             for key, other in in_events.items():
                 text = re.sub(
-                    rf'("{key}":)(\d+)', lambda match, other=other: match[1] + str(counted[other].get(int(match[2]))), text
+                    rf'("{key}":)(\d+)',
+                    lambda match, other=other: match[1] + str(counted[other].get(int(match[2]))),
+                    text,
                 )
-        return re.sub(r"sha256/([0-9a-f]{64})", lambda match: match[0] if match[1] in named else "sha256/<note>", text)
+        return re.sub(
+            r"sha256/([0-9a-f]{64})", lambda match: match[0] if match[1] in named else "sha256/<note>", text
+        )
 
     return {table: [plain(table, row) for row in found] for table, found in rows.items()}
 

@@ -1,4 +1,5 @@
-"""A backup is whole, consistent while a host writes, private, and never takes another file's place by accident."""
+"""A backup is whole, consistent while a host writes, private, and never takes another file's place by
+accident."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: P
     assert heard[-1][0] == heard[-1][1]
     copy = database.open_readonly(done.path)
     for table in ("sessions", "agents", "messages", "facts", "events"):
-        assert copy.execute(f"SELECT * FROM {table}").fetchall() == connection.execute(f"SELECT * FROM {table}").fetchall()
+        assert (
+            copy.execute(f"SELECT * FROM {table}").fetchall()
+            == connection.execute(f"SELECT * FROM {table}").fetchall()
+        )
     copy.close()
     assert not unfinished_in(tmp_path)
 
@@ -95,7 +99,9 @@ def test_no_file_is_overwritten_without_saying_so(connection: Any, path: Path, t
         backup(path, tmp_path / "nowhere" / "copy.db")
 
 
-def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(connection: Any, path: Path, tmp_path: Path) -> None:
+def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(
+    connection: Any, path: Path, tmp_path: Path
+) -> None:
     for number in range(200):
         add_session(connection, f"abcd{number:04}")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -118,7 +124,9 @@ def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_
         "backup(Path(sys.argv[1]), Path(sys.argv[2]))\n"
     )
     environment = os.environ | {"WATCHKEEPER_FAULT": "backup.copied:1"}
-    killed = subprocess.run([sys.executable, "-c", program, str(path), str(tmp_path / "first.db")], env=environment)
+    killed = subprocess.run(
+        [sys.executable, "-c", program, str(path), str(tmp_path / "first.db")], env=environment
+    )
     assert killed.returncode == -9
     left = unfinished_in(tmp_path)
     assert left
@@ -141,7 +149,9 @@ def unfinished_in(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("name", ["a#b.db", "100%41.db", "what?.db"])
-def test_a_backup_may_have_any_name_that_a_file_may_have(connection: Any, path: Path, tmp_path: Path, name: str) -> None:
+def test_a_backup_may_have_any_name_that_a_file_may_have(
+    connection: Any, path: Path, tmp_path: Path, name: str
+) -> None:
     add_session(connection, "abcd2345")
     before = set(os.listdir(tmp_path))
     assert backup(path, tmp_path / name).sessions == 1

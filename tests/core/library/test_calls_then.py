@@ -25,10 +25,13 @@ def test_a_pass_that_began_after_a_call_ended_does_not_tell_of_it(tmp_path: Path
         data = json.dumps({"compaction": number} if number else {"name": "a", "role": "explorer"})
         connection.execute("INSERT INTO events VALUES ('s', ?, ?, ?, 'a', NULL, ?)", (seq, at, kind, data))
     connection.execute(
-        "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, started_at, latency_seconds)"
+        "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, started_at,"
+        " latency_seconds)"
         " VALUES (1, 's', 'a', 3, 'observer', 'm', 'done', 10.5, 1.5)"
     )
     connection.execute("COMMIT")
-    stood = {seq: calls_then(connection, "s", moment_at(connection, "s", seq)) for seq in range(1, len(told) + 1)}
+    stood = {
+        seq: calls_then(connection, "s", moment_at(connection, "s", seq)) for seq in range(1, len(told) + 1)
+    }
     connection.close()
     assert [seq for seq, calls in stood.items() if 1 in calls] == [5, 6]

@@ -32,7 +32,8 @@ CHANGED = re.compile(
 
 
 def worker(name: str, request: Any) -> Any:
-    """Reads, remembers, saves, and says so: a function of the request alone, so that a fork can be carried on."""
+    """Reads, remembers, saves, and says so: a function of the request alone, so that a fork can be carried
+    on."""
     turn = turns(request)
     if turn == 0:
         return [said("I look."), call("list_folder", {"path": "."}, f"toolu_{name}_0")]
@@ -69,7 +70,11 @@ class Long:
             return [call("remember", {"text": f"{name} is about numbers"}, f"t{name}{turn}")]
         if turn <= 22:
             return [
-                call("save_artifact", {"name": f"{name}{turn}", "content": f"note {turn} " + "words " * 450}, f"t{name}{turn}")
+                call(
+                    "save_artifact",
+                    {"name": f"{name}{turn}", "content": f"note {turn} " + "words " * 450},
+                    f"t{name}{turn}",
+                )
             ]
         return [said(f"{name} is done")]
 
@@ -122,7 +127,9 @@ async def test_what_the_events_tell_of_the_end_is_how_the_rows_stand(bench: Benc
         row["last_active"] = 0.0
     for table, found in expected.items():
         for row, then in zip(found, rebuilt[table], strict=True):
-            assert {key: (row[key], then[key]) for key in row if _near(row[key]) != _near(then[key])} == {}, table
+            assert {key: (row[key], then[key]) for key in row if _near(row[key]) != _near(then[key])} == {}, (
+                table
+            )
 
 
 def _near(value: Any) -> Any:
@@ -136,7 +143,9 @@ async def test_every_pointer_of_a_fork_leads_to_the_forks_own_rows(bench: Bench)
     theirs = {row["id"] for table in ("agents", "tasks", "plans") for row in old[table]} | {session}
     for table, found in new.items():
         for row in found:
-            text = str({key: value for key, value in row.items() if key not in ("forked_from", "status_reason")})
+            text = str(
+                {key: value for key, value in row.items() if key not in ("forked_from", "status_reason")}
+            )
             if row.get("kind") != "session.forked":
                 assert not [name for name in theirs if name in text], (table, text)
     mine = {row["id"]: row["last_seq"] for row in new["agents"]}
@@ -160,7 +169,10 @@ async def test_every_pointer_of_a_fork_leads_to_the_forks_own_rows(bench: Bench)
 async def test_a_fork_at_any_event_is_sound_and_runs_to_the_same_end(bench: Bench) -> None:
     session = await ran(bench, script())
     rows = rows_of(bench.path, session)
-    wanted = [(one["name"], one["status"], one["result"]) for one in sorted(rows["tasks"], key=lambda one: one["position"])]
+    wanted = [
+        (one["name"], one["status"], one["result"])
+        for one in sorted(rows["tasks"], key=lambda one: one["position"])
+    ]
     made_at = next(row["seq"] for row in rows["events"] if row["kind"] == "agent.created")
     for seq in range(made_at, len(rows["events"]) + 1, 5):
         made = fork(bench.path, session, at_seq=seq)
@@ -173,7 +185,8 @@ async def test_a_fork_at_any_event_is_sound_and_runs_to_the_same_end(bench: Benc
         bench.assert_sound()
         done = rows_of(bench.path, made.session_id)
         assert [
-            (one["name"], one["status"], one["result"]) for one in sorted(done["tasks"], key=lambda one: one["position"])
+            (one["name"], one["status"], one["result"])
+            for one in sorted(done["tasks"], key=lambda one: one["position"])
         ] == wanted
         assert {one["name"] for one in done["outputs"]} == {one["name"] for one in rows["outputs"]}
         assert all(one["attempt"] == 1 for one in done["tasks"])
@@ -189,9 +202,9 @@ async def test_a_fork_in_the_middle_shares_the_past_and_nothing_after_it(bench: 
     made = fork(bench.path, session, at_seq=middle)
     forked = rows_of(bench.path, made.session_id)
     assert made.status == "paused"
-    assert [row["kind"] for row in forked["events"]] == [row["kind"] for row in rows["events"][: made.at_seq]] + [
-        "session.forked"
-    ]
+    assert [row["kind"] for row in forked["events"]] == [
+        row["kind"] for row in rows["events"][: made.at_seq]
+    ] + ["session.forked"]
     assert not [row for row in forked["tasks"] if row["status"] == "done"]
     assert len(forked["messages"]) < len(rows["messages"])
     totals = [sum(row[name] for row in forked["model_calls"]) for name in ("input_tokens", "output_tokens")]
@@ -215,7 +228,9 @@ async def test_instructions_that_were_revised_later_are_the_earlier_ones_in_a_fo
     class Revising(PlannedRun):
         def plan(self, request: Any) -> Any:
             if turns(request) == 1:
-                return [call("revise_task", {"task": "beta", "instructions": "Do it otherwise."}, "toolu_revise")]
+                return [
+                    call("revise_task", {"task": "beta", "instructions": "Do it otherwise."}, "toolu_revise")
+                ]
             return super().plan(request)
 
     session = bench.start(Revising([task("alpha"), task("beta", needs=("alpha",))]))
@@ -224,7 +239,11 @@ async def test_instructions_that_were_revised_later_are_the_earlier_ones_in_a_fo
     revised = [row["seq"] for row in rows["events"] if row["kind"] == "plan.revised"]
     before, after = fork(bench.path, session, at_seq=revised[0]), fork(bench.path, session, at_seq=revised[1])
     told = [
-        next(row["instructions"] for row in rows_of(bench.path, made.session_id)["tasks"] if row["name"] == "beta")
+        next(
+            row["instructions"]
+            for row in rows_of(bench.path, made.session_id)["tasks"]
+            if row["name"] == "beta"
+        )
         for made in (before, after)
     ]
     assert told == ["Please do beta.", "Do it otherwise."]
@@ -249,7 +268,12 @@ async def test_a_fork_before_a_rerun_has_the_result_of_the_first_attempt(bench: 
     assert len(json.loads(made["artifact_refs"])) == 1
     later = next(row["seq"] for row in rows["events"] if row["kind"] == "task.pending")
     again = rows_of(bench.path, fork(bench.path, session, at_seq=later).session_id)["tasks"][0]
-    assert (again["status"], again["attempt"], again["result"], again["assigned_agent"]) == ("pending", 2, None, None)
+    assert (again["status"], again["attempt"], again["result"], again["assigned_agent"]) == (
+        "pending",
+        2,
+        None,
+        None,
+    )
 
 
 async def test_what_cannot_be_forked_is_refused_with_the_reason(bench: Bench) -> None:
@@ -271,10 +295,13 @@ async def test_what_cannot_be_forked_is_refused_with_the_reason(bench: Bench) ->
     assert bench.query("SELECT count(*) FROM sessions") == before
 
 
-async def test_a_fork_that_fails_half_way_leaves_nothing_behind(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fork_that_fails_half_way_leaves_nothing_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session = await ran(bench, script())
     counts = {
-        table: bench.query(f"SELECT count(*) FROM {table}") for table in ("messages", "agents", "sessions", "events", "facts")
+        table: bench.query(f"SELECT count(*) FROM {table}")
+        for table in ("messages", "agents", "sessions", "events", "facts")
     }
 
     def broken(self: Any) -> Any:
@@ -315,7 +342,10 @@ async def test_a_fork_of_a_fork_is_a_copy_too(bench: Bench) -> None:
     row = rows_of(bench.path, second.session_id)["sessions"][0]
     assert (row["title"], row["forked_from"]) == ("another way", first.session_id)
     prune(bench.path, plan_prune(bench.path, names=[session, first.session_id]))
-    assert same_but_for_the_row(bench.path, second.session_id, fork(bench.path, second.session_id).session_id) == []
+    assert (
+        same_but_for_the_row(bench.path, second.session_id, fork(bench.path, second.session_id).session_id)
+        == []
+    )
 
 
 async def test_a_fork_in_the_middle_of_compactions_can_be_carried_on(bench: Bench) -> None:

@@ -1,4 +1,5 @@
-"""Sessions that other programs ran are kept like our own, but never forked; what was pruned can be imported again."""
+"""Sessions that other programs ran are kept like our own, but never forked; what was pruned can be imported
+again."""
 
 from __future__ import annotations
 
@@ -35,9 +36,14 @@ def test_an_imported_session_is_named_deleted_restored_and_pruned(wk: Wk, log: P
     assert wk("sessions", "--json").json == []
     assert wk("import", log).code == 0
     again = wk("show", "last", "--json").json
-    assert [agent["messages"] for agent in again["agents"]] == [agent["messages"] for agent in before["agents"]]
+    assert [agent["messages"] for agent in again["agents"]] == [
+        agent["messages"] for agent in before["agents"]
+    ]
     assert again["session"]["tokens"] == before["session"]["tokens"]
-    assert "blue safe" in wk("sessions", "--search", "ledger").out or wk("sessions", "--search", "safe", "--json").json
+    assert (
+        "blue safe" in wk("sessions", "--search", "ledger").out
+        or wk("sessions", "--search", "safe", "--json").json
+    )
 
 
 def test_an_imported_session_is_not_forked(wk: Wk, log: Path) -> None:

@@ -1,4 +1,5 @@
-"""What the events tell of a moment, against the rows as they really stood then: read after every commit of a run."""
+"""What the events tell of a moment, against the rows as they really stood then: read after every commit of a
+run."""
 
 from __future__ import annotations
 
@@ -48,9 +49,12 @@ def told_at(path: Path, session_id: str, seq: int) -> tuple[int, Rows]:
         cut = Cut(connection, session_id, moment_at(connection, session_id, seq), ahead=False)
         now = rows_of(path, session_id)
         told = {
-            table: [kept for kept in (cut.keep(table, row) for row in rows) if kept is not None] for table, rows in now.items()
+            table: [kept for kept in (cut.keep(table, row) for row in rows) if kept is not None]
+            for table, rows in now.items()
         }
-        told["task_dependencies"] = [{"task_id": one, "depends_on": other} for one, other in cut.dependencies()]
+        told["task_dependencies"] = [
+            {"task_id": one, "depends_on": other} for one, other in cut.dependencies()
+        ]
     return cut.moment.seq, told
 
 
@@ -65,10 +69,13 @@ def differences(told: Rows, stood: Rows) -> list[str]:
         for mine, real in zip(told[table], rows, strict=True):
             for column, value in real.items():
                 if table == "compactions" and column == "status" and value == "prepared":
-                    value = mine[column]  # what it had prepared is gone since: in a fork it is given up, as after a kill
+                    value = mine[
+                        column
+                    ]  # what it had prepared is gone since: in a fork it is given up, as after a kill
                 if column not in APPROXIMATE.get(table, ()) and not same(mine.get(column), value):
                     found.append(
-                        f"{table}.{column} of {real.get('id') or real.get('seq')}: {mine[column]!r} told, {value!r} stood"
+                        f"{table}.{column} of {real.get('id') or real.get('seq')}: {mine[column]!r} told,"
+                        f" {value!r} stood"
                     )
     return found
 
@@ -96,22 +103,30 @@ async def test_a_plain_run_is_told_at_every_moment(bench: Bench, recorded: dict[
     assert check(bench, recorded) > 20
 
 
-async def test_failures_resumes_and_reruns_are_told_at_every_moment(bench: Bench, recorded: dict[int, list[Rows]]) -> None:
+async def test_failures_resumes_and_reruns_are_told_at_every_moment(
+    bench: Bench, recorded: dict[int, list[Rows]]
+) -> None:
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20
 
 
-async def test_compactions_undo_and_steering_are_told_at_every_moment(bench: Bench, recorded: dict[int, list[Rows]]) -> None:
+async def test_compactions_undo_and_steering_are_told_at_every_moment(
+    bench: Bench, recorded: dict[int, list[Rows]]
+) -> None:
     await eventful_runs.compacted_and_steered(bench)
     assert check(bench, recorded) > 40
 
 
-async def test_digests_of_a_full_context_are_told_at_every_moment(bench: Bench, recorded: dict[int, list[Rows]]) -> None:
+async def test_digests_of_a_full_context_are_told_at_every_moment(
+    bench: Bench, recorded: dict[int, list[Rows]]
+) -> None:
     await eventful_runs.digested(bench)
     assert check(bench, recorded) > 80
 
 
-async def test_pauses_and_questions_are_told_at_every_moment(bench: Bench, recorded: dict[int, list[Rows]]) -> None:
+async def test_pauses_and_questions_are_told_at_every_moment(
+    bench: Bench, recorded: dict[int, list[Rows]]
+) -> None:
     await eventful_runs.paused_at_a_question(bench)
     assert check(bench, recorded) > 10
     await eventful_runs.resumed_and_denied(bench)

@@ -14,7 +14,15 @@ from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, Not
 from watchkeeper.store import database, facts, sessions, state
 from watchkeeper.store.dashboard_sessions import list_sessions
 from watchkeeper.store.lease import Lease, lock_path
-from watchkeeper.store.library import change_tags, delete, deleted_sessions, plan_prune, prune, rename, restore
+from watchkeeper.store.library import (
+    change_tags,
+    delete,
+    deleted_sessions,
+    plan_prune,
+    prune,
+    rename,
+    restore,
+)
 from watchkeeper.store.library.deletion import find_deleted
 from watchkeeper.store.writer import Group
 
@@ -64,7 +72,11 @@ def test_a_session_that_a_live_host_drives_is_not_changed(connection: Any, path:
         with pytest.raises(DrivenElsewhere, match="wk pause abcd2345"):
             change()
     lease.release()
-    assert (value(connection, "title"), value(connection, "tags"), value(connection, "deleted_at")) == (None, "[]", None)
+    assert (value(connection, "title"), value(connection, "tags"), value(connection, "deleted_at")) == (
+        None,
+        "[]",
+        None,
+    )
     assert rename(path, "abcd2345", "other") == "other"
 
 
@@ -113,7 +125,9 @@ def test_agents_of_later_sessions_recall_nothing_of_a_deleted_one(connection: An
 
     def recalled() -> set[str]:
         pinned = {row[2] for row in facts.pinned_facts(Reads(), "later234")}
-        assert pinned == {row[2] for row in facts.find_facts(Reads(), "later234", ["always", "keep"], workspace="/w")}
+        assert pinned == {
+            row[2] for row in facts.find_facts(Reads(), "later234", ["always", "keep"], workspace="/w")
+        }
         return pinned
 
     connection.execute("UPDATE sessions SET workspace = '/w'")
@@ -136,8 +150,12 @@ def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> N
     assert deleted_sessions(connection) == ()
     assert sessions.find(connection, "last") == "abcd2345"
     after = connection.execute("SELECT * FROM sessions").fetchone()
-    epoch = [column[0] for column in connection.execute("SELECT * FROM sessions").description].index("lease_epoch")
-    assert [one for at, one in enumerate(after) if at != epoch] == [one for at, one in enumerate(before) if at != epoch]
+    epoch = [column[0] for column in connection.execute("SELECT * FROM sessions").description].index(
+        "lease_epoch"
+    )
+    assert [one for at, one in enumerate(after) if at != epoch] == [
+        one for at, one in enumerate(before) if at != epoch
+    ]
     with pytest.raises(BadInput, match="not deleted"):
         restore(path, "abcd2345")
 
@@ -160,7 +178,9 @@ def test_the_lease_is_free_again_after_a_change(connection: Any, path: Path) -> 
 
 CLOCK = st.floats(min_value=1.0, max_value=9.0)
 STEP = st.one_of(
-    st.tuples(st.just("add"), st.sampled_from(["run", "fork", "claude-code", "codex", "export:run"]), CLOCK, CLOCK),
+    st.tuples(
+        st.just("add"), st.sampled_from(["run", "fork", "claude-code", "codex", "export:run"]), CLOCK, CLOCK
+    ),
     st.tuples(st.sampled_from(["delete", "restore"]), st.integers(0, 30), CLOCK),
     st.tuples(st.just("purge"), st.integers(0, 30)),
 )

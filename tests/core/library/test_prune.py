@@ -1,4 +1,5 @@
-"""Pruning takes whole finished sessions and nothing else, in small steps, and says before what it would do."""
+"""Pruning takes whole finished sessions and nothing else, in small steps, and says before what it would
+do."""
 
 from __future__ import annotations
 
@@ -98,11 +99,19 @@ async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(ben
     for table, column in having_column(bench, "session_id"):
         assert bench.query(f"SELECT count(*) FROM {table} WHERE {column} = ?", session) == [(0,)], table
     for table in OF_AGENT:
-        assert bench.query(f"SELECT count(*) FROM {table} WHERE agent_id NOT IN (SELECT id FROM agents)") == [(0,)], table
-    assert bench.query("SELECT count(*) FROM plan_revisions WHERE plan_id NOT IN (SELECT id FROM plans)") == [(0,)]
-    assert bench.query("SELECT count(*) FROM task_dependencies WHERE task_id NOT IN (SELECT id FROM tasks)") == [(0,)]
+        assert bench.query(f"SELECT count(*) FROM {table} WHERE agent_id NOT IN (SELECT id FROM agents)") == [
+            (0,)
+        ], table
+    assert bench.query("SELECT count(*) FROM plan_revisions WHERE plan_id NOT IN (SELECT id FROM plans)") == [
+        (0,)
+    ]
+    assert bench.query(
+        "SELECT count(*) FROM task_dependencies WHERE task_id NOT IN (SELECT id FROM tasks)"
+    ) == [(0,)]
     assert bench.query("SELECT count(*) FROM facts_fts WHERE facts_fts MATCH 'numbers'") == [(3,)]
-    assert bench.query("SELECT count(*) FROM messages_fts WHERE messages_fts MATCH 'numbers'") == [(words // 2,)]
+    assert bench.query("SELECT count(*) FROM messages_fts WHERE messages_fts MATCH 'numbers'") == [
+        (words // 2,)
+    ]
     assert not lock.exists()
     bench.session = other
     bench.assert_sound()
@@ -123,8 +132,15 @@ def test_every_table_is_pruned_and_forked_or_left_out_on_purpose(bench: Bench) -
     pruned = {*OF_AGENT, *OF_SESSION, "messages_fts_sessions", "transcript_records"}
     forked = {table.name for table in _TABLES} | {"events"}
     left_out = {"live", "transcript_files", "transcript_records", "messages_fts_sessions"}
-    left_out |= {"permission_grants", "reservations", "containments", "tool_processes", "transcript_revisions"}
-    """What a host shows while it works; what was read of other programs' logs; where the index has a session's words."""
+    left_out |= {
+        "permission_grants",
+        "reservations",
+        "containments",
+        "tool_processes",
+        "transcript_revisions",
+    }
+    """What a host shows while it works; what was read of other programs' logs; where the index has a
+    session's words."""
     found = {table for column in ("session_id", "agent_id") for table, _ in having_column(bench, column)}
     assert found - pruned == set()
     assert found - forked == left_out
@@ -137,7 +153,12 @@ async def test_artifacts_go_with_the_last_session_that_refers_to_them(bench: Ben
     prune(bench.path, plan_prune(bench.path, names=[session]))
     left = {row[0] for row in bench.query("SELECT digest FROM artifacts")}
     assert named <= left
-    text = str([bench.query(f"SELECT * FROM {table}") for table in ("inbox", "handoffs", "memory_snapshots", "tasks")])
+    text = str(
+        [
+            bench.query(f"SELECT * FROM {table}")
+            for table in ("inbox", "handoffs", "memory_snapshots", "tasks")
+        ]
+    )
     import re
 
     referred = set(re.findall(r"sha256/([0-9a-f]{64})", text)) | named
@@ -205,7 +226,9 @@ def test_a_large_prune_leaves_the_lock_to_others_again_and_again(connection: Any
     assert sorted(waits)[len(waits) * 9 // 10] < 0.5
 
 
-def test_a_transaction_ends_when_its_time_is_over_and_keeps_what_came_before_a_failure(connection: Any) -> None:
+def test_a_transaction_ends_when_its_time_is_over_and_keeps_what_came_before_a_failure(
+    connection: Any,
+) -> None:
     connection.execute("CREATE TABLE t (n)")
     clock = iter(range(1000))
 
@@ -217,7 +240,9 @@ def test_a_transaction_ends_when_its_time_is_over_and_keeps_what_came_before_a_f
 
     slept: list[float] = []
     with pytest.raises(ValueError, match="no more"):
-        in_short_transactions(connection, work(), longest_seconds=3, monotonic=lambda: next(clock), sleep=slept.append)
+        in_short_transactions(
+            connection, work(), longest_seconds=3, monotonic=lambda: next(clock), sleep=slept.append
+        )
     assert connection.execute("SELECT count(*) FROM t").fetchone()[0] >= 6
     assert len(slept) >= 2
     assert not connection.in_transaction

@@ -37,7 +37,11 @@ TEXT = st.one_of(
 IMAGE = {"type": "image", "source": {"type": "url", "url": "https://example.invalid/a.png"}}
 
 
-DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "page " * 30}, "title": "Notes"}
+DOCUMENT = {
+    "type": "document",
+    "source": {"type": "text", "media_type": "text/plain", "data": "page " * 30},
+    "title": "Notes",
+}
 
 
 @st.composite
@@ -99,7 +103,9 @@ SAYS: dict[str, Callable[[list[dict[str, Any]], str | None], Any]] = {
     "more than it got": lambda messages, previous: json.dumps(messages) * 2,
     "endless": lambda messages, previous: "babble " * 9_000,
     "surrogate": lambda messages, previous: "half \ud83d of a pair",
-    "headings": lambda messages, previous: "# Digest, made without a model.\nWhole text: message://agent/1-9\nGoals:\n- x (#1)",
+    "headings": lambda messages, previous: (
+        "# Digest, made without a model.\nWhole text: message://agent/1-9\nGoals:\n- x (#1)"
+    ),
 }
 
 
@@ -111,4 +117,6 @@ FAILS: dict[str, Callable[[], BaseException]] = {
 }
 
 
-SUMMARISERS = st.lists(st.tuples(st.sampled_from([*SAYS, *SAYS, *FAILS, "hangs"]), st.integers(0, 30)), min_size=1, max_size=4)
+SUMMARISERS = st.lists(
+    st.tuples(st.sampled_from([*SAYS, *SAYS, *FAILS, "hangs"]), st.integers(0, 30)), min_size=1, max_size=4
+)

@@ -49,7 +49,12 @@ class World:
         true = swap.tokens_after == manager.tokens and swap.view_version == manager.view.version
         if swap.event == "swap:complete":
             covered = max((o.covers[1] for o in manager.long_term_memory), default=0)
-            true = true and swap.high_water is not None and swap.high_water <= covered and swap.messages_removed <= covered
+            true = (
+                true
+                and swap.high_water is not None
+                and swap.high_water <= covered
+                and swap.messages_removed <= covered
+            )
         if not true:
             self.untrue.append((swap, manager.tokens, manager.view.version))
 
@@ -68,7 +73,9 @@ class World:
     def check(self) -> None:
         manager = self.manager
         assert [m.seq for m in manager.messages] == list(range(1, len(self.given) + 1))
-        assert [(m.role, m.content) for m in manager.messages] == [(m["role"], m["content"]) for m in self.given]
+        assert [(m.role, m.content) for m in manager.messages] == [
+            (m["role"], m["content"]) for m in self.given
+        ]
         versions = [view.version for view in manager.views]
         assert versions == sorted(set(versions))
         assert manager.view in manager.views
@@ -77,9 +84,9 @@ class World:
         if not self.given:
             return
         assert_covered(manager.view, len(self.given))
-        assert len(manager.short_term_memory) + sum(o.covers[1] - o.covers[0] + 1 for o in manager.long_term_memory) == len(
-            self.given
-        )
+        assert len(manager.short_term_memory) + sum(
+            o.covers[1] - o.covers[0] + 1 for o in manager.long_term_memory
+        ) == len(self.given)
         context = self.shown()
         known = self.shown_at.setdefault((manager.view.version, len(self.given)), context)
         assert known == context, "a version shows the same for ever, after an undo too"
@@ -99,7 +106,11 @@ class World:
         """Verbatim messages stand in the context in their order, whole."""
         place = 0
         for message in self.manager.short_term_memory:
-            if message.seq in self.manager.view.elided or not isinstance(message.content, str) or not message.content.strip():
+            if (
+                message.seq in self.manager.view.elided
+                or not isinstance(message.content, str)
+                or not message.content.strip()
+            ):
                 continue
             while context[place]["content"] != message.content:
                 place += 1
@@ -121,8 +132,14 @@ async def undo_and_check(world: World, also_redo: bool) -> None:
     assert went_to == manager.view
     assert not manager.is_compacting, "a pass in flight is given up"
     assert went_to.observations != view.observations, "undo takes a compaction back"
-    assert any(went_to.observations == earlier.observations for earlier in manager.views if earlier.version < view.version)
-    assert not any(o.provisional for o in went_to.observations), "views in which a digest only stood in are skipped"
+    assert any(
+        went_to.observations == earlier.observations
+        for earlier in manager.views
+        if earlier.version < view.version
+    )
+    assert not any(o.provisional for o in went_to.observations), (
+        "views in which a digest only stood in are skipped"
+    )
     world.check()
     if also_redo:
         try:
@@ -143,12 +160,15 @@ def begin(
     state: ContextState | None = None,
     changes: list[Change] | None = None,
 ) -> tuple[World, Callable[[], None]]:
-    """A manager with a summariser that takes turns at what it says; the second value lets those that hang come back."""
+    """A manager with a summariser that takes turns at what it says; the second value lets those that hang
+    come back."""
     running: list[object] = []
     turn = itertools.count()
     released: list[bool] = []
 
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> Any:
         mark = object()
         running.append(mark)
         assert len(running) == 1, "one pass at a time"
@@ -191,7 +211,13 @@ def begin(
 
 
 async def play(
-    steps: list[Any], says: list[tuple[str, int]], window: int, threshold: float, counter: Any, wait: float, rude: bool
+    steps: list[Any],
+    says: list[tuple[str, int]],
+    window: int,
+    threshold: float,
+    counter: Any,
+    wait: float,
+    rude: bool,
 ) -> None:
     world, release = begin(says, window, threshold, counter, wait, rude)
     for step in steps:
@@ -214,7 +240,11 @@ async def take(world: World, step: tuple[Any, Any, Any]) -> None:
         world.open += names
         thinking = [{"type": "thinking", "thinking": "hm", "signature": "sig"}]
         await world.add(
-            "assistant", [*thinking, *({"type": "tool_use", "id": name, "name": "read", "input": second} for name in names)]
+            "assistant",
+            [
+                *thinking,
+                *({"type": "tool_use", "id": name, "name": "read", "input": second} for name in names),
+            ],
         )
     elif kind == "results":
         names, world.open = world.open[:first], world.open[first:]
@@ -222,7 +252,14 @@ async def take(world: World, step: tuple[Any, Any, Any]) -> None:
         await world.add("user", results or "no results")
     elif kind == "ghost":
         await world.add(
-            "user", [{"type": "tool_result", "tool_use_id": "ghost", "content": [{"type": "text", "text": second}, IMAGE]}]
+            "user",
+            [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "ghost",
+                    "content": [{"type": "text", "text": second}, IMAGE],
+                }
+            ],
         )
     elif kind in ("compact", "compact twice"):
         was, busy = manager.view.version, manager.is_compacting
@@ -290,13 +327,17 @@ def what_was_told(world: World) -> None:
     stored = [message for change in world.changes for message in change.messages]
     assert stored == list(manager.messages)
     views = {view.version: view for change in world.changes for view in change.views}
-    assert [views[v.version] for v in manager.views if v.version > 1] == [v for v in manager.views if v.version > 1]
+    assert [views[v.version] for v in manager.views if v.version > 1] == [
+        v for v in manager.views if v.version > 1
+    ]
     if world.changes:
         assert world.changes[-1].view == manager.view
     known: dict[int, Any] = {}
     for change in world.changes:
         for observation in change.observations:
-            assert known.setdefault(observation.id, observation) == observation, "ids of observations are unique"
+            assert known.setdefault(observation.id, observation) == observation, (
+                "ids of observations are unique"
+            )
     for view in manager.views:
         for observation in view.observations:
             assert known[observation.id] == observation, "each observation was told once"

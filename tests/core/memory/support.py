@@ -17,7 +17,8 @@ EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:ab
 
 
 class Words:
-    """A counter that is fast and easy to reason about: one token for each four characters, or part of them."""
+    """A counter that is fast and easy to reason about: one token for each four characters, or part of
+    them."""
 
     def count(self, text: str) -> int:
         return -(-len(text) // 4)
@@ -33,12 +34,17 @@ class Characters:
 def call(*ids: str, text: str = "", path: str = "src/a.py") -> list[Block]:
     """An assistant's content that makes calls."""
     said: list[Block] = [{"type": "text", "text": text}] if text else []
-    return [*said, *({"type": "tool_use", "id": name, "name": "read", "input": {"path": path}} for name in ids)]
+    return [
+        *said,
+        *({"type": "tool_use", "id": name, "name": "read", "input": {"path": path}} for name in ids),
+    ]
 
 
 def result(*ids: str, text: str = "fine", is_error: bool = False) -> list[Block]:
     """A user's content that brings results."""
-    return [{"type": "tool_result", "tool_use_id": name, "content": text, "is_error": is_error} for name in ids]
+    return [
+        {"type": "tool_result", "tool_use_id": name, "content": text, "is_error": is_error} for name in ids
+    ]
 
 
 def blocks(message: dict[str, Any]) -> list[Block]:
@@ -51,7 +57,9 @@ def text_of(context: Sequence[dict[str, Any]]) -> str:
     found: list[str] = []
     for message in context:
         for block in blocks(message):
-            found.append(str(block.get("text", "")) + str(block.get("content", "")) + str(block.get("input", "")))
+            found.append(
+                str(block.get("text", "")) + str(block.get("content", "")) + str(block.get("input", ""))
+            )
     return "\n".join(found)
 
 
@@ -62,7 +70,9 @@ def assert_valid(context: Sequence[dict[str, Any]]) -> None:
     for place, message in enumerate(context):
         here = blocks(message)
         assert here
-        assert all(block["type"] != "text" or block["text"].strip() for block in here), "blank text is refused"
+        assert all(block["type"] != "text" or block["text"].strip() for block in here), (
+            "blank text is refused"
+        )
         calls = [block["id"] for block in here if block["type"] == "tool_use"]
         results = [block["tool_use_id"] for block in here if block["type"] == "tool_result"]
         assert not calls or message["role"] == "assistant"
@@ -105,7 +115,9 @@ def assert_pairs_whole(view: View, messages: Sequence[Message]) -> None:
                 waiting[block["id"]] = message.seq
             elif block["type"] == "tool_result" and block["tool_use_id"] in waiting:
                 asked = waiting.pop(block["tool_use_id"])
-                assert not asked < start <= message.seq, f"cut at {start} between call {asked} and result {message.seq}"
+                assert not asked < start <= message.seq, (
+                    f"cut at {start} between call {asked} and result {message.seq}"
+                )
 
 
 def fill(state: ContextState, count: int, words: int = 20) -> None:
@@ -134,7 +146,9 @@ class Summariser:
         if open_now:
             self.open.set()
 
-    async def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
+    async def __call__(
+        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> Any:
         self.calls += 1
         assert_valid(messages)
         await self.open.wait()

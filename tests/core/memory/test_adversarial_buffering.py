@@ -1,4 +1,5 @@
-"""`BufferingCoordinator`, once more sentence by sentence, against a model of it, and used by programs that err."""
+"""`BufferingCoordinator`, once more sentence by sentence, against a model of it, and used by programs that
+err."""
 
 from __future__ import annotations
 
@@ -51,14 +52,18 @@ async def settle() -> None:
     window=NUMBERS,
 )
 def test_the_interval_is_the_formula(left: int, cycles: int, cap: int, least: int, window: int) -> None:
-    config = BufferConfig(target_cycles=cycles, token_cap=cap, min_tokens=least, utility_model_context_window=window)
+    config = BufferConfig(
+        target_cycles=cycles, token_cap=cap, min_tokens=least, utility_model_context_window=window
+    )
     got = BufferingCoordinator().compute_buffer_interval(left, config)
     assert got == max(min(left / cycles, min(cap, 0.6 * window)), least)
     assert got >= least, "the minimum wins"
 
 
 def test_the_interval_is_the_formula_for_part_of_a_cycle_too() -> None:
-    config = BufferConfig(target_cycles=0.5, token_cap=20_000, min_tokens=1, utility_model_context_window=128_000)
+    config = BufferConfig(
+        target_cycles=0.5, token_cap=20_000, min_tokens=1, utility_model_context_window=128_000
+    )
     assert BufferingCoordinator().compute_buffer_interval(1_000, config) == 2_000
 
 
@@ -216,7 +221,7 @@ def test_slots_are_free_again_in_the_next_event_loop() -> None:
     assert not coordinator.is_reflector_in_flight()
 
 
-# --- against a model --------------------------------------------------------------------------------------------------
+# --- against a model ----------------------------------------------------------------------------------------
 
 ACTIONS = st.sampled_from(
     [
@@ -227,7 +232,9 @@ ACTIONS = st.sampled_from(
 )  # fmt: skip
 
 
-@given(actions=st.lists(st.tuples(ACTIONS, st.integers(0, 50)), min_size=10, max_size=80), aborts=st.booleans())
+@given(
+    actions=st.lists(st.tuples(ACTIONS, st.integers(0, 50)), min_size=10, max_size=80), aborts=st.booleans()
+)
 def test_it_does_what_its_semantics_say(actions: list[tuple[str, int]], aborts: bool) -> None:
     logging.getLogger("watchkeeper.memory.buffering").setLevel(logging.CRITICAL)
     try:

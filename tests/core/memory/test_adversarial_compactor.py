@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, fill, result
+from tests.core.memory.support import (
+    Words,
+    assert_covered,
+    assert_pairs_whole,
+    assert_valid,
+    call,
+    fill,
+    result,
+)
 from tests.support.message_rules import broken_rule
 
 from watchkeeper.memory.changes import Prepared, Rejection
@@ -98,7 +106,9 @@ async def test_the_request_of_a_summariser_never_ends_in_a_call_without_its_resu
 async def test_every_word_of_an_instruction_reaches_each_attempt(instructions: str | None) -> None:
     asked: list[str | None] = []
 
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         asked.append(instructions)
         return "" if len(asked) == 1 else "They went on."
 
@@ -110,7 +120,9 @@ async def test_every_word_of_an_instruction_reaches_each_attempt(instructions: s
 
 
 async def test_what_read_timed_out_elsewhere_is_not_told_as_our_own_time_out() -> None:
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         raise TimeoutError("the provider closed the connection")
 
     outcome = await Compactor(context(), summarize, timeout_seconds=120.0).run(at=0.0)
@@ -144,9 +156,16 @@ async def test_numbers_in_decisions_and_error_lines_survive_a_summary_that_drops
 
 
 async def test_a_trackers_number_outlives_two_summaries() -> None:
-    said = iter(["They found issue #4679 of openai-agents.", "Still open: #4679, and nobody mends it.\nThe tests pass."])
+    said = iter(
+        [
+            "They found issue #4679 of openai-agents.",
+            "Still open: #4679, and nobody mends it.\nThe tests pass.",
+        ]
+    )
 
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         return next(said)
 
     state = ContextState(ContextLimits(8_000, 0), Words(), pin_first=False)
@@ -159,7 +178,7 @@ async def test_a_trackers_number_outlives_two_summaries() -> None:
     assert "Still open: #4679" in state.view.observations[0].text
 
 
-# --- anything in any order --------------------------------------------------------------------------------------------
+# --- anything in any order ----------------------------------------------------------------------------------
 
 STEPS = st.one_of(
     st.tuples(st.just("say"), st.integers(0, 400), st.booleans()),
@@ -178,7 +197,11 @@ STEPS = st.one_of(
 )
 
 
-@given(steps=st.lists(STEPS, min_size=20, max_size=90), window=st.sampled_from([300, 1_000, 3_000]), pin=st.booleans())
+@given(
+    steps=st.lists(STEPS, min_size=20, max_size=90),
+    window=st.sampled_from([300, 1_000, 3_000]),
+    pin=st.booleans(),
+)
 def test_a_pass_may_land_at_any_time(steps: list[tuple[str, Any, bool]], window: int, pin: bool) -> None:
     state = ContextState(ContextLimits(window, 0), Words(), pin_first=pin)
     compactor = Compactor(state)
@@ -188,7 +211,9 @@ def test_a_pass_may_land_at_any_time(steps: list[tuple[str, Any, bool]], window:
     calls = 0
     for kind, size, flag in steps:
         if kind == "say":
-            stored += state.append("user" if flag else "assistant", f"<{state.last_seq}>" + "w " * (size // 2), at=0.0).messages
+            stored += state.append(
+                "user" if flag else "assistant", f"<{state.last_seq}>" + "w " * (size // 2), at=0.0
+            ).messages
             if not flag:
                 open_calls = []
         elif kind == "calls":
@@ -291,7 +316,11 @@ def check(state: ContextState, stored: list[Any], run: CompactionPass | None) ->
     except WindowTooSmall:
         return
     assert_valid(shown)
-    assert sum(count_message(m["role"], m["content"], state.counter) for m in shown) == state.tokens <= state.limit
+    assert (
+        sum(count_message(m["role"], m["content"], state.counter) for m in shown)
+        == state.tokens
+        <= state.limit
+    )
     del stored
 
 
@@ -300,7 +329,9 @@ def check(state: ContextState, stored: list[Any], run: CompactionPass | None) ->
     up_to=st.integers(0, 32),
     window=st.sampled_from([500, 2_000, 8_000]),
 )
-def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(sizes: list[int], up_to: int, window: int) -> None:
+def test_a_mark_is_never_moved_forward_and_never_cuts_a_pair(
+    sizes: list[int], up_to: int, window: int
+) -> None:
     state = ContextState(ContextLimits(window, 0), Words())
     for number, size in enumerate(sizes):
         if number % 3 == 1:

@@ -1,4 +1,5 @@
-"""A whole turn of an agent with tools costs the same after a thousand messages and after ten thousand. Counted, not timed."""
+"""A whole turn of an agent with tools costs the same after a thousand messages and after ten thousand.
+Counted, not timed."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ async def calls_per_message(manager: HierarchicalContextManager, count: int) -> 
 
 @pytest.mark.parametrize("summarises", [False, True])
 def test_a_turn_costs_the_same_after_a_thousand_and_after_ten_thousand_messages(summarises: bool) -> None:
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         return f"{len(messages)} messages were about modules."
 
     async def go() -> tuple[float, float]:

@@ -1,4 +1,5 @@
-"""What a stranger's program does to a manager: event loops that come and go, odd messages, listeners that call back."""
+"""What a stranger's program does to a manager: event loops that come and go, odd messages, listeners that
+call back."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def others() -> list[asyncio.Task[Any]]:
     return [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
-# --- compaction that grows --------------------------------------------------------------------------------------------
+# --- compaction that grows ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 10])
@@ -51,14 +52,16 @@ async def test_a_compaction_never_grows_the_context(size: int) -> None:
         assert manager.tokens == outcome.tokens_after
 
 
-# --- pacing -----------------------------------------------------------------------------------------------------------
+# --- pacing -------------------------------------------------------------------------------------------------
 
 
 async def test_a_pass_that_gains_nothing_near_the_limit_is_not_the_last_one_for_ever() -> None:
     fails = True
     calls = 0
 
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         nonlocal calls
         calls += 1
         if fails:
@@ -82,14 +85,18 @@ async def test_digests_do_not_follow_each_other_at_every_message(threshold: floa
     manager = HierarchicalContextManager(1_000, threshold, Words())
     heard = listen(manager)
     await add(manager, 300, 60)
-    assert len(heard) <= 60, f"{len(heard)} swaps for 300 messages that take {manager.state.total_tokens} tokens in all"
+    assert len(heard) <= 60, (
+        f"{len(heard)} swaps for 300 messages that take {manager.state.total_tokens} tokens in all"
+    )
 
 
 @pytest.mark.parametrize("threshold", [0.2, 0.5, 0.75, 1.0])
 async def test_summaries_do_not_follow_each_other_at_every_message(threshold: float) -> None:
     calls = 0
 
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         nonlocal calls
         calls += 1
         return "They went on."
@@ -100,7 +107,7 @@ async def test_summaries_do_not_follow_each_other_at_every_message(threshold: fl
     assert calls <= 60
 
 
-# --- event loops ------------------------------------------------------------------------------------------------------
+# --- event loops --------------------------------------------------------------------------------------------
 
 
 def test_messages_may_be_added_at_the_same_time_in_one_event_loop_after_the_other() -> None:
@@ -159,7 +166,9 @@ async def _compact(manager: HierarchicalContextManager) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("use", [_idle, _compact, HierarchicalContextManager.close])
-def test_a_pass_whose_event_loop_is_closed_is_given_up(use: Callable[[HierarchicalContextManager], Awaitable[None]]) -> None:
+def test_a_pass_whose_event_loop_is_closed_is_given_up(
+    use: Callable[[HierarchicalContextManager], Awaitable[None]],
+) -> None:
     manager = abandoned_by_its_loop()
 
     async def go() -> None:
@@ -176,7 +185,7 @@ def test_undo_works_when_the_event_loop_of_a_pass_is_closed() -> None:
     assert manager.undo().version < version
 
 
-# --- nothing is left pending ------------------------------------------------------------------------------------------
+# --- nothing is left pending --------------------------------------------------------------------------------
 
 
 async def test_close_leaves_no_task_pending_after_an_undo() -> None:
@@ -227,14 +236,16 @@ async def test_close_leaves_no_task_pending_while_a_pass_runs() -> None:
     assert others() == [], "nothing starts after close"
 
 
-# --- odd messages -----------------------------------------------------------------------------------------------------
+# --- odd messages -------------------------------------------------------------------------------------------
 
 
-# --- listeners that call back ------------------------------------------------------------------------------------------
+# --- listeners that call back -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("event", EVENTS)
-@pytest.mark.parametrize("what", ["undo", "redo", "compact", "add_message", "idle", "close", "get_context", "raises"])
+@pytest.mark.parametrize(
+    "what", ["undo", "redo", "compact", "add_message", "idle", "close", "get_context", "raises"]
+)
 async def test_a_listener_may_call_back(event: str, what: str) -> None:
     changes: list[Change] = []
     manager = HierarchicalContextManager(1_000, 0.6, Words(), says, on_change=changes.append)
@@ -289,7 +300,7 @@ async def test_a_listener_may_call_back(event: str, what: str) -> None:
     assert versions == sorted(versions), "changes are told in the order in which they happened"
 
 
-# --- requests that meet -----------------------------------------------------------------------------------------------
+# --- requests that meet -------------------------------------------------------------------------------------
 
 
 async def test_of_two_requests_at_once_one_runs_and_the_other_says_so() -> None:
@@ -339,15 +350,20 @@ async def test_a_slow_tokenizer_is_not_asked_again_and_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("x"), BaseException("x"), GeneratorExit(), StopAsyncIteration(), asyncio.CancelledError()]
+    "error",
+    [RuntimeError("x"), BaseException("x"), GeneratorExit(), StopAsyncIteration(), asyncio.CancelledError()],
 )
 async def test_whatever_a_summariser_raises_ends_its_pass_and_nothing_else(error: BaseException) -> None:
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         await asyncio.sleep(0)
         raise error
 
     noticed: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: noticed.append(context["message"]))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _loop, context: noticed.append(context["message"])
+    )
     manager = HierarchicalContextManager(1_000, 0.6, Words(), summarize)
     heard = listen(manager)
     for _ in range(30):

@@ -24,7 +24,10 @@ async def test_lone_surrogates_never_reach_a_tokenizer(tokenizer: Any) -> None:
     manager = HierarchicalContextManager(1_000, tokenizer=tokenizer)
     await manager.add_message(user("half of a pair: \ud83d"))
     await manager.add_message(
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": "\udc00"}}]}
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": "\udc00"}}],
+        }
     )
     assert manager.tokens > 0
 
@@ -33,7 +36,10 @@ async def test_a_context_can_always_be_sent() -> None:
     manager = HierarchicalContextManager(1_000)
     await manager.add_message(user("half of a pair: \ud83d"))
     await manager.add_message(
-        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": "\udc00"}}]}
+        {
+            "role": "assistant",
+            "content": [{"type": "tool_use", "id": "c", "name": "n", "input": {"a": "\udc00"}}],
+        }
     )
     json.dumps(manager.get_context(), ensure_ascii=False).encode()
 
@@ -51,17 +57,25 @@ async def test_ids_of_calls_that_return_in_each_turn_do_not_brick_a_session() ->
 async def test_a_call_with_broken_arguments_does_not_brick_a_session(given: dict[str, Any]) -> None:
     manager = HierarchicalContextManager(8_192)
     await manager.add_message(user("go"))
-    await manager.add_message({"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "bash", **given}]})
-    await manager.add_message({"role": "user", "content": result("c", text="error: arguments were no JSON object")})
+    await manager.add_message(
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "bash", **given}]}
+    )
+    await manager.add_message(
+        {"role": "user", "content": result("c", text="error: arguments were no JSON object")}
+    )
     assert broken_rule({"max_tokens": 1, "messages": manager.get_context()}) is None
 
 
 @pytest.mark.parametrize("text", [None, 5, ""])
 async def test_blocks_that_hold_no_text_do_not_brick_a_session(text: Any) -> None:
     manager = HierarchicalContextManager(8_192)
-    await manager.add_message({"role": "user", "content": [{"type": "text", "text": "go"}, {"type": "text", "text": text}]})
+    await manager.add_message(
+        {"role": "user", "content": [{"type": "text", "text": "go"}, {"type": "text", "text": text}]}
+    )
     await manager.add_message({"role": "assistant", "content": call("c")})
-    await manager.add_message({"role": "user", "content": [{**result("c")[0], "content": [{"type": "text", "text": text}]}]})
+    await manager.add_message(
+        {"role": "user", "content": [{**result("c")[0], "content": [{"type": "text", "text": text}]}]}
+    )
     first, _, last = manager.get_context()
     inner = last["content"][0]["content"]
     blocks = [*first["content"], *(inner if isinstance(inner, list) else [])]

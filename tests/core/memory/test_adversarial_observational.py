@@ -34,7 +34,9 @@ async def halves(observations: str, level: int, instruction: str | None) -> Refl
     return ReflectorOutput(observations[: len(observations) // (2 + level)], level)
 
 
-def engine(observe: Any, reflect: Any = halves, *, window: int = 2_000, **settings: Any) -> ObservationalMemory:
+def engine(
+    observe: Any, reflect: Any = halves, *, window: int = 2_000, **settings: Any
+) -> ObservationalMemory:
     state = ContextState(ContextLimits(window, 0), Words())
     return ObservationalMemory(state, observe, reflect, ObservationalSettings(buffer=SMALL, **settings))
 
@@ -51,23 +53,30 @@ async def run(memory: ObservationalMemory, count: int, words: int = 20) -> list[
 
 
 async def test_a_long_current_task_makes_no_loop_of_observers() -> None:
-    """What an observer adds beside its log counts too: else nothing it says is ever used, and it is asked for ever."""
+    """What an observer adds beside its log counts too: else nothing it says is ever used, and it is asked for
+    ever."""
     asked: list[int] = []
 
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         asked.extend(message.seq for message in messages)
         return ObserverOutput("[+] they went on", "surveying " * 400, "go on " * 400)
 
     memory = engine(observe)
     changes = await run(memory, 150)
-    assert len(asked) <= 2 * memory.state.last_seq, f"{len(asked)} messages were observed, of {memory.state.last_seq}"
+    assert len(asked) <= 2 * memory.state.last_seq, (
+        f"{len(asked)} messages were observed, of {memory.state.last_seq}"
+    )
     assert any(change.reason == "activation" for change in changes)
 
 
 async def test_each_message_is_observed_once_while_nobody_changes_the_context() -> None:
     asked: list[int] = []
 
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         asked.extend(message.seq for message in messages)
         await asyncio.sleep(0)
         return ObserverOutput("[+] they went on")
@@ -80,7 +89,9 @@ async def test_each_message_is_observed_once_while_nobody_changes_the_context() 
 async def test_activations_keep_pace_with_a_slow_observer() -> None:
     """An activation must not make the observer in flight useless each time."""
 
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         for _ in range(30):  # some four messages long
             await asyncio.sleep(0)
         return ObserverOutput("[+] they went on")
@@ -108,7 +119,9 @@ async def test_a_panic_of_observer_or_reflector_leaves_the_engine_working() -> N
 
 
 async def test_an_observer_that_changes_its_messages_changes_no_history() -> None:
-    async def observe(messages: list[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: list[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         messages.clear()
         return ObserverOutput("[+] they went on")
 
@@ -121,9 +134,15 @@ async def test_an_observer_that_changes_its_messages_changes_no_history() -> Non
 async def test_what_is_shown_of_the_log_to_an_observer_is_as_much_as_was_set() -> None:
     shown: list[int] = []
 
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         shown.append(Words().count(previous or ""))
-        return ObserverOutput("\n".join(f"[+] line {message.seq} of what was seen (#{message.seq})" for message in messages[::3]))
+        return ObserverOutput(
+            "\n".join(
+                f"[+] line {message.seq} of what was seen (#{message.seq})" for message in messages[::3]
+            )
+        )
 
     memory = engine(observe, previous_observer_tokens=30)
     await run(memory, 150)
@@ -132,7 +151,9 @@ async def test_what_is_shown_of_the_log_to_an_observer_is_as_much_as_was_set() -
 
 
 async def test_a_trackers_number_outlives_a_reflection() -> None:
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         return ObserverOutput("[+] it is issue #4679 of openai-agents, " + "seen again and again " * 3)
 
     async def reflect(observations: str, level: int, instruction: str | None) -> ReflectorOutput:
@@ -142,7 +163,9 @@ async def test_a_trackers_number_outlives_a_reflection() -> None:
     seen = False
     for _ in range(120):
         number = memory.state.last_seq + 1
-        memory.state.append("user" if number % 2 else "assistant", "Look at #4679 of openai-agents. " + "word " * 20, at=0.0)
+        memory.state.append(
+            "user" if number % 2 else "assistant", "Look at #4679 of openai-agents. " + "word " * 20, at=0.0
+        )
         memory.advance(at=0.0)
         for _ in range(8):
             await asyncio.sleep(0)
@@ -175,7 +198,9 @@ SAYS = [
     steps=st.lists(STEPS, min_size=20, max_size=90),
     says=st.lists(st.sampled_from(SAYS), min_size=1, max_size=3),
     reflects=st.lists(
-        st.sampled_from(["half", "same", "", "bla " * 900, RuntimeError("x"), "Invented (#9999)."]), min_size=1, max_size=3
+        st.sampled_from(["half", "same", "", "bla " * 900, RuntimeError("x"), "Invented (#9999)."]),
+        min_size=1,
+        max_size=3,
     ),
     window=st.sampled_from([300, 800, 2_000]),
     delay=st.integers(0, 25),
@@ -187,14 +212,18 @@ def test_no_interleaving_strands_a_chunk_or_breaks_a_context(
     noticed: list[str] = []
 
     async def go() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: noticed.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: noticed.append(context["message"])
+        )
         await play(steps, says, reflects, window, delay, share)
 
     asyncio.run(go())
     assert noticed == []
 
 
-async def play(steps: list[tuple[str, int]], says: list[Any], reflects: list[Any], window: int, delay: int, share: int) -> None:
+async def play(
+    steps: list[tuple[str, int]], says: list[Any], reflects: list[Any], window: int, delay: int, share: int
+) -> None:
     observers = reflectors = asked = 0
 
     async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> Any:
@@ -232,7 +261,9 @@ async def play(steps: list[tuple[str, int]], says: list[Any], reflects: list[Any
             reflectors -= 1
 
     state = ContextState(ContextLimits(window, 0), Words())
-    settings = ObservationalSettings(buffer=BufferConfig(4, 5_000, 20, 10_000), reflection_threshold=window // share)
+    settings = ObservationalSettings(
+        buffer=BufferConfig(4, 5_000, 20, 10_000), reflection_threshold=window // share
+    )
     memory = ObservationalMemory(state, observe, reflect, settings)
     retired: list[ObservationalMemory] = []
     for number, (kind, size) in enumerate(steps):

@@ -1,7 +1,7 @@
 """The manager under anything that a program, a model and a person may do to it at once.
 
-Written from the promises alone: coverage, pairs, bound, order, single flight, exact undo, what events say, and that
-nothing is left behind. `WATCHKEEPER_HYPOTHESIS=thorough` runs thousands of examples.
+Written from the promises alone: coverage, pairs, bound, order, single flight, exact undo, what events say,
+and that nothing is left behind. `WATCHKEEPER_HYPOTHESIS=thorough` runs thousands of examples.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from tests.core.memory.support import Characters, Words
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.state import ContextLimits, ContextState
 
-# --- messages ---------------------------------------------------------------------------------------------------------
+# --- messages -----------------------------------------------------------------------------------------------
 
 
-# --- summarisers ------------------------------------------------------------------------------------------------------
+# --- summarisers --------------------------------------------------------------------------------------------
 
 
 @given(
@@ -37,12 +37,20 @@ from watchkeeper.memory.state import ContextLimits, ContextState
     rude=st.booleans(),
 )
 def test_whatever_is_done_at_once_the_promises_hold(
-    steps: list[Any], says: list[tuple[str, int]], window: int, threshold: float, counter: Any, wait: float, rude: bool
+    steps: list[Any],
+    says: list[tuple[str, int]],
+    window: int,
+    threshold: float,
+    counter: Any,
+    wait: float,
+    rude: bool,
 ) -> None:
     noticed: list[str] = []
 
     async def go() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: noticed.append(context["message"]))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda loop, context: noticed.append(context["message"])
+        )
         await play(steps, says, window, threshold, counter, wait, rude)
         gc.collect(0)
         await asyncio.sleep(0)
@@ -61,7 +69,8 @@ def test_whatever_is_done_at_once_the_promises_hold(
 def test_event_loops_may_come_and_go_under_a_manager(
     steps: list[tuple[Any, bool]], says: list[tuple[str, int]], window: int, wait: float
 ) -> None:
-    """Each call in an event loop of its own: ended by `asyncio.run`, or closed with a pass still pending in it."""
+    """Each call in an event loop of its own: ended by `asyncio.run`, or closed with a pass still pending in
+    it."""
     world, release = begin(says, window, 0.5, Words(), wait, False)
     for step, tidy in steps:
         if step[0] in ("idle", "cancel"):
@@ -96,7 +105,8 @@ def test_event_loops_may_come_and_go_under_a_manager(
 def test_what_was_told_is_enough_to_carry_on_after_a_kill(
     steps: list[tuple[Any, int]], says: list[tuple[str, int]], window: int
 ) -> None:
-    """A process ends anywhere; the next one has the changes that were stored, and shows, undoes and goes on alike."""
+    """A process ends anywhere; the next one has the changes that were stored, and shows, undoes and goes on
+    alike."""
     asyncio.run(killed(steps, says, window))
 
 

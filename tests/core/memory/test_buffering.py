@@ -243,7 +243,9 @@ async def test_setting_the_watermark_changes_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("output", [RuntimeError("no credit"), None, "just text"])
-async def test_a_failed_call_is_logged_surfaces_nothing_and_frees_its_slot(output: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_call_is_logged_surfaces_nothing_and_frees_its_slot(
+    output: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     coordinator = BufferingCoordinator()
     watch, reflect = Gate(output), Gate(output)
     with caplog.at_level(logging.WARNING):

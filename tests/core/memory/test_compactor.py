@@ -1,4 +1,5 @@
-"""`Compactor`: passes beside the loop, checked before they are published, with no trace where they are given up."""
+"""`Compactor`: passes beside the loop, checked before they are published, with no trace where they are given
+up."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, fill, result, text_of
+from tests.core.memory.support import (
+    Words,
+    assert_covered,
+    assert_pairs_whole,
+    assert_valid,
+    call,
+    fill,
+    result,
+    text_of,
+)
 
 from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor
@@ -27,7 +37,9 @@ class Summariser:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def __call__(self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
+    async def __call__(
+        self, messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> Any:
         self.requests.append((messages, instructions, previous))
         await self.open.wait()
         text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
@@ -175,7 +187,9 @@ async def test_a_prepared_pass_older_than_the_view_is_refused(state: ContextStat
     ],
     ids=["fails", "empty", "none", "babbles", "invents"],
 )
-async def test_a_text_that_cannot_be_used_is_asked_for_again_more_strongly(state: ContextState, bad: Any, why: str) -> None:
+async def test_a_text_that_cannot_be_used_is_asked_for_again_more_strongly(
+    state: ContextState, bad: Any, why: str
+) -> None:
     fill(state, 12)
     summarise = Summariser(bad, "They talked.")
     compactor = Compactor(state, summarise)
@@ -205,7 +219,9 @@ async def test_a_summariser_that_hangs_counts_as_failed(state: ContextState) -> 
     assert "longer than 0.001 seconds" in outcome.reason
 
 
-async def test_identifiers_that_a_summary_drops_are_appended_with_their_message(counter: TokenCounter) -> None:
+async def test_identifiers_that_a_summary_drops_are_appended_with_their_message(
+    counter: TokenCounter,
+) -> None:
     state = ContextState(ContextLimits(4_000, 0), counter)
     state.append("user", "Fix src/parse.py, see PROJ-123 and commit 00e1145a. " + "Please. " * 60, at=0.0)
     state.append("assistant", "I decided on a limit of 8192 tokens. " + "Well. " * 60, at=0.0)
@@ -220,7 +236,9 @@ async def test_identifiers_that_a_summary_drops_are_appended_with_their_message(
 
 async def test_citations_come_from_the_text_and_else_from_the_range(state: ContextState) -> None:
     fill(state, 12)
-    compactor = Compactor(state, Summariser("Begun (#2).\nAgreed [3, 5].\nInvented [#77].\nSee message://explorer/7-8."))
+    compactor = Compactor(
+        state, Summariser("Begun (#2).\nAgreed [3, 5].\nInvented [#77].\nSee message://explorer/7-8.")
+    )
     prepared = await compactor.prepare(begun(compactor, 8))
     assert prepared.citations == (2, 3, 5, 7, 8)
     assert "Invented" not in prepared.text
@@ -272,8 +290,12 @@ async def test_a_summary_can_take_the_place_of_a_digest_alone(counter: TokenCoun
     assert state.view.observations[0].text.startswith("They talked.")
 
 
-@pytest.mark.parametrize(("up_to", "why"), [(0, "summarised already"), (3, "summarised already"), (None, "newest messages")])
-async def test_a_request_with_nothing_to_do_says_why(state: ContextState, up_to: int | None, why: str) -> None:
+@pytest.mark.parametrize(
+    ("up_to", "why"), [(0, "summarised already"), (3, "summarised already"), (None, "newest messages")]
+)
+async def test_a_request_with_nothing_to_do_says_why(
+    state: ContextState, up_to: int | None, why: str
+) -> None:
     fill(state, 6)
     compactor = Compactor(state, Summariser("Talk."))
     await compactor.run(5, at=0.0)
@@ -304,8 +326,12 @@ async def test_a_short_summary_may_say_a_thing_twice(state: ContextState) -> Non
     assert outcome.reason == "summary"
 
 
-@pytest.mark.parametrize("error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")])
-async def test_a_store_that_takes_nothing_more_is_no_refusal_of_a_summary(state: ContextState, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")]
+)
+async def test_a_store_that_takes_nothing_more_is_no_refusal_of_a_summary(
+    state: ContextState, error: Exception
+) -> None:
     fill(state, 12)
     summarise = Summariser(error)
     compactor = Compactor(state, summarise)

@@ -42,7 +42,9 @@ def test_running_totals_equal_a_recount(state: ContextState) -> None:
 
 def test_the_bound_holds_and_the_digest_comes_in_the_same_change(state: ContextState) -> None:
     for number in range(200):
-        change = state.append("user" if number % 2 == 0 else "assistant", f"fact {number} " * 10, at=float(number))
+        change = state.append(
+            "user" if number % 2 == 0 else "assistant", f"fact {number} " * 10, at=float(number)
+        )
         assert change.tokens == state.tokens <= state.limit
         if change.high_water is not None:
             break
@@ -112,7 +114,12 @@ def test_of_a_call_only_texts_are_shortened_and_thinking_never(state: ContextSta
     thinking = {"type": "thinking", "thinking": "think " * 50, "signature": "s" * 60}
     content = [
         thinking,
-        {"type": "tool_use", "id": "c1", "name": "write", "input": {"path": "a.py", "mode": 7, "text": "x y " * 9_000}},
+        {
+            "type": "tool_use",
+            "id": "c1",
+            "name": "write",
+            "input": {"path": "a.py", "mode": 7, "text": "x y " * 9_000},
+        },
     ]
     state.append("user", "go", at=0.0)
     state.append("assistant", content, at=0.0)
@@ -363,7 +370,12 @@ def test_an_agents_words_outlast_what_it_passed_to_a_tool(state: ContextState) -
     state.append(
         "assistant",
         [
-            {"type": "tool_use", "id": "c1", "name": "save", "input": {"content": ["a long line of figures " * 9] * 90}},
+            {
+                "type": "tool_use",
+                "id": "c1",
+                "name": "save",
+                "input": {"content": ["a long line of figures " * 9] * 90},
+            },
             {"type": "text", "text": words},
         ],
         at=0.0,

@@ -7,7 +7,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.core.memory.support import Characters, Words, assert_covered, assert_pairs_whole, assert_valid, call, result
+from tests.core.memory.support import (
+    Characters,
+    Words,
+    assert_covered,
+    assert_pairs_whole,
+    assert_valid,
+    call,
+    result,
+)
 
 from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor
@@ -22,7 +30,9 @@ COUNTERS: list[TokenCounter] = [Words(), Characters(), default_counter()]
 
 def text(size: int, number: int) -> str:
     """Text of about that many characters, told apart by its number, with things that a digest picks out."""
-    return (f"<{number}> decided on src/a{number}.py, error: {number}\n- [ ] next\n" * (size // 50 + 1))[:size]
+    return (f"<{number}> decided on src/a{number}.py, error: {number}\n- [ ] next\n" * (size // 50 + 1))[
+        :size
+    ]
 
 
 class Context(RuleBasedStateMachine):
@@ -47,7 +57,8 @@ class Context(RuleBasedStateMachine):
         self.asked: dict[str, int] = {}
         self.pairs: dict[str, tuple[int, int]] = {}
         self.orphans: set[str] = set()
-        """Calls after which the assistant spoke again before there was a result: nobody waited for it any more."""
+        """Calls after which the assistant spoke again before there was a result: nobody waited for it any
+        more."""
         self.least_limit = self.state.limit
 
     def took(self, change: Change) -> None:
@@ -77,7 +88,10 @@ class Context(RuleBasedStateMachine):
     def call_tools(self, count: int, size: int) -> None:
         names = [f"c{self.calls + index}" for index in range(count)]
         self.calls += count
-        self.say("assistant", [{"type": "thinking", "thinking": "hm", "signature": "s"}, *call(*names, path=text(size, 0))])
+        self.say(
+            "assistant",
+            [{"type": "thinking", "thinking": "hm", "signature": "s"}, *call(*names, path=text(size, 0))],
+        )
         self.open += names
         self.asked |= dict.fromkeys(names, self.state.last_seq)
 
@@ -116,9 +130,9 @@ class Context(RuleBasedStateMachine):
         if run.request:
             assert_valid(run.request)
         assert up_to is None or run.high_water <= up_to
-        assert self.compactor.begin(up_to) == Rejection(f"A compaction up to message {run.high_water} is running already."), (
-            "single flight"
-        )
+        assert self.compactor.begin(up_to) == Rejection(
+            f"A compaction up to message {run.high_water} is running already."
+        ), "single flight"
         self.running = run
 
     @precondition(lambda self: self.running is not None)
@@ -221,7 +235,11 @@ class Context(RuleBasedStateMachine):
         start = self.state.view.verbatim_from or self.state.last_seq + 1
         shown = [(m["role"], m["content"]) for m in context]
         for message in self.messages[start - 1 :]:
-            if message.seq not in self.state.view.elided and isinstance(message.content, str) and message.content.strip():
+            if (
+                message.seq not in self.state.view.elided
+                and isinstance(message.content, str)
+                and message.content.strip()
+            ):
                 assert (message.role, message.content) in shown, "verbatim means verbatim, in order"
 
     @invariant()
@@ -238,7 +256,9 @@ class Context(RuleBasedStateMachine):
         cut = self.state.cut_before(data.draw(st.integers(0, self.state.last_seq + 1)))
         if cut:
             start = self.state.last_seq + 1 - len(self.state.verbatim) + cut
-            assert_pairs_whole(replace(self.state.view, verbatim_from=start), self.messages[start - cut - 1 :])
+            assert_pairs_whole(
+                replace(self.state.view, verbatim_from=start), self.messages[start - cut - 1 :]
+            )
             before = self.messages[start - cut - 1 : start - 1]
             called = {b["id"] for m in before for b in m.content if isinstance(b, dict) and "id" in b}
             assert not called & set(self.open), "a call still unanswered straddles"

@@ -85,10 +85,14 @@ def test_a_state_restored_from_its_tail_goes_on_as_if_nothing_had_happened(count
     fill(state, 90)
     start = state.view.verbatim_from or state.last_seq
     kept = [m for m in state.messages if m.seq == 1 or m.seq >= start]
-    again = ContextState.restore(limits, counter, agent_id="a", messages=kept, views=[state.view], current=state.view.version)
+    again = ContextState.restore(
+        limits, counter, agent_id="a", messages=kept, views=[state.view], current=state.view.version
+    )
     assert (again.render(), again.tokens, again.last_seq) == (state.render(), state.tokens, state.last_seq)
     for number in range(60):
-        assert again.append("user", f"later {number} " * 9, at=0.0) == state.append("user", f"later {number} " * 9, at=0.0)
+        assert again.append("user", f"later {number} " * 9, at=0.0) == state.append(
+            "user", f"later {number} " * 9, at=0.0
+        )
     assert again.render() == state.render()
 
 
@@ -132,6 +136,8 @@ def test_undo_beyond_what_is_loaded_says_so(counter: TokenCounter) -> None:
     fill(state, 12)
     state.digest(at=0.0)
     tail = state.messages[state.view.verbatim_from - 1 :]  # type: ignore[operator]
-    again = ContextState.restore(limits, counter, agent_id="agent", messages=tail, views=state.views, current=2)
+    again = ContextState.restore(
+        limits, counter, agent_id="agent", messages=tail, views=state.views, current=2
+    )
     with pytest.raises(ValueError, match="not loaded"):
         again.undo(at=0.0)

@@ -17,9 +17,17 @@ def message(seq: int, role: str, content: Content) -> Message:
 
 SESSION = [
     message(1, "user", "Port the parser in src/parse.py to the new grammar."),
-    message(2, "assistant", "I decided to keep the old tokenizer because its tests pass.\n- [ ] update docs/grammar.md"),
+    message(
+        2,
+        "assistant",
+        "I decided to keep the old tokenizer because its tests pass.\n- [ ] update docs/grammar.md",
+    ),
     message(3, "assistant", call("c1", path="src/parse.py")),
-    message(4, "user", result("c1", text="Traceback (most recent call last):\nValueError: bad token at 17", is_error=True)),
+    message(
+        4,
+        "user",
+        result("c1", text="Traceback (most recent call last):\nValueError: bad token at 17", is_error=True),
+    ),
     message(5, "assistant", call("c2", path="src/lexer.py")),
     message(6, "user", result("c2", text="412 lines")),
 ]
@@ -63,7 +71,9 @@ def test_instructions_say_what_to_keep() -> None:
 def test_a_digest_folds_the_earlier_one_line_by_line() -> None:
     text, citations, _ = digest(400)
     earlier = Observation(1, ObservationKind.DIGEST, text, 1, (1, 6), citations, provisional=True)
-    notes = DigestNotes.gather("a", (1, 8), [earlier], [message(7, "user", "Also rename it."), message(8, "assistant", "ok")])
+    notes = DigestNotes.gather(
+        "a", (1, 8), [earlier], [message(7, "user", "Also rename it."), message(8, "assistant", "ok")]
+    )
     folded, cited, _ = notes.write(500, default_counter())
     assert "message://a/1-8" in folded
     assert "Port the parser in src/parse.py to the new grammar. (#1)" in folded
@@ -74,11 +84,17 @@ def test_a_digest_folds_the_earlier_one_line_by_line() -> None:
 
 def todo(seq: int, **states: str) -> Message:
     items = [{"content": name, "status": state} for name, state in states.items()]
-    return message(seq, "assistant", [{"type": "tool_use", "id": f"t{seq}", "name": "TodoWrite", "input": {"todos": items}}])
+    return message(
+        seq,
+        "assistant",
+        [{"type": "tool_use", "id": f"t{seq}", "name": "TodoWrite", "input": {"todos": items}}],
+    )
 
 
 def test_of_a_to_do_list_the_newest_state_counts_across_digests_too() -> None:
-    first = DigestNotes.gather("a", (1, 1), (), [todo(1, parse="in_progress", lex="pending", read="completed")])
+    first = DigestNotes.gather(
+        "a", (1, 1), (), [todo(1, parse="in_progress", lex="pending", read="completed")]
+    )
     text, citations, _ = first.write(200, default_counter())
     assert "to do: parse (#1)" in text
     assert "to do: lex (#1)" in text
@@ -115,7 +131,9 @@ def test_identifiers_are_found(text: str, expected: str) -> None:
     assert expected in identifiers_in(text)
 
 
-@pytest.mark.parametrize("text", ["self.state and result.error", "and/or", "  12→ except ValueError:", "</tag> e.g. this"])
+@pytest.mark.parametrize(
+    "text", ["self.state and result.error", "and/or", "  12→ except ValueError:", "</tag> e.g. this"]
+)
 def test_code_and_prose_are_no_identifiers(text: str) -> None:
     assert identifiers_in(text) == []
 

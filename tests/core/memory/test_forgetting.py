@@ -103,8 +103,8 @@ class Agent:
 
     @property
     def stands_in_for_more(self) -> bool:
-        """Whether a digest was folded over a summary, whose messages were let go when it was made: the next summary then
-        reads the digest, where one that keeps everything could read them again."""
+        """Whether a digest was folded over a summary, whose messages were let go when it was made: the next
+        summary then reads the digest, where one that keeps everything could read them again."""
         return self.first > needed_from(self.state.view)
 
     def shown(self) -> object:
@@ -112,7 +112,13 @@ class Agent:
             self.state.forget_covered()
             assert self.first >= needed_from(self.state.view)
         try:
-            return (self.state.render(), self.state.tokens, self.state.total_tokens, self.state.view, self.state.composition())
+            return (
+                self.state.render(),
+                self.state.tokens,
+                self.state.total_tokens,
+                self.state.view,
+                self.state.composition(),
+            )
         except WindowTooSmall as small:
             return str(small)
 

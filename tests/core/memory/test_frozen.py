@@ -15,7 +15,10 @@ from watchkeeper.memory.frozen import FrozenDict, FrozenList, frozen
 from watchkeeper.memory.state import ContextState
 from watchkeeper.memory.tokens import TokenCounter
 
-VALUE = {"role": "user", "content": [{"type": "tool_use", "id": "c1", "input": {"path": ["a", 1, None, 2.5, True]}}]}
+VALUE = {
+    "role": "user",
+    "content": [{"type": "tool_use", "id": "c1", "input": {"path": ["a", 1, None, 2.5, True]}}],
+}
 
 
 def changes_of(kind: type) -> dict[str, Callable[[Any], object]]:
@@ -72,7 +75,12 @@ def test_shallow_copies_can_be_changed_at_their_top() -> None:
     value = frozen(VALUE)
     for made in (copy.copy(value), dict(value), {**value, "x": 1}, value | {"x": 1}):
         made["role"] = "assistant"
-    for items in (copy.copy(value["content"]), list(value["content"]), value["content"][:], value["content"] + []):
+    for items in (
+        copy.copy(value["content"]),
+        list(value["content"]),
+        value["content"][:],
+        value["content"] + [],
+    ):
         items.append(1)
     assert value == VALUE
 
@@ -102,10 +110,17 @@ def test_what_was_restored_is_frozen_too(counter: TokenCounter) -> None:
     limits = ContextLimits(max_tokens=20_000, reserve_tokens=1_000)
     state = ContextState(limits, counter)
     state.append("user", "go", at=0.0)
-    change = state.append("assistant", [{"type": "tool_use", "id": "c1", "name": "grep", "input": {"path": "a"}}], at=0.0)
+    change = state.append(
+        "assistant", [{"type": "tool_use", "id": "c1", "name": "grep", "input": {"path": "a"}}], at=0.0
+    )
     messages = [*state.messages[:1], *change.messages]
     again = ContextState.restore(
-        limits, counter, agent_id="agent", messages=copy.deepcopy(messages), views=state.views, current=state.view.version
+        limits,
+        counter,
+        agent_id="agent",
+        messages=copy.deepcopy(messages),
+        views=state.views,
+        current=state.view.version,
     )
     with pytest.raises(TypeError, match="cannot be changed"):
         again.rendered()[1]["content"][0]["input"]["path"] = "b"

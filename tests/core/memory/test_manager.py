@@ -22,7 +22,9 @@ from watchkeeper.memory.swaps import Swap
 
 
 async def test_ten_lines_with_any_model() -> None:
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         return f"{len(messages)} messages about the sea."
 
     async def my_model(messages: list[dict[str, Any]]) -> str:
@@ -53,7 +55,8 @@ async def test_messages_added_at_the_same_time_keep_their_order() -> None:
     manager = HierarchicalContextManager(max_tokens=100_000, tokenizer=Words())
     huge, small = "huge " * 60_000, "small"
     ids = await asyncio.gather(
-        manager.add_message({"role": "user", "content": huge}), manager.add_message({"role": "user", "content": small})
+        manager.add_message({"role": "user", "content": huge}),
+        manager.add_message({"role": "user", "content": small}),
     )
     assert ids == [1, 2]
     assert manager.messages[1].content == small
@@ -77,7 +80,12 @@ async def test_what_is_no_message_is_refused(message: dict[str, Any], error: typ
 
 
 @pytest.mark.parametrize(
-    "sizes", [{"max_tokens": 100, "reserve_tokens": 100}, {"max_tokens": 0}, {"max_tokens": 9, "summarization_threshold": 0.0}]
+    "sizes",
+    [
+        {"max_tokens": 100, "reserve_tokens": 100},
+        {"max_tokens": 0},
+        {"max_tokens": 9, "summarization_threshold": 0.0},
+    ],
 )
 def test_sizes_that_leave_no_room_are_refused(sizes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"room|threshold"):
@@ -273,7 +281,9 @@ async def test_passes_begin_earlier_where_the_context_grows_fast() -> None:
 
 async def test_no_more_passes_than_allowed_run_in_an_hour() -> None:
     summarise = Summariser()
-    manager = HierarchicalContextManager(600, 0.5, summarizer=summarise, passes_per_hour=3, monotonic=lambda: 0.0)
+    manager = HierarchicalContextManager(
+        600, 0.5, summarizer=summarise, passes_per_hour=3, monotonic=lambda: 0.0
+    )
     for _ in range(200):
         await fill_manager(manager, 1)
         await asyncio.sleep(0)
@@ -294,7 +304,9 @@ async def test_a_summariser_need_not_be_a_coroutine_function() -> None:
 async def test_a_summariser_that_cancels_itself_starts_no_storm_of_passes() -> None:
     calls = 0
 
-    async def cancels(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:
+    async def cancels(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> str:
         nonlocal calls
         calls += 1
         raise asyncio.CancelledError

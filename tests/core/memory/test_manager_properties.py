@@ -13,7 +13,15 @@ from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.changes import WindowTooSmall
 from watchkeeper.memory.swaps import Swap
 
-TEXTS = ["Summary.", "", "Cites [1] and #2.\nInvents [#9999].", "Invents [#9999].", "babble " * 9_000, None, RuntimeError("x")]
+TEXTS = [
+    "Summary.",
+    "",
+    "Cites [1] and #2.\nInvents [#9999].",
+    "Invents [#9999].",
+    "babble " * 9_000,
+    None,
+    RuntimeError("x"),
+]
 
 STEPS = st.one_of(
     st.tuples(st.just("talk"), st.integers(1, 1_200), st.sampled_from(["user", "assistant"])),
@@ -39,11 +47,15 @@ def test_nothing_that_happens_breaks_a_context(
     asyncio.run(play(steps, texts, delays, window, threshold))
 
 
-async def play(steps: list[tuple[Any, ...]], texts: list[Any], delays: list[int], window: int, threshold: float) -> None:
+async def play(
+    steps: list[tuple[Any, ...]], texts: list[Any], delays: list[int], window: int, threshold: float
+) -> None:
     running = 0
     calls = 0
 
-    async def summarize(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> Any:
+    async def summarize(
+        messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None
+    ) -> Any:
         nonlocal running, calls
         assert_valid(messages)
         calls += 1
@@ -67,7 +79,9 @@ async def play(steps: list[tuple[Any, ...]], texts: list[Any], delays: list[int]
     names = 0
     for kind, first, second in steps:
         if kind == "talk":
-            await manager.add_message({"role": second, "content": f"<{len(manager.messages)}>" + "w " * (first // 2)})
+            await manager.add_message(
+                {"role": second, "content": f"<{len(manager.messages)}>" + "w " * (first // 2)}
+            )
         elif kind == "tools":
             ids = [f"c{names + index}" for index in range(first)]
             names += first
@@ -100,7 +114,9 @@ async def play(steps: list[tuple[Any, ...]], texts: list[Any], delays: list[int]
     await manager.close()
     await asyncio.gather(*requests, return_exceptions=True)
     started = sum(swap.event == "swap:start" for swap in swaps)
-    assert started <= sum(swap.event != "swap:start" for swap in swaps), "every pass that starts is heard to end"
+    assert started <= sum(swap.event != "swap:start" for swap in swaps), (
+        "every pass that starts is heard to end"
+    )
     assert not manager.is_compacting
 
 

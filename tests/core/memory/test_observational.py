@@ -38,7 +38,9 @@ class Observer:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def __call__(self, messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def __call__(
+        self, messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         self.instructions.append(instruction)
         await self.open.wait()
         if isinstance(self.say, Exception):
@@ -65,7 +67,11 @@ class Reflector:
 
 
 def engine(
-    observer: Observer | None = None, reflector: Reflector | None = None, *, window: int = 2_000, **settings: Any
+    observer: Observer | None = None,
+    reflector: Reflector | None = None,
+    *,
+    window: int = 2_000,
+    **settings: Any,
 ) -> ObservationalMemory:
     state = ContextState(ContextLimits(window, 0), Words())
     given = ObservationalSettings(buffer=SMALL, **settings)
@@ -150,7 +156,9 @@ async def test_an_observer_that_hangs_stalls_nobody() -> None:
     assert_covered(memory.state.view, 200)
     observer.open.set()
     await run(memory, 60)
-    assert any(o.kind is ObservationKind.OBSERVATION for o in memory.state.view.observations), "it recovers by itself"
+    assert any(o.kind is ObservationKind.OBSERVATION for o in memory.state.view.observations), (
+        "it recovers by itself"
+    )
 
 
 async def test_a_change_of_view_by_somebody_else_strands_no_chunk() -> None:
@@ -287,18 +295,26 @@ STEPS = st.lists(
 
 @given(
     steps=STEPS,
-    says=st.lists(st.sampled_from([None, "", "bla " * 900, RuntimeError("x"), "Invented (#9999)."]), min_size=1, max_size=3),
+    says=st.lists(
+        st.sampled_from([None, "", "bla " * 900, RuntimeError("x"), "Invented (#9999)."]),
+        min_size=1,
+        max_size=3,
+    ),
     window=st.sampled_from([400, 1_000]),
     delay=st.integers(0, 12),
 )
-def test_no_seed_strands_a_chunk(steps: list[tuple[str, int]], says: list[Any], window: int, delay: int) -> None:
+def test_no_seed_strands_a_chunk(
+    steps: list[tuple[str, int]], says: list[Any], window: int, delay: int
+) -> None:
     asyncio.run(play(steps, says, window, delay))
 
 
 async def play(steps: list[tuple[str, int]], says: list[Any], window: int, delay: int) -> None:
     count = 0
 
-    async def observe(messages: Sequence[Message], previous: str | None, instruction: str | None) -> ObserverOutput:
+    async def observe(
+        messages: Sequence[Message], previous: str | None, instruction: str | None
+    ) -> ObserverOutput:
         nonlocal count
         count += 1
         for _ in range(delay):
@@ -311,7 +327,9 @@ async def play(steps: list[tuple[str, int]], says: list[Any], window: int, delay
         return ReflectorOutput(observations[: len(observations) // 2] if level else observations, level)
 
     state = ContextState(ContextLimits(window, 0), Words())
-    settings = ObservationalSettings(buffer=BufferConfig(4, 5_000, 20, 10_000), reflection_threshold=window // 5)
+    settings = ObservationalSettings(
+        buffer=BufferConfig(4, 5_000, 20, 10_000), reflection_threshold=window // 5
+    )
     memory = ObservationalMemory(state, observe, reflect, settings)
     for number, (kind, size) in enumerate(steps):
         if kind == "talk":
@@ -359,7 +377,9 @@ def joined(memory: ObservationalMemory) -> None:
         assert memory.state.verbatim[watermark - 1].seq == ranges[-1][1]
 
 
-@pytest.mark.parametrize("error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")])
+@pytest.mark.parametrize(
+    "error", [StoreUnusable("the database is gone"), LeaseLost("another host took over")]
+)
 async def test_an_engine_that_can_store_nothing_more_says_so_at_its_next_step(error: Exception) -> None:
     for failing in ("observer", "reflector", "keep"):
         observer, reflector = Observer(), Reflector()

@@ -1,7 +1,8 @@
-"""Real sessions of other agents, fed message by message: the bound, the API's rules, and that nothing becomes unreachable.
+"""Real sessions of other agents, fed message by message: the bound, the API's rules, and that nothing becomes
+unreachable.
 
-The transcripts are not part of the project: `WATCHKEEPER_TRANSCRIPTS` names a folder of them, or they lie beside the
-checkout as `../shared/transcripts`.
+The transcripts are not part of the project: `WATCHKEEPER_TRANSCRIPTS` names a folder of them, or they lie
+beside the checkout as `../shared/transcripts`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.benchmarks.recorded_sessions import Scripted, Thread, folder, identifiers, shown_text, squeezed, threads
+from tests.benchmarks.recorded_sessions import (
+    Scripted,
+    Thread,
+    folder,
+    identifiers,
+    shown_text,
+    squeezed,
+    threads,
+)
 from tests.core.memory.support import assert_covered
 from tests.support.message_rules import broken_rule
 from tests.support.places import workspace_in
@@ -35,7 +44,8 @@ from watchkeeper.store.session_store import SessionStore
 
 PLACE = folder()
 pytestmark = pytest.mark.skipif(
-    PLACE is None, reason="there are no recorded sessions beside the checkout, and WATCHKEEPER_TRANSCRIPTS names none"
+    PLACE is None,
+    reason="there are no recorded sessions beside the checkout, and WATCHKEEPER_TRANSCRIPTS names none",
 )
 WINDOWS = [16_000, 64_000, 200_000]
 KINDS = ["none", "good", "slow", "failing", "babbling"]
@@ -67,16 +77,23 @@ def check(manager: HierarchicalContextManager, window: int) -> None:
     assert manager.tokens <= limit
     assert counted(context) <= limit
     if _calls(context[-1]["content"]):  # a context may end in calls, whose results the next message brings
-        results = [{"type": "tool_result", "tool_use_id": name, "content": "."} for name in _calls(context[-1]["content"])]
+        results = [
+            {"type": "tool_result", "tool_use_id": name, "content": "."}
+            for name in _calls(context[-1]["content"])
+        ]
         context = [*context, {"role": "user", "content": results}]
     assert broken_rule({"max_tokens": 1, "messages": context}) is None
 
 
 def _calls(content: Content) -> list[str]:
-    return [] if isinstance(content, str) else [block["id"] for block in content if block["type"] == "tool_use"]
+    return (
+        [] if isinstance(content, str) else [block["id"] for block in content if block["type"] == "tool_use"]
+    )
 
 
-def unreachable(context: list[dict[str, Any]], view: View, messages: list[Message], read_back: Any) -> list[tuple[int, str]]:
+def unreachable(
+    context: list[dict[str, Any]], view: View, messages: list[Message], read_back: Any
+) -> list[tuple[int, str]]:
     """Identifiers that neither stand in the context nor in what its pointers give."""
     shown = shown_text(context)
     behind: dict[int, set[str]] = {}
@@ -94,7 +111,9 @@ def unreachable(context: list[dict[str, Any]], view: View, messages: list[Messag
             stands_for = covered.get(message.seq)
             if stands_for is not None:
                 assert stands_for.citations
-                assert all(stands_for.covers[0] <= seq <= stands_for.covers[1] for seq in stands_for.citations)
+                assert all(
+                    stands_for.covers[0] <= seq <= stands_for.covers[1] for seq in stands_for.citations
+                )
             elif message.seq not in view.elided:
                 lost.append((message.seq, wanted))
                 continue
@@ -115,7 +134,9 @@ def read_from(manager: HierarchicalContextManager) -> Any:
         match = POINTER.fullmatch(pointer)
         assert match is not None
         found = manager.messages[int(match[2]) - 1 : int(match[3] or match[2])]
-        assert len(found) == int(match[3] or match[2]) - int(match[2]) + 1, f"{pointer} points at what does not exist"
+        assert len(found) == int(match[3] or match[2]) - int(match[2]) + 1, (
+            f"{pointer} points at what does not exist"
+        )
         return "\n".join(text for message in found for text in texts_of(message.content))
 
     return read_back
@@ -124,7 +145,9 @@ def read_from(manager: HierarchicalContextManager) -> Any:
 async def play(thread: Thread, window: int, kind: str) -> list[str]:
     """Feed one thread; returns the reasons of all swaps."""
     write = None if kind == "none" else Scripted(kind)
-    manager = HierarchicalContextManager(window, summarizer=write, reserve_tokens=window // 10, agent_id="reader")
+    manager = HierarchicalContextManager(
+        window, summarizer=write, reserve_tokens=window // 10, agent_id="reader"
+    )
     reasons: list[str] = []
     manager.on("swap:complete", lambda swap: reasons.append(swap.reason))
     sampled = max(1, len(thread.messages) // 3)
@@ -132,44 +155,62 @@ async def play(thread: Thread, window: int, kind: str) -> list[str]:
         assert await manager.add_message(message) == number
         check(manager, window)
         if number % sampled == 0:
-            assert not unreachable(manager.get_context(), manager.view, list(manager.messages), read_from(manager))
+            assert not unreachable(
+                manager.get_context(), manager.view, list(manager.messages), read_from(manager)
+            )
     if write is not None:
         write.release()
     await manager.idle()
     check(manager, window)
     assert_covered(manager.view, len(thread.messages))
-    assert [message.content for message in manager.messages] == [message["content"] for message in thread.messages]
+    assert [message.content for message in manager.messages] == [
+        message["content"] for message in thread.messages
+    ]
     assert not unreachable(manager.get_context(), manager.view, list(manager.messages), read_from(manager))
     await manager.close()
     return reasons
 
 
 def cases() -> Iterator[Any]:
-    """All of them with `WATCHKEEPER_HYPOTHESIS=thorough`; else each window and each summariser at least once."""
+    """All of them with `WATCHKEEPER_HYPOTHESIS=thorough`; else each window and each summariser at least
+    once."""
     thorough = os.environ.get("WATCHKEEPER_HYPOTHESIS") == "thorough"
     for window in WINDOWS:
         for kind in KINDS:
             for whole in (True, False):
-                if thorough or (whole and (window == 16_000 or kind == "good")) or (window, kind) == (16_000, "good"):
-                    yield pytest.param(window, kind, whole, id=f"{window}-{kind}-{'replies' if whole else 'lines'}")
+                if (
+                    thorough
+                    or (whole and (window == 16_000 or kind == "good"))
+                    or (window, kind) == (16_000, "good")
+                ):
+                    yield pytest.param(
+                        window, kind, whole, id=f"{window}-{kind}-{'replies' if whole else 'lines'}"
+                    )
 
 
 @pytest.mark.parametrize(("window", "kind", "whole_replies"), cases())
-def test_a_recorded_session_stays_within_its_window_and_loses_no_identifier(window: int, kind: str, whole_replies: bool) -> None:
+def test_a_recorded_session_stays_within_its_window_and_loses_no_identifier(
+    window: int, kind: str, whole_replies: bool
+) -> None:
     swaps = 0
     for thread in recorded(whole_replies):
         swaps += len(asyncio.run(play(thread, window, kind)))
-    total = max(sum(_encoded(text) for m in thread.messages for text in texts_of(m["content"])) for thread in recorded(True))
+    total = max(
+        sum(_encoded(text) for m in thread.messages for text in texts_of(m["content"]))
+        for thread in recorded(True)
+    )
     assert swaps or total < window * 0.75, "something was compacted"
 
 
 def test_summaries_go_on_to_the_end_of_a_long_session() -> None:
     thread = max(recorded(True), key=lambda thread: len(thread.messages))
     reasons = asyncio.run(play(thread, 16_000, "good"))
-    assert "summary" in reasons[len(reasons) // 2 :], f"{reasons.count('summary')} summaries, all early, and {len(reasons)} swaps"
+    assert "summary" in reasons[len(reasons) // 2 :], (
+        f"{reasons.count('summary')} summaries, all early, and {len(reasons)} swaps"
+    )
 
 
-# --- on SQLite --------------------------------------------------------------------------------------------------------
+# --- on SQLite ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -191,12 +232,16 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
     memory = AgentMemory.empty(limits, default_counter(), agent, 0.0)
 
     def begin(tx: Any) -> None:
-        agents.create(tx, agent_id=agent, name="reader", role="r", model="m", system="", goal="", context_limit=window)
+        agents.create(
+            tx, agent_id=agent, name="reader", role="r", model="m", system="", goal="", context_limit=window
+        )
         memory.start(tx)
 
     await store.commit(begin)
     for start in range(0, len(thread.messages), 20):
-        changes = [memory.append(m["role"], m["content"], at=0.0) for m in thread.messages[start : start + 20]]
+        changes = [
+            memory.append(m["role"], m["content"], at=0.0) for m in thread.messages[start : start + 20]
+        ]
         await store.commit(lambda tx, changes=changes: [change.write(tx) for change in changes])
     loaded = AgentMemory.load(store, agent, limits, default_counter())
     assert loaded.state.render() == memory.state.render()
@@ -210,7 +255,9 @@ async def test_on_sqlite_every_pointer_is_read_back_and_a_restart_shows_the_same
             while True:
                 page = str(tool.apply(tx, {"pointer": pointer, "offset": offset}, context).content)
                 piece, more, rest = page.rpartition("\n[")
-                following = re.fullmatch(r"\d+ characters in all; go on with offset (\d+)\]", rest) if more else None
+                following = (
+                    re.fullmatch(r"\d+ characters in all; go on with offset (\d+)\]", rest) if more else None
+                )
                 if following is None:
                     return (text + page).replace("\\n", " ").replace('\\"', '"')
                 text, offset = text + piece, int(following[1])

@@ -47,7 +47,9 @@ def test_an_unanswered_call_gets_an_error_result_when_something_else_follows() -
 
 
 def test_results_that_come_one_by_one_are_one_message() -> None:
-    rendering = rendered(("user", "go"), ("assistant", call("a", "b", "c")), ("user", result("b")), ("user", result("a", "c")))
+    rendering = rendered(
+        ("user", "go"), ("assistant", call("a", "b", "c")), ("user", result("b")), ("user", result("a", "c"))
+    )
     assert len(rendering.items) == 3
     assert {b["tool_use_id"] for b in rendering.items[2]["content"]} == {"a", "b", "c"}
     assert rendering.unstable == 0
@@ -65,7 +67,9 @@ def test_an_orphan_result_becomes_text() -> None:
 
 
 def test_a_result_that_comes_too_late_becomes_text() -> None:
-    items = rendered(("user", "go"), ("assistant", call("a")), ("user", "wait"), ("user", result("a", text="late"))).items
+    items = rendered(
+        ("user", "go"), ("assistant", call("a")), ("user", "wait"), ("user", result("a", text="late"))
+    ).items
     assert "late" in text_of(items[-1:])
 
 
@@ -89,7 +93,13 @@ def test_calls_that_share_an_id_cannot_break_a_request() -> None:
 
 
 def test_a_cut_never_separates_a_tool_call_from_its_result() -> None:
-    messages = history(("user", "go"), ("assistant", call("a")), ("user", "steer"), ("user", result("a")), ("assistant", "done"))
+    messages = history(
+        ("user", "go"),
+        ("assistant", call("a")),
+        ("user", "steer"),
+        ("user", result("a")),
+        ("assistant", "done"),
+    )
     assert cut_points(messages) == [True, True, False, False, True, True]
 
 
@@ -99,7 +109,9 @@ def test_a_cut_never_lies_behind_a_call_that_somebody_waits_for() -> None:
 
 
 def test_a_call_that_nobody_waits_for_any_more_cannot_keep_the_bound_from_being_held() -> None:
-    messages = history(("user", "go"), ("assistant", call("a")), ("user", "steer"), ("assistant", "very well"))
+    messages = history(
+        ("user", "go"), ("assistant", call("a")), ("user", "steer"), ("assistant", "very well")
+    )
     assert cut_points(messages) == [True, True, False, False, False]
     assert cut_points(messages, orphans=True) == [True, True, True, True, True]
 

@@ -55,7 +55,9 @@ def test_the_encoding_loads_without_network_and_not_before_it_is_needed() -> Non
         "assert default_counter().count('hello world') == 2\n"
     )
     subprocess.run(
-        [sys.executable, "-c", script], check=True, env={"PYTHONPATH": ":".join(sys.path), "TIKTOKEN_CACHE_DIR": "/nowhere"}
+        [sys.executable, "-c", script],
+        check=True,
+        env={"PYTHONPATH": ":".join(sys.path), "TIKTOKEN_CACHE_DIR": "/nowhere"},
     )
 
 
@@ -127,7 +129,9 @@ def test_a_message_costs_its_blocks_and_a_fixed_overhead() -> None:
         {"type": "thinking", "thinking": "hm", "signature": "sig"},
         {"type": "tool_use", "id": "t1", "name": "read", "input": {"path": "a"}},
     ]
-    assert count_message("assistant", content, counter) == MESSAGE_OVERHEAD + sum(count_block(b, counter) for b in content)
+    assert count_message("assistant", content, counter) == MESSAGE_OVERHEAD + sum(
+        count_block(b, counter) for b in content
+    )
     assert count_message("user", "hello", counter) == MESSAGE_OVERHEAD + 5
     assert count_block(content[1], counter) == 5
     assert count_block(content[2], counter) >= len('{"path":"a"}') + len("read")
@@ -138,14 +142,22 @@ def png(width: int, height: int) -> str:
     return base64.b64encode(data).decode()
 
 
-@pytest.mark.parametrize(("width", "height", "expected"), [(750, 100, 100), (10, 10, 85), (8_000, 8_000, 1_600)])
+@pytest.mark.parametrize(
+    ("width", "height", "expected"), [(750, 100, 100), (10, 10, 85), (8_000, 8_000, 1_600)]
+)
 def test_images_cost_by_their_size_within_bounds(width: int, height: int, expected: int) -> None:
-    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png(width, height)}}
+    block = {
+        "type": "image",
+        "source": {"type": "base64", "media_type": "image/png", "data": png(width, height)},
+    }
     assert count_block(block, default_counter()) == expected
 
 
 def test_images_whose_size_nobody_knows_cost_the_most() -> None:
-    assert count_block({"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}, default_counter()) == 1_600
+    assert (
+        count_block({"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}, default_counter())
+        == 1_600
+    )
     broken = {"type": "image", "source": {"type": "base64", "data": "%%%"}}
     assert count_block(broken, default_counter()) == 1_600
 

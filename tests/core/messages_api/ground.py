@@ -66,11 +66,16 @@ class Ground:
         self.url = server.url
         return server
 
-    # --- by the command line ---------------------------------------------------------------------------------
+    # --- by the command line --------------------------------------------------------------------------------
 
     def start(self, *arguments: str, **environment: str) -> Process:
-        """Start `wk ARGUMENTS --db …` with the server's address and a key in its environment; an empty value unsets one."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))}
+        """Start `wk ARGUMENTS --db …` with the server's address and a key in its environment; an empty value
+        unsets one."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("ANTHROPIC_", "WATCHKEEPER_"))
+        }
         kept |= {
             "ANTHROPIC_BASE_URL": self.url,
             "ANTHROPIC_API_KEY": "test-key",
@@ -92,7 +97,16 @@ class Ground:
     def run(self, *options: str, goal: str = "reach the goal", **environment: str) -> Ended:
         """`wk run GOAL` headless with JSON lines."""
         return self.wk(
-            "run", goal, "--model", MODEL, "--headless", "--json", "--workspace", str(self.workspace), *options, **environment
+            "run",
+            goal,
+            "--model",
+            MODEL,
+            "--headless",
+            "--json",
+            "--workspace",
+            str(self.workspace),
+            *options,
+            **environment,
         )
 
     def start_run(self, *options: str, **environment: str) -> Process:
@@ -107,7 +121,7 @@ class Ground:
         shown: dict[str, Any] = self.wk("show", "last", "--json").result
         return shown
 
-    # --- in this process -------------------------------------------------------------------------------------
+    # --- in this process ------------------------------------------------------------------------------------
 
     def runtime(self, url: str | None = None, *, name: str = "claude-test", **options: Any) -> Runtime:
         """A runtime whose model talks to the server, and waits hardly at all before it asks again."""
@@ -119,7 +133,9 @@ class Ground:
         self.models.append(AnthropicModel(name, api_key="test-key", base_url=url or self.url, **settings))
         return Runtime(self.path, model=self.models[-1])
 
-    async def drive(self, runtime: Runtime | None = None, *, budgets: dict[str, float] | None = None, **settings: Any) -> Any:
+    async def drive(
+        self, runtime: Runtime | None = None, *, budgets: dict[str, float] | None = None, **settings: Any
+    ) -> Any:
         """Start a session in this process and drive it to its end."""
         runtime = runtime or self.runtime()
         settings.setdefault("approval_timeout_seconds", 0.0)
@@ -128,7 +144,7 @@ class Ground:
         )  # fmt: skip
         return await runtime.run(session)
 
-    # --- what the file says ----------------------------------------------------------------------------------
+    # --- what the file says ---------------------------------------------------------------------------------
 
     def query(self, sql: str, *parameters: Any) -> list[Any]:
         connection = database.open_readonly(self.path)
@@ -139,7 +155,9 @@ class Ground:
 
     def tasks(self) -> dict[str, tuple[str, int, str]]:
         """Name → status, attempt, agent."""
-        return {row[0]: row[1:] for row in self.query("SELECT name, status, attempt, assigned_agent FROM tasks")}
+        return {
+            row[0]: row[1:] for row in self.query("SELECT name, status, attempt, assigned_agent FROM tasks")
+        }
 
     def assert_sound(self) -> None:
         """What must hold of the file whatever happened."""

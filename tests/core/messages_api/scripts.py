@@ -44,7 +44,9 @@ def uses(name: str, /, **arguments: Any) -> dict[str, Any]:
 
 def numbered(blocks: list[dict[str, Any]], request: int | str) -> list[dict[str, Any]]:
     return [
-        block | {"id": f"toolu_{request}_{place}"} if block["type"] == "tool_use" and not block["id"] else block
+        block | {"id": f"toolu_{request}_{place}"}
+        if block["type"] == "tool_use" and not block["id"]
+        else block
         for place, block in enumerate(blocks)
     ]
 
@@ -86,7 +88,12 @@ class Survey:
             return [says("I look first."), uses("list_folder"), uses("glob", pattern="**/*.py")]
         if turn == 1:
             return [uses("create_plan", goal="the goal", tasks=self.tasks)]
-        done = {item["task"] for message in body["messages"] for item in inbox_of(message) if item["kind"] == "task_done"}
+        done = {
+            item["task"]
+            for message in body["messages"]
+            for item in inbox_of(message)
+            if item["kind"] == "task_done"
+        }
         answers_results = "tool_result" in str(body["messages"][-1])
         failed = [item["task"] for item in inbox_of(body["messages"][-1]) if item["kind"] == "task_failed"]
         if failed and turn > 12:
@@ -105,7 +112,13 @@ def explore(name: str, turn: int, body: Body) -> Any:
             return [uses("read_artifact", ref=f"{part}.json") for part in PARTS]
         if turn == 1:
             assert all(f'"{part}"' in text_of(body["messages"][-1]) for part in PARTS)
-            return [uses("save_artifact", name="SUMMARY.md", content="# Summary\nalpha, beta and gamma each hold one file.\n")]
+            return [
+                uses(
+                    "save_artifact",
+                    name="SUMMARY.md",
+                    content="# Summary\nalpha, beta and gamma each hold one file.\n",
+                )
+            ]
         return [says("The summary is saved.")]
     match turn:
         case 0:

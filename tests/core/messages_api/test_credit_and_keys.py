@@ -1,4 +1,5 @@
-"""No credit, a bad key, no key: the run pauses whole, says why in one line, and carries on once that is mended."""
+"""No credit, a bad key, no key: the run pauses whole, says why in one line, and carries on once that is
+mended."""
 
 from __future__ import annotations
 
@@ -11,18 +12,24 @@ from tests.support.scripted import task
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.starting import SessionSettings
 
-NO_CREDIT = Status(400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API.")
+NO_CREDIT = Status(
+    400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."
+)
 BAD_KEY = Status(401, "authentication_error", "invalid x-api-key")
 
 
-def test_credit_that_ends_at_70_percent_pauses_and_the_resume_carries_on_at_that_very_turn(ground: Ground) -> None:
+def test_credit_that_ends_at_70_percent_pauses_and_the_resume_carries_on_at_that_very_turn(
+    ground: Ground,
+) -> None:
     """One sub-agent of two loses its credit at turn 7 of 10; a third task waits for both."""
     broke = [True]
 
     def work(name: str, turn: int, body: Body) -> object:
         if turn < (10 if name == "long" else 2):
             return [uses("remember", text=f"{name}: finding {turn}"), uses("recall", query="finding")]
-        assert name != "long" or "long: finding 3" in str(body["messages"]), "the memory of the first seven turns is gone"
+        assert name != "long" or "long: finding 3" in str(body["messages"]), (
+            "the memory of the first seven turns is gone"
+        )
         return [{"type": "text", "text": f"{name} is done"}]
 
     def fault(name: str, turn: int, count: int) -> Status | None:
@@ -45,7 +52,9 @@ def test_credit_that_ends_at_70_percent_pauses_and_the_resume_carries_on_at_that
     assert stopped["long"]["errors"] == 1
 
     again = ground.resume()
-    assert (again.code, again.result["status"]) == (5, "paused"), "without credit it pauses again, and loses nothing"
+    assert (again.code, again.result["status"]) == (5, "paused"), (
+        "without credit it pauses again, and loses nothing"
+    )
     broke[0] = False
     last = ground.resume()
     assert (last.code, last.result["status"]) == (0, "done")
@@ -55,7 +64,10 @@ def test_credit_that_ends_at_70_percent_pauses_and_the_resume_carries_on_at_that
     assert {one["status"] for one in ended.values()} == {"done"}
     assert {one["attempt"] for one in ended.values()} == {1}
     assert ended["long"]["agent"] == stopped["long"]["agent"]
-    assert (after["plan"]["id"], after["plan"]["revision"]) == (before["plan"]["id"], before["plan"]["revision"])
+    assert (after["plan"]["id"], after["plan"]["revision"]) == (
+        before["plan"]["id"],
+        before["plan"]["revision"],
+    )
     assert len(after["agents"]) == 4
     asked = {turn: count for (name, turn), count in notes.asked.items() if name == "long"}
     assert asked == {turn: 3 if turn == 7 else 1 for turn in range(11)}
@@ -100,7 +112,9 @@ def test_the_readable_form_says_what_paused_it_and_how_to_carry_on(ground: Groun
     assert "wk resume" in ended.out.splitlines()[-1]
 
 
-async def test_a_server_that_was_picked_for_a_session_gets_no_key(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_was_picked_for_a_session_gets_no_key(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = ground.serve(Notes(NOTES[:1]))
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.setenv(name, "sk-a-key-of-somebody")

@@ -11,7 +11,9 @@ from tests.support.answers import Body, Cut, Drop, Raw, Reply, Status
 from tests.support.model_calls import IMPATIENT
 from tests.support.scripted import task
 
-RESULT = Reply(numbered([says("one moment"), uses("remember", text="half of it"), uses("recall", query="half")], 1))
+RESULT = Reply(
+    numbered([says("one moment"), uses("remember", text="half of it"), uses("recall", query="half")], 1)
+)
 PASSING: dict[str, Any] = {
     "429": Status(429, "rate_limit_error", "slow down", headers={"retry-after": "0.01"}),
     "500": Status(500, "api_error", "Internal server error"),
@@ -21,18 +23,24 @@ PASSING: dict[str, Any] = {
     "disconnected": Cut(RESULT, 7, "disconnect"),
     "truncated": Cut(RESULT, 9, "truncate"),
     "stalled": Cut(RESULT, 5, "stall"),
-    "an error event": Raw(b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'),
+    "an error event": Raw(
+        b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}\n\n'
+    ),
     "not JSON": Raw(b"event: message_start\ndata: {oh no\n\n"),
     "nothing but a comment": Raw(b": nothing\n\n"),
 }
 
 
 @pytest.mark.parametrize("what", PASSING)
-async def test_a_passing_fault_is_retried_and_leaves_no_trace_in_the_conversation(ground: Ground, what: str) -> None:
+async def test_a_passing_fault_is_retried_and_leaves_no_trace_in_the_conversation(
+    ground: Ground, what: str
+) -> None:
     """Twice, in the middle of one sub-agent's work and once at the planner's first turn."""
 
     def fault(name: str, turn: int, count: int) -> Any:
-        struck = (name == "one" and turn == 1 and count <= 2) or (name == "planner" and turn == 0 and count == 1)
+        struck = (name == "one" and turn == 1 and count <= 2) or (
+            name == "planner" and turn == 0 and count == 1
+        )
         return PASSING[what] if struck else None
 
     notes = Notes(fault=fault)
@@ -49,7 +57,9 @@ async def test_a_passing_fault_is_retried_and_leaves_no_trace_in_the_conversatio
     ground.assert_sound()
 
 
-async def test_an_outage_longer_than_every_retry_fails_the_task_and_the_planner_resumes_it(ground: Ground) -> None:
+async def test_an_outage_longer_than_every_retry_fails_the_task_and_the_planner_resumes_it(
+    ground: Ground,
+) -> None:
     def fault(name: str, turn: int, count: int) -> Any:
         return PASSING["529"] if name == "one" and turn == 2 and count <= 6 else None
 
@@ -64,7 +74,12 @@ async def test_an_outage_longer_than_every_retry_fails_the_task_and_the_planner_
 
 async def test_an_outage_at_the_planner_pauses_the_session_for_a_later_resume(ground: Ground) -> None:
     down = [True]
-    ground.serve(Notes(NOTES[:1], fault=lambda name, turn, count: PASSING["500"] if name == "planner" and down[0] else None))
+    ground.serve(
+        Notes(
+            NOTES[:1],
+            fault=lambda name, turn, count: PASSING["500"] if name == "planner" and down[0] else None,
+        )
+    )
     runtime = ground.runtime()
     result = await ground.drive(runtime)
     assert (result.status, result.exit_code) == ("paused", 5)
@@ -84,11 +99,17 @@ async def test_a_prompt_that_is_too_long_is_compacted_once_and_the_task_carries_
 
     def turn_count(body: Body) -> int:
         # After a compaction, the replies that stay verbatim no longer tell how many there were.
-        return ground.query("SELECT count(*) FROM outputs WHERE name LIKE 'n%'")[0][0] if ground.path.exists() else 0
+        return (
+            ground.query("SELECT count(*) FROM outputs WHERE name LIKE 'n%'")[0][0]
+            if ground.path.exists()
+            else 0
+        )
 
     too_long = Status(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")
     notes = Notes(
-        [task("big")], work=work, fault=lambda name, turn, count: too_long if (name, turn) == ("big", 3) and count == 1 else None
+        [task("big")],
+        work=work,
+        fault=lambda name, turn, count: too_long if (name, turn) == ("big", 3) and count == 1 else None,
     )
     server = ground.serve(notes)
     result = await ground.drive()
@@ -128,15 +149,20 @@ async def test_a_prompt_that_stays_too_long_fails_the_task_with_a_reason_that_sa
 
 async def test_a_bad_request_fails_the_task_at_once_and_is_not_asked_again(ground: Ground) -> None:
     bad = Status(400, "invalid_request_error", "temperature: must be between 0 and 1")
-    notes = Notes(NOTES[:1], fault=lambda name, turn, count: bad if (name, turn, count) == ("one", 1, 1) else None)
+    notes = Notes(
+        NOTES[:1], fault=lambda name, turn, count: bad if (name, turn, count) == ("one", 1, 1) else None
+    )
     ground.serve(notes)
     assert (await ground.drive()).status == "done"
     assert notes.asked["one", 1] == 2, "once refused, once after the planner resumed it"
     assert ground.query("SELECT status, retries FROM model_calls WHERE status = 'error'") == [("error", 0)]
 
 
-async def test_a_server_with_a_smaller_window_than_anybody_said_is_worked_with_for_a_long_task(ground: Ground) -> None:
-    """A local server refuses prompts above its own window, again and again: each time the agent makes room and goes on."""
+async def test_a_server_with_a_smaller_window_than_anybody_said_is_worked_with_for_a_long_task(
+    ground: Ground,
+) -> None:
+    """A local server refuses prompts above its own window, again and again: each time the agent makes room
+    and goes on."""
 
     def work(name: str, turn: int, body: Body) -> Any:
         done = len(ground.query("SELECT 1 FROM outputs WHERE name LIKE 'n%'"))
@@ -149,6 +175,8 @@ async def test_a_server_with_a_smaller_window_than_anybody_said_is_worked_with_f
     result = await ground.drive()
     assert (result.status, server.script_errors, server.refused) == ("done", [], [])
     assert ground.query("SELECT count(*) FROM outputs WHERE name LIKE 'n%'") == [(30,)]
-    assert ground.query("SELECT count(*) > 1 FROM compactions WHERE status = 'applied' AND trigger = 'overflow'") == [(1,)]
+    assert ground.query(
+        "SELECT count(*) > 1 FROM compactions WHERE status = 'applied' AND trigger = 'overflow'"
+    ) == [(1,)]
     assert ground.tasks()["long"][:2] == ("done", 1)
     ground.assert_sound()

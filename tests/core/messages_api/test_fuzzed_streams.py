@@ -1,7 +1,9 @@
-"""Streams that nobody would send, over the real SDK: a run that meets them ends or pauses as it should, and goes on after.
+"""Streams that nobody would send, over the real SDK: a run that meets them ends or pauses as it should, and
+goes on after.
 
-Each example mangles the events of a good reply: bytes cut off, events left out, doubled and moved, fields of any type,
-kinds that do not exist, deltas of a megabyte. `WATCHKEEPER_FUZZ=2000` tries as many instead of the few of each build.
+Each example mangles the events of a good reply: bytes cut off, events left out, doubled and moved, fields of
+any type, kinds that do not exist, deltas of a megabyte. `WATCHKEEPER_FUZZ=2000` tries as many instead of the
+few of each build.
 """
 
 from __future__ import annotations
@@ -41,10 +43,29 @@ HOSTILE = st.one_of(
     st.booleans(),
     st.sampled_from([0, -1, 7, 10**6, 10**30, -(10**30), 1.5, float("nan"), float("inf")]),
     st.sampled_from(
-        ["", "\ud800", "\x00", "\x1b[2J", "text", "tool_use", "thinking", "server_tool_use", "end_turn", "t1", "{", "x" * 300]
+        [
+            "",
+            "\ud800",
+            "\x00",
+            "\x1b[2J",
+            "text",
+            "tool_use",
+            "thinking",
+            "server_tool_use",
+            "end_turn",
+            "t1",
+            "{",
+            "x" * 300,
+        ]
     ),
-    st.sampled_from([[], {}, [None], [[]], {"type": "text"}, {"type": "tool_use", "id": 1, "name": []}, {"input": 3}]),
-    st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=2), max_leaves=4),
+    st.sampled_from(
+        [[], {}, [None], [[]], {"type": "text"}, {"type": "tool_use", "id": 1, "name": []}, {"input": 3}]
+    ),
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=2),
+        max_leaves=4,
+    ),
 )
 KEYS = st.sampled_from(
     ["type", "index", "id", "name", "input", "text", "thinking", "signature", "citation", "citations", "partial_json", "stop_reason",
@@ -57,7 +78,12 @@ CHANGES = st.one_of(
     st.tuples(st.just("set"), PLACE, PLACE, st.tuples(KEYS, HOSTILE)),
     st.tuples(st.just("event"), PLACE, PLACE, HOSTILE),
     st.tuples(st.just("raw"), PLACE, PLACE, st.binary(max_size=40)),
-    st.tuples(st.just("huge"), PLACE, PLACE, st.sampled_from(["text_delta", "input_json_delta", "thinking_delta", "no_delta"])),
+    st.tuples(
+        st.just("huge"),
+        PLACE,
+        PLACE,
+        st.sampled_from(["text_delta", "input_json_delta", "thinking_delta", "no_delta"]),
+    ),
     st.tuples(st.just("cut"), PLACE, PLACE, st.none()),
 )
 
@@ -91,7 +117,12 @@ def mangled(changes: list[tuple[str, int, int, Any]]) -> bytes:
             case "event" | "raw":
                 events.insert(at, what)
             case "huge":
-                delta = {"type": what, "text": "word " * 200_000, "partial_json": "[" * 1_000_000, "thinking": "x" * 1_000_000}
+                delta = {
+                    "type": what,
+                    "text": "word " * 200_000,
+                    "partial_json": "[" * 1_000_000,
+                    "thinking": "x" * 1_000_000,
+                }
                 events.insert(at, {"type": "content_block_delta", "index": second % 5, "delta": delta})
             case "cut":
                 cut = (first + 1) / 42
@@ -135,7 +166,9 @@ async def meet(folder: Path, streams: list[bytes]) -> None:
             assert server.refused == []
             json.dumps(server.requests, allow_nan=False)  # no request holds what JSON cannot say
             assert ground.query("SELECT 1 FROM tool_calls WHERE status IN ('pending', 'running')") == []
-            assert ground.query("SELECT count(*) FROM tool_calls WHERE name = 'remember' AND runs > 1") == [(0,)]
+            assert ground.query("SELECT count(*) FROM tool_calls WHERE name = 'remember' AND runs > 1") == [
+                (0,)
+            ]
             assert ground.query("SELECT content FROM messages WHERE NOT json_valid(content)") == []
             ground.assert_sound()
         finally:
@@ -145,7 +178,8 @@ async def meet(folder: Path, streams: list[bytes]) -> None:
 
 ENDLESS = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":1,"delta":%s}'
 ODD_DELTA = ("set", 10, 1, ("type", "odd"))
-"""The first delta of the first call becomes one of a kind that does not exist, whose fields are its block's."""
+"""The first delta of the first call becomes one of a kind that does not exist, whose fields are its
+block's."""
 
 
 @example(streams=[[("set", 0, 2, ("input_tokens", 10**30))]])

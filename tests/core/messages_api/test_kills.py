@@ -1,4 +1,5 @@
-"""`kill -9` of `wk run`, again and again, against a live provider: nothing finished is asked for twice, nothing is lost."""
+"""`kill -9` of `wk run`, again and again, against a live provider: nothing finished is asked for twice,
+nothing is lost."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ NEVER_TWICE = "a turn whose reply was committed was asked for again"
 
 
 class Killer:
-    """Kills the process that asks, as its requests number `at` arrive, and notes what was committed by then."""
+    """Kills the process that asks, as its requests number `at` arrive, and notes what was committed by
+    then."""
 
     def __init__(self, ground: Ground, script: Survey, at: set[int]) -> None:
         self._ground = ground
@@ -95,7 +97,9 @@ def test_a_run_killed_at_a_point_between_reply_and_commit_asks_again_only_for_wh
     ground.assert_sound()
 
 
-def test_a_shell_command_that_a_kill_cut_short_is_not_run_again_and_the_model_is_told(ground: Ground, tmp_path: Path) -> None:
+def test_a_shell_command_that_a_kill_cut_short_is_not_run_again_and_the_model_is_told(
+    ground: Ground, tmp_path: Path
+) -> None:
     """A tool that is not idempotent: its outcome is unknown, and the model must look."""
     from tests.core.messages_api.scripts import says, uses
     from tests.support.scripted import task

@@ -1,4 +1,5 @@
-"""Replies that no well-behaved provider gives: nothing broken runs, the model is told, and the run goes on."""
+"""Replies that no well-behaved provider gives: nothing broken runs, the model is told, and the run goes
+on."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def told_by(server: MessagesServer, body_with: str) -> list[Body]:
     """The tool results of the first request that holds a text."""
     for body in server.requests:
         content = body["messages"][-1]["content"]
-        results = [block for block in content if isinstance(block, dict) and block.get("type") == "tool_result"]
+        results = [
+            block for block in content if isinstance(block, dict) and block.get("type") == "tool_result"
+        ]
         if any(body_with in text_of({"role": "user", "content": [block]}) for block in results):
             return results
     raise AssertionError(f"no request told the model {body_with!r}")
@@ -41,37 +44,54 @@ async def in_one_task(ground: Ground, *replies: Any, role: str = "explorer") -> 
 
 
 @pytest.mark.parametrize(
-    "raw", ['{"text": "half a fac', '{"text": "a"} {"text": "b"}', "[1, 2]", "null", '"text"', "{'text': 'a'}"]
+    "raw",
+    ['{"text": "half a fac', '{"text": "a"} {"text": "b"}', "[1, 2]", "null", '"text"', "{'text': 'a'}"],
 )
-async def test_a_call_whose_input_arrives_broken_never_runs_and_its_neighbour_does(ground: Ground, raw: str) -> None:
-    broken = Reply([tool("remember", {}, "t1"), tool("remember", {"text": "whole"}, "t2")], raw_inputs={"t1": raw})
+async def test_a_call_whose_input_arrives_broken_never_runs_and_its_neighbour_does(
+    ground: Ground, raw: str
+) -> None:
+    broken = Reply(
+        [tool("remember", {}, "t1"), tool("remember", {"text": "whole"}, "t2")], raw_inputs={"t1": raw}
+    )
     server = await in_one_task(ground, broken)
     told = told_by(server, "not run")
     assert [block.get("is_error", False) for block in told] == [True, False]
     assert ground.query("SELECT text FROM facts") == [("whole",)]
-    assert ground.query("SELECT status FROM tool_calls WHERE name = 'remember' ORDER BY id") == [("error",), ("done",)]
+    assert ground.query("SELECT status FROM tool_calls WHERE name = 'remember' ORDER BY id") == [
+        ("error",),
+        ("done",),
+    ]
 
 
 async def test_a_broken_call_that_shares_its_id_with_a_whole_one_never_runs_either(ground: Ground) -> None:
-    twins = Reply([tool("remember", {}, "same"), tool("compact", {}, "same")], raw_inputs={"same": '{"text": '})
+    twins = Reply(
+        [tool("remember", {}, "same"), tool("compact", {}, "same")], raw_inputs={"same": '{"text": '}
+    )
     await in_one_task(ground, twins)
-    assert ground.query("SELECT count(*) FROM tool_calls WHERE name IN ('compact', 'remember') AND status = 'done'") == [(0,)]
+    assert ground.query(
+        "SELECT count(*) FROM tool_calls WHERE name IN ('compact', 'remember') AND status = 'done'"
+    ) == [(0,)]
 
 
 async def test_calls_of_one_reply_with_the_same_id_each_get_their_own_result(ground: Ground) -> None:
-    server = await in_one_task(ground, Reply([tool("remember", {"text": "a"}, "same"), tool("remember", {"text": "b"}, "same")]))
+    server = await in_one_task(
+        ground, Reply([tool("remember", {"text": "a"}, "same"), tool("remember", {"text": "b"}, "same")])
+    )
     assert len({block["tool_use_id"] for block in told_by(server, "remembered")}) == 2
     assert ground.query("SELECT text FROM facts ORDER BY id") == [("a",), ("b",)]
 
 
 async def test_an_id_that_comes_again_in_a_later_turn_does_not_spoil_the_history(ground: Ground) -> None:
-    """Small servers number their calls from `call_0` in every reply; the Messages API refuses ids that repeat."""
+    """Small servers number their calls from `call_0` in every reply; the Messages API refuses ids that
+    repeat."""
     await in_one_task(ground, *(Reply([tool("remember", {"text": f"fact {n}"}, "call_0")]) for n in range(3)))
     assert ground.query("SELECT count(*) FROM facts") == [(3,)]
 
 
 async def test_an_unknown_tool_is_an_error_that_names_those_there_are(ground: Ground) -> None:
-    server = await in_one_task(ground, [uses("launch_rockets", target="moon"), uses("create_plan", goal="mine", tasks=[])])
+    server = await in_one_task(
+        ground, [uses("launch_rockets", target="moon"), uses("create_plan", goal="mine", tasks=[])]
+    )
     unknown, of_another_role = told_by(server, "launch_rockets")
     assert unknown["is_error"]
     assert of_another_role["is_error"]
@@ -109,7 +129,9 @@ async def test_a_reply_cut_at_its_limit_is_asked_to_go_on(ground: Ground) -> Non
 
 async def test_a_call_cut_at_the_output_limit_never_runs(ground: Ground) -> None:
     cut = Reply(
-        [tool("save_artifact", {}, "t1")], stop_reason="max_tokens", raw_inputs={"t1": '{"name": "big", "content": "word wo'}
+        [tool("save_artifact", {}, "t1")],
+        stop_reason="max_tokens",
+        raw_inputs={"t1": '{"name": "big", "content": "word wo'},
     )
     server = await in_one_task(ground, cut)
     assert told_by(server, "not run")
@@ -125,7 +147,9 @@ async def test_a_refusal_fails_the_task_and_the_planner_hears_of_it(ground: Grou
     server = ground.serve(Notes(FIRST, work=work))
     result = await ground.drive()
     assert (result.status, server.script_errors, server.refused) == ("done", [], [])
-    assert ground.query("SELECT count(*) FROM inbox WHERE kind = 'task_failed' AND payload LIKE '%refused%'") == [(1,)]
+    assert ground.query(
+        "SELECT count(*) FROM inbox WHERE kind = 'task_failed' AND payload LIKE '%refused%'"
+    ) == [(1,)]
     assert ground.tasks()["one"][:2] == ("done", 1)
 
 
@@ -138,8 +162,17 @@ async def test_thinking_goes_back_to_the_model_with_its_signature_untouched(grou
 
 async def test_hostile_text_of_a_model_is_stored_as_it_came_and_shown_harmless(ground: Ground) -> None:
     nasty = "\x1b]0;owned\x07\x1b[2J\u202eevil\u0000\ud800 end"
-    await in_one_task(ground, [says(nasty), uses("remember", text=nasty)], [uses("save_artifact", name=nasty, content=nasty)])
-    for command in (("show", "last"), ("agent", "report"), ("artifacts", "last"), ("memory", "search", "evil")):
+    await in_one_task(
+        ground,
+        [says(nasty), uses("remember", text=nasty)],
+        [uses("save_artifact", name=nasty, content=nasty)],
+    )
+    for command in (
+        ("show", "last"),
+        ("agent", "report"),
+        ("artifacts", "last"),
+        ("memory", "search", "evil"),
+    ):
         shown = ground.wk(*command)
         assert shown.code == 0, shown.err
         assert not {"\x1b", "\x07", "\u202e", "\x00"} & set(shown.out), command

@@ -1,4 +1,5 @@
-"""The guide's table of odd replies: what a person sees of each, what is stored, how the run goes on. Over the real SDK."""
+"""The guide's table of odd replies: what a person sees of each, what is stored, how the run goes on. Over the
+real SDK."""
 
 from __future__ import annotations
 
@@ -78,18 +79,23 @@ async def seen(case: Case, ground: Ground) -> str:
     assert (server.script_errors, server.refused) == ([], [])
     ground.assert_sound()
     told = ground.query(
-        "SELECT json_extract(b.value, '$.content') FROM messages m JOIN agents a ON a.id = m.agent_id, json_each(m.content) b"
+        "SELECT json_extract(b.value, '$.content') FROM messages m JOIN agents a ON a.id = m.agent_id,"
+        " json_each(m.content) b"
         " WHERE a.task_id IS NOT NULL AND m.content LIKE '[%' AND json_extract(b.value, '$.is_error')"
         " UNION ALL SELECT json_extract(data, '$.reason') FROM events WHERE kind = 'task.failed'"
         " UNION ALL SELECT status_reason FROM sessions WHERE status = 'paused'"
     )
     calls = ground.query(
-        "SELECT t.name, t.status, count(*) FROM tool_calls t JOIN agents a ON a.id = t.agent_id WHERE a.task_id IS NOT NULL"
+        "SELECT t.name, t.status, count(*) FROM tool_calls t JOIN agents a ON a.id = t.agent_id WHERE"
+        " a.task_id IS NOT NULL"
         " GROUP BY t.name, t.status ORDER BY min(t.id)"
     )
-    stored = ", ".join(f"`{name}` {status}" + (f" ×{count}" if count > 1 else "") for name, status, count in calls)
+    stored = ", ".join(
+        f"`{name}` {status}" + (f" ×{count}" if count > 1 else "") for name, status, count in calls
+    )
     replies = ground.query(
-        "SELECT count(*) FROM messages m JOIN agents a ON a.id = m.agent_id WHERE a.task_id IS NOT NULL AND m.role = 'assistant'"
+        "SELECT count(*) FROM messages m JOIN agents a ON a.id = m.agent_id WHERE a.task_id IS NOT NULL AND"
+        " m.role = 'assistant'"
     )[0][0]
     status = ground.tasks()["one"][0]
     lines = [_short(line) for (line,) in told[:1]] or ["nothing out of the ordinary"]
@@ -104,7 +110,9 @@ async def test_each_odd_reply_is_seen_stored_and_documented(case: Case, ground: 
 
 
 def test_the_table_of_odd_replies_names_none_that_is_not_tested() -> None:
-    rows = re.findall(r"^\| (.+?) \| .* \| task \w+, session \w+ \|$", (DOCS / PAGE).read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (.+?) \| .* \| task \w+, session \w+ \|$", (DOCS / PAGE).read_text(), re.MULTILINE
+    )
     assert rows == [case.name for case in CASES]
 
 

@@ -50,7 +50,8 @@ class SetClock(HeldClock):
 
 
 class Limited:
-    """A provider whose limit is used up from the moment `is_closed` until `reopens_at`; keeps the time of each request."""
+    """A provider whose limit is used up from the moment `is_closed` until `reopens_at`; keeps the time of
+    each request."""
 
     def __init__(self, ground: Ground, names: list[str], *, limit: Any = None) -> None:
         self.ground = ground
@@ -58,7 +59,9 @@ class Limited:
         self.notes = Notes([task(name) for name in names], work=keep_notes)
         self.closes_at_turn = 1
         self.reopens_at = START + TWO_HOURS
-        self.limit = limit or (lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": f"{wait:.3f}"}))
+        self.limit = limit or (
+            lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": f"{wait:.3f}"})
+        )
         self.refused: list[float] = []
         self.served: list[tuple[float, str]] = []
         self._lock = threading.Lock()
@@ -110,22 +113,33 @@ def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
-async def test_twenty_agents_parked_for_two_hours_fail_nothing_and_call_nothing_before_the_time(ground: Ground) -> None:
+async def test_twenty_agents_parked_for_two_hours_fail_nothing_and_call_nothing_before_the_time(
+    ground: Ground,
+) -> None:
     limited = Limited(ground, NAMES)
     result = await limited.run(limited.start())
     assert (result.status, result.exit_code) == ("done", 0)
     assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
-    assert ground.query("SELECT count(*) FROM events WHERE kind IN ('task.failed', 'agent.failed', 'agent.paused')") == [(0,)]
+    assert ground.query(
+        "SELECT count(*) FROM events WHERE kind IN ('task.failed', 'agent.failed', 'agent.paused')"
+    ) == [(0,)]
     assert ground.query("SELECT count(DISTINCT agent_id) FROM events WHERE kind = 'agent.parked'") == [(20,)]
     assert max(limited.refused) < START + 60, "once the limit is known, nobody calls before its time"
     after = sorted(at for at, name in limited.served if at >= limited.reopens_at and name != "planner")
     first_turns = after[:1]
     assert first_turns[0] >= limited.reopens_at
     assert after[1] > after[0], "one call comes first"
-    woken = [row[0] for row in ground.query("SELECT at FROM events WHERE kind = 'agent.working' AND at >= ?", START + 7_000)]
+    woken = [
+        row[0]
+        for row in ground.query(
+            "SELECT at FROM events WHERE kind = 'agent.working' AND at >= ?", START + 7_000
+        )
+    ]
     assert len(set(woken)) >= 15, "they do not go on in the same second"
     assert ground.query("SELECT kind, count(*) FROM rate_limits GROUP BY kind") == []
-    assert ground.query("SELECT hosted_seconds < 600, max(active_seconds) < 600 FROM sessions, agents") == [(1, 1)]
+    assert ground.query("SELECT hosted_seconds < 600, max(active_seconds) < 600 FROM sessions, agents") == [
+        (1, 1)
+    ]
     ground.assert_sound()
 
 
@@ -148,8 +162,11 @@ async def test_a_limit_outlives_a_killed_host_and_a_resume(ground: Ground) -> No
     ground.assert_sound()
 
 
-def test_a_host_that_is_killed_while_its_agents_are_parked_leaves_them_parked_until_the_same_time(ground: Ground) -> None:
-    """`kill -9` of a real host; the next one calls nobody, until a person wakes one agent and its call succeeds."""
+def test_a_host_that_is_killed_while_its_agents_are_parked_leaves_them_parked_until_the_same_time(
+    ground: Ground,
+) -> None:
+    """`kill -9` of a real host; the next one calls nobody, until a person wakes one agent and its call
+    succeeds."""
     limited = Limited(ground, NAMES[:4])
     limited.clock.advance(time.time() - START)
     limited.reopens_at = limited.clock.now() + TWO_HOURS
@@ -187,7 +204,9 @@ async def test_a_wall_clock_that_is_set_while_agents_are_parked_neither_holds_th
     await asyncio.gather(running, return_exceptions=True)
     clock.offset, clock.is_held = jump, False
     begun = clock.monotonic()
-    limited.reopens_at += jump  # the provider's limit ends when it ends, whatever this machine calls that time
+    limited.reopens_at += (
+        jump  # the provider's limit ends when it ends, whatever this machine calls that time
+    )
     result = await limited.run(limited.runtime())
     assert (result.status, result.exit_code) == ("done", 0)
     assert clock.monotonic() - begun < TWO_HOURS + 600
@@ -205,31 +224,47 @@ LIMITS = {
     "a field": lambda wait: Status(429, body={"error": {"type": "usage_limit_reached", "message": "limit", "resets_in_seconds": wait}}),
     "words": lambda wait: Status(
         400, "invalid_request_error",
-        "You have reached your specified API usage limits. You will regain access on 2023-11-15 at 00:13 UTC.",
+        "You have reached your specified API usage limits. You will regain access on 2023-11-15 at 00:13"
+        " UTC.",
     ),
     "an epoch": lambda wait: Status(429, "rate_limit_error", f"Claude AI usage limit reached|{START + 7_200:.0f}"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("said", LIMITS, ids=lambda said: said.replace(" ", "_"))
-async def test_however_a_provider_names_the_end_of_a_limit_its_agents_are_parked_until_then(ground: Ground, said: str) -> None:
+async def test_however_a_provider_names_the_end_of_a_limit_its_agents_are_parked_until_then(
+    ground: Ground, said: str
+) -> None:
     limited = Limited(ground, NAMES[:2], limit=LIMITS[said])
     result = await limited.run(limited.start())
     assert (result.status, result.exit_code) == ("done", 0)
-    until = {row[0] for row in ground.query("SELECT json_extract(data, '$.until') FROM events WHERE kind = 'agent.parked'")}
+    until = {
+        row[0]
+        for row in ground.query(
+            "SELECT json_extract(data, '$.until') FROM events WHERE kind = 'agent.parked'"
+        )
+    }
     assert all(abs(at - limited.reopens_at) <= 60 for at in until)
     assert {row[1:] for row in ground.query("SELECT name, status, attempt FROM tasks")} == {("done", 1)}
 
 
 async def test_a_wait_of_years_is_taken_for_a_mistake_and_pauses(ground: Ground) -> None:
-    limited = Limited(ground, NAMES[:2], limit=lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": "99999999"}))
+    limited = Limited(
+        ground,
+        NAMES[:2],
+        limit=lambda wait: Status(429, "rate_limit_error", "limit", {"retry-after": "99999999"}),
+    )
     result = await limited.run(limited.start())
     assert (result.status, result.exit_code) == ("paused", 5)
     assert "too long" in (result.reason or "")
 
 
-async def test_without_credit_a_resume_makes_one_call_and_wakes_the_others_only_after_it_succeeds(ground: Ground) -> None:
-    no_credit = Status(400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API.")
+async def test_without_credit_a_resume_makes_one_call_and_wakes_the_others_only_after_it_succeeds(
+    ground: Ground,
+) -> None:
+    no_credit = Status(
+        400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."
+    )
     limited = Limited(ground, NAMES, limit=lambda wait: no_credit)
     result = await limited.run(limited.start())
     assert (result.status, result.exit_code) == ("paused", 5)

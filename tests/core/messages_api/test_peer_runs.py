@@ -1,4 +1,5 @@
-"""Whole runs against Messages API servers that somebody else wrote: npm @copilotkit/aimock, and PyPI llmock."""
+"""Whole runs against Messages API servers that somebody else wrote: npm @copilotkit/aimock, and PyPI
+llmock."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def says(text: str) -> dict[str, Any]:
 
 
 def scripted_run() -> list[dict[str, Any]]:
-    """aimock's fixtures for a run of `PLAN`, the first that matches wins: told apart by role, task and last result."""
+    """aimock's fixtures for a run of `PLAN`, the first that matches wins: told apart by role, task and last
+    result."""
 
     def on(role: str, answer: dict[str, Any], **match: Any) -> dict[str, Any]:
         return {"match": {"systemMessage": f"Role: {role}", **match}, "response": answer}
@@ -40,7 +42,11 @@ def scripted_run() -> list[dict[str, Any]]:
     plan = calls(("create_plan", {"goal": "the goal", "tasks": PLAN}), place="plan")
     fixtures = [
         on("planner", says("I wait."), hasToolResult=True),
-        on("planner", calls(("finish_session", {"summary": "all is done"}), place="end"), userMessage="Task join is done"),
+        on(
+            "planner",
+            calls(("finish_session", {"summary": "all is done"}), place="end"),
+            userMessage="Task join is done",
+        ),
         on("planner", plan, userMessage="# Goal"),
         on("planner", says("I wait on."), userMessage="is done"),
     ]
@@ -48,15 +54,29 @@ def scripted_run() -> list[dict[str, Any]]:
         keep = ("save_artifact", {"name": f"{side}.json", "content": {"side": side}})
         fixtures += [
             on("explorer", says(f"{side}: seen."), toolCallId=f"toolu_{side}2_0"),
-            on("explorer", calls(("recall", {"query": side}), place=f"{side}2"), toolCallId=f"toolu_{side}_1"),
-            on("explorer", calls(("remember", {"text": f"{side} is seen"}), keep, place=side), userMessage=f"Do {side}"),
+            on(
+                "explorer", calls(("recall", {"query": side}), place=f"{side}2"), toolCallId=f"toolu_{side}_1"
+            ),
+            on(
+                "explorer",
+                calls(("remember", {"text": f"{side} is seen"}), keep, place=side),
+                userMessage=f"Do {side}",
+            ),
         ]
-    both = calls(("read_artifact", {"ref": "left.json"}), ("read_artifact", {"ref": "right.json"}), place="join")
-    return [*fixtures, on("writer", says("Both sides are joined."), hasToolResult=True), on("writer", both, hasToolResult=False)]
+    both = calls(
+        ("read_artifact", {"ref": "left.json"}), ("read_artifact", {"ref": "right.json"}), place="join"
+    )
+    return [
+        *fixtures,
+        on("writer", says("Both sides are joined."), hasToolResult=True),
+        on("writer", both, hasToolResult=False),
+    ]
 
 
 def assert_whole(ground: Ground) -> None:
-    assert {name: found[:2] for name, found in ground.tasks().items()} == dict.fromkeys(("left", "right", "join"), ("done", 1))
+    assert {name: found[:2] for name, found in ground.tasks().items()} == dict.fromkeys(
+        ("left", "right", "join"), ("done", 1)
+    )
     assert ground.query("SELECT name, status, count(*) FROM tool_calls GROUP BY name, status ORDER BY name") == [
         ("create_plan", "done", 1), ("finish_session", "done", 1), ("read_artifact", "done", 2), ("recall", "done", 2),
         ("remember", "done", 2), ("save_artifact", "done", 2),
@@ -64,11 +84,15 @@ def assert_whole(ground: Ground) -> None:
     ground.assert_sound()
 
 
-async def test_aimock_plays_a_plan_with_parallel_sub_agents_of_several_turns(ground: Ground, aimock: Callable[..., str]) -> None:
+async def test_aimock_plays_a_plan_with_parallel_sub_agents_of_several_turns(
+    ground: Ground, aimock: Callable[..., str]
+) -> None:
     result = await ground.drive(ground.runtime(aimock(scripted_run())))
     assert (result.status, result.reason) == ("done", "all is done")
     assert_whole(ground)
-    assert ground.query("SELECT DISTINCT input_tokens, output_tokens, usage_exact FROM model_calls") == [(321, 12, 1)]
+    assert ground.query("SELECT DISTINCT input_tokens, output_tokens, usage_exact FROM model_calls") == [
+        (321, 12, 1)
+    ]
 
 
 def test_aimock_plays_it_to_the_command_line(ground: Ground, aimock: Callable[..., str]) -> None:
@@ -92,7 +116,8 @@ async def test_aimocks_chaos_changes_nothing_of_a_run_but_its_retries(
 
 
 class TestLLMock:
-    """llmock answers whoever asks next, so these runs have one agent: the planner, with tools over several turns."""
+    """llmock answers whoever asks next, so these runs have one agent: the planner, with tools over several
+    turns."""
 
     @staticmethod
     def script(llmock: Any, *, streams_lost: int = 0) -> None:
@@ -113,8 +138,12 @@ class TestLLMock:
         await self.drive(ground, llmock)
         llmock.assert_resilient()
 
-    @pytest.mark.parametrize("fault", ["disconnect", "truncate", "corrupt", "stall", "rate_limit", "overloaded"])
-    async def test_its_faults_are_retried_and_no_tool_runs_twice(self, ground: Ground, llmock: Any, fault: str) -> None:
+    @pytest.mark.parametrize(
+        "fault", ["disconnect", "truncate", "corrupt", "stall", "rate_limit", "overloaded"]
+    )
+    async def test_its_faults_are_retried_and_no_tool_runs_twice(
+        self, ground: Ground, llmock: Any, fault: str
+    ) -> None:
         match fault:
             case "rate_limit":
                 llmock.rate_limit(times=2, retry_after=0.01)

@@ -10,13 +10,17 @@ from tests.core.messages_api.scripts import NOTES, PARTS, TURNS, Notes, Survey
 from tests.support.answers import Body, Held, Reply, Status, text
 
 
-async def test_explorers_read_the_workspace_in_parallel_and_the_writer_builds_on_what_they_saved(ground: Ground) -> None:
+async def test_explorers_read_the_workspace_in_parallel_and_the_writer_builds_on_what_they_saved(
+    ground: Ground,
+) -> None:
     survey = Survey()
     server = ground.serve(survey)
     result = await ground.drive(max_parallel=2)
     assert server.script_errors == []
     assert (result.status, result.exit_code) == ("done", 0)
-    assert {name: found[:2] for name, found in ground.tasks().items()} == dict.fromkeys((*PARTS, "summary"), ("done", 1))
+    assert {name: found[:2] for name, found in ground.tasks().items()} == dict.fromkeys(
+        (*PARTS, "summary"), ("done", 1)
+    )
     assert server.refused == [], "a context broke a rule of the Messages API"
     assert survey.asked.keys() >= TURNS
     assert set(survey.asked.values()) == {1}
@@ -29,7 +33,9 @@ def test_the_command_line_needs_nothing_but_the_sdks_own_environment_variables(g
 
     def fault(name: str, turn: int, count: int) -> Status | None:
         retry = name == "one" and turn == 1 and count <= 2
-        return Status(529, "overloaded_error", "Overloaded", headers={"retry-after": "0.01"}) if retry else None
+        return (
+            Status(529, "overloaded_error", "Overloaded", headers={"retry-after": "0.01"}) if retry else None
+        )
 
     notes = Notes(fault=fault)
     server = ground.serve(notes)
@@ -37,7 +43,8 @@ def test_the_command_line_needs_nothing_but_the_sdks_own_environment_variables(g
     ended = ground.run()
     assert (ended.code, ended.err) == (0, "")
     assert (
-        ended.result.items() >= {"type": "result", "status": "done", "tasks": {"done": 3, "failed": 0}, "cost_usd": None}.items()
+        ended.result.items()
+        >= {"type": "result", "status": "done", "tasks": {"done": 3, "failed": 0}, "cost_usd": None}.items()
     )
     events = ended.lines[:-1]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
@@ -45,7 +52,10 @@ def test_the_command_line_needs_nothing_but_the_sdks_own_environment_variables(g
     assert {headers["authorization"] for headers in server.headers} == {"Bearer test-key"}
     assert server.refused == []
 
-    calls = ground.query("SELECT status, retries, latency_seconds, first_token_seconds, usage_exact, request_id FROM model_calls")
+    calls = ground.query(
+        "SELECT status, retries, latency_seconds, first_token_seconds, usage_exact, request_id FROM"
+        " model_calls"
+    )
     assert {(row[0], row[4], row[5]) for row in calls} == {("done", 1, "req_scripted")}
     assert sorted(row[1] for row in calls)[-2:] == [0, 2]
     assert all(0 < row[3] <= row[2] for row in calls)
@@ -53,7 +63,12 @@ def test_the_command_line_needs_nothing_but_the_sdks_own_environment_variables(g
     shown = ground.show()
     by_name = {one["name"]: one for one in shown["plan"]["tasks"]}
     agents = {one["id"]: one for one in shown["agents"]}
-    assert by_name["one"]["retries"] == agents[by_name["one"]["agent"]]["retries"] == shown["session"]["retries"] == 2
+    assert (
+        by_name["one"]["retries"]
+        == agents[by_name["one"]["agent"]]["retries"]
+        == shown["session"]["retries"]
+        == 2
+    )
     for task in by_name.values():
         assert task["tokens"]["input"] + task["tokens"]["cache_write"] > 0
         assert task["tokens"]["output"] > 0
@@ -72,7 +87,9 @@ async def test_the_usage_of_each_call_is_what_the_provider_reported(ground: Grou
     usage_of = server._cache.usage
     server._cache.usage = lambda body: reported.append(usage_of(body)) or reported[-1]  # type: ignore[method-assign,func-returns-value]
     await ground.drive()
-    rows = ground.query("SELECT input_tokens, cache_read_tokens, cache_write_tokens FROM model_calls ORDER BY id")
+    rows = ground.query(
+        "SELECT input_tokens, cache_read_tokens, cache_write_tokens FROM model_calls ORDER BY id"
+    )
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     assert rows == [tuple(one[name] for name in names) for one in reported]
 

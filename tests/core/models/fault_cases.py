@@ -43,7 +43,11 @@ def _limit(status: int, seconds: str | None, code: str | None = None, message: s
 BAD = "invalid_request_error"
 CASES: tuple[Case, ...] = (
     # What a person or a compaction must act on
-    Case("400 prompt too long", "compact", Status(400, BAD, "prompt is too long: 215000 tokens > 200000 maximum")),
+    Case(
+        "400 prompt too long",
+        "compact",
+        Status(400, BAD, "prompt is too long: 215000 tokens > 200000 maximum"),
+    ),
     Case(
         "400 prompt and max_tokens too long together",
         "compact",
@@ -93,8 +97,14 @@ CASES: tuple[Case, ...] = (
             )
         ),
     ),
-    Case("413 request too large", "compact", Status(413, "request_too_large", "Request exceeds the maximum size")),
-    Case("413 from a proxy, in HTML", "compact", Status(413, body=b"<html>413 Request Entity Too Large</html>")),
+    Case(
+        "413 request too large",
+        "compact",
+        Status(413, "request_too_large", "Request exceeds the maximum size"),
+    ),
+    Case(
+        "413 from a proxy, in HTML", "compact", Status(413, body=b"<html>413 Request Entity Too Large</html>")
+    ),
     Case("no key at all", "pause", options={"api_key": None, "base_url": None}),
     Case("a key that cannot be sent", "pause", options={"api_key": "sk-ant-api03-secret\nsecond line"}),
     Case("a base_url that is none", "pause", options={"base_url": "localhost-8080"}),
@@ -129,7 +139,11 @@ CASES: tuple[Case, ...] = (
     Case("a stream cut short before its first event", "retry", Cut(LONG, 0, "truncate")),
     Case("bytes that are no events", "retry", Raw(b"\x00\x01 not an event stream at all\n\n")),
     Case("bytes that are no UTF-8", "retry", Raw(HEAD + b"event: content_block_delta\ndata: \xff\xfe\n\n")),
-    Case("an event that is not JSON", "retry", Raw(HEAD + b'event: content_block_delta\ndata: {"type": "con\n\n')),
+    Case(
+        "an event that is not JSON",
+        "retry",
+        Raw(HEAD + b'event: content_block_delta\ndata: {"type": "con\n\n'),
+    ),
     Case("an event that is no object", "retry", Raw(HEAD + sse("content_block_delta", [1, 2]))),
     Case(
         "an event without its fields",
@@ -170,12 +184,23 @@ CASES: tuple[Case, ...] = (
     Case("a web page instead of a stream", "retry", Raw(b"<html>welcome</html>", content_type="text/html")),
     # Usage limits that end at a time: the agents are parked
     Case("429 with a delay of two hours", "park", _limit(429, "7200")),
-    Case("503 with a delay of an hour", "park", Status(503, "api_error", "Maintenance", {"retry-after": "3600"})),
+    Case(
+        "503 with a delay of an hour",
+        "park",
+        Status(503, "api_error", "Maintenance", {"retry-after": "3600"}),
+    ),
     Case(
         "a usage limit whose body says for how long",
         "park",
         Status(
-            429, body={"error": {"type": "usage_limit_reached", "message": "The limit is reached", "resets_in_seconds": 9000}}
+            429,
+            body={
+                "error": {
+                    "type": "usage_limit_reached",
+                    "message": "The limit is reached",
+                    "resets_in_seconds": 9000,
+                }
+            },
         ),
     ),
     Case(

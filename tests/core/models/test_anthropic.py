@@ -20,7 +20,11 @@ LOOK = ToolSpec("look", "Look at a path.", {"type": "object", "properties": {"pa
 
 
 async def test_a_reply_streams_in_deltas_and_ends_whole(serve: Serve) -> None:
-    blocks = [thinking("let me see", "c2ln"), text("Looking at two places."), tool("look", {"path": "a"}, "t1")]
+    blocks = [
+        thinking("let me see", "c2ln"),
+        text("Looking at two places."),
+        tool("look", {"path": "a"}, "t1"),
+    ]
     blocks.append(tool("look", {"path": 'ä\n"b"'}, "t2"))
     server = serve(in_turn(Reply(blocks, usage={"input_tokens": 12, "output_tokens": 34})))
     *deltas, reply = await events_of(model_of(server))
@@ -63,7 +67,10 @@ async def test_each_turn_reads_the_turn_before_it_from_the_prompt_cache(serve: S
         request = ModelRequest(system="s" * 400, messages=tuple(messages), tools=[LOOK], stable_prefix=1)
         reply = await reply_of(model, request)
         usages.append(reply.usage)
-        messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": "go on " * 20}]
+        messages += [
+            {"role": "assistant", "content": reply.content},
+            {"role": "user", "content": "go on " * 20},
+        ]
 
     assert server.refused == []
     assert usages[0].cache_read_tokens == 0
@@ -92,7 +99,9 @@ async def test_a_compaction_keeps_the_cache_of_the_stable_prefix(serve: Serve) -
     await reply_of(model, ModelRequest(system="s", messages=[pinned, *tail], stable_prefix=1))
     after = await reply_of(
         model,
-        ModelRequest(system="s", messages=[pinned, tail[0], {"role": "user", "content": "short"}], stable_prefix=1),
+        ModelRequest(
+            system="s", messages=[pinned, tail[0], {"role": "user", "content": "short"}], stable_prefix=1
+        ),
     )
     assert after.usage.cache_read_tokens > len(pinned["content"]) // 5
 
@@ -194,7 +203,9 @@ async def test_a_local_server_needs_no_key(serve: Serve) -> None:
     assert "x-api-key" not in server.headers[0]
 
 
-async def test_an_address_may_end_in_v1_as_many_servers_write_it(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_address_may_end_in_v1_as_many_servers_write_it(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve(lambda body: Reply([text("ok")]))
     await reply_of(model_of(f"{server.url}/v1"))
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{server.url}/v1/")

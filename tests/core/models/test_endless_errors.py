@@ -1,4 +1,5 @@
-"""An HTTP error whose body never comes to an end is judged by its status, soon, and with a bounded amount of memory."""
+"""An HTTP error whose body never comes to an end is judged by its status, soon, and with a bounded amount of
+memory."""
 
 from __future__ import annotations
 
@@ -16,13 +17,18 @@ from watchkeeper.models.retries import RetryPolicy
 from watchkeeper.records.model import ErrorKind, ModelError
 
 Writer = asyncio.StreamWriter
-BODY = json.dumps({"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}).encode()
+BODY = json.dumps(
+    {"type": "error", "error": {"type": "authentication_error", "message": "invalid x-api-key"}}
+).encode()
 NEVER = RetryPolicy(max_retries=0)
 
 
 @asynccontextmanager
-async def answering(status: int, body: Callable[[Writer], Awaitable[None]], headers: str = "") -> AsyncIterator[str]:
-    """A server that answers each request with this status, and then with what `body` writes, without saying how much."""
+async def answering(
+    status: int, body: Callable[[Writer], Awaitable[None]], headers: str = ""
+) -> AsyncIterator[str]:
+    """A server that answers each request with this status, and then with what `body` writes, without saying
+    how much."""
 
     async def answer(reader: asyncio.StreamReader, writer: Writer) -> None:
         try:
@@ -49,7 +55,9 @@ async def error_of(url: str) -> ModelError:
     return caught.value
 
 
-async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(error_bodies, "ERROR_SECONDS", 0.2)
 
     async def trickle(writer: Writer) -> None:
@@ -63,7 +71,9 @@ async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(monkey
     assert (error.kind, error.status) == (ErrorKind.PAUSE, 401)
 
 
-async def test_of_an_error_without_an_end_no_more_is_read_than_is_of_use(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_an_error_without_an_end_no_more_is_read_than_is_of_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(error_bodies, "MOST_ERROR_BYTES", 4_000)
     written = 0
 
@@ -88,7 +98,9 @@ async def test_an_error_that_unpacks_to_gigabytes_is_cut() -> None:
         writer.write(packed)
         await writer.drain()
 
-    async with answering(400, all_of_it, f"content-encoding: gzip\r\ncontent-length: {len(packed)}\r\n") as url:
+    async with answering(
+        400, all_of_it, f"content-encoding: gzip\r\ncontent-length: {len(packed)}\r\n"
+    ) as url:
         error = await error_of(url)
     assert (error.kind, error.status) == (ErrorKind.FAIL, 400)
     assert len(str(error)) < 1_000

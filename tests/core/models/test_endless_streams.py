@@ -54,7 +54,9 @@ def test_a_long_reply_in_small_deltas_costs_in_proportion_to_its_length() -> Non
         {"type": "a_kind_to_come", "data": {"deep": ["x" * 1000]}, "other": 1},
     ],
 )
-def test_no_kind_of_delta_grows_without_bound(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_kind_of_delta_grows_without_bound(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(assemble, "MAX_REPLY_CHARS", 100_000)
     assembler = begun({"type": "text", "text": ""})
     with pytest.raises(BrokenStream, match="more than"):
@@ -65,7 +67,9 @@ def test_no_number_of_blocks_grows_without_bound(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(assemble, "MAX_REPLY_CHARS", 100_000)
     assembler = begun({"type": "text", "text": ""})
     block = {"type": "a_kind_to_come", "data": ["x" * 1000]}
-    starts = [{"type": "content_block_start", "index": index, "content_block": block} for index in range(1, 200)]
+    starts = [
+        {"type": "content_block_start", "index": index, "content_block": block} for index in range(1, 200)
+    ]
     with pytest.raises(BrokenStream, match="more than"):
         feed_all(assembler, starts)
 

@@ -67,7 +67,11 @@ def test_too_many_tokens_a_minute_is_a_rate_limit_and_no_overflow() -> None:
     should_retry=st.none() | st.booleans(),
 )
 def test_there_is_an_answer_to_whatever_a_server_sends(
-    message: str, status: int | None, error_type: str | None, error_code: str | None, should_retry: bool | None
+    message: str,
+    status: int | None,
+    error_type: str | None,
+    error_code: str | None,
+    should_retry: bool | None,
 ) -> None:
     failure = Failure(message, status, error_type, error_code, should_retry=should_retry)
     verdict = classify(failure)
@@ -80,7 +84,9 @@ def test_there_is_an_answer_to_whatever_a_server_sends(
 
 
 @given(retry=st.integers(1, 6), seed=st.integers(), asked=st.none() | st.floats(0, 2000))
-def test_a_wait_is_bounded_and_never_shorter_than_the_server_asks(retry: int, seed: int, asked: float | None) -> None:
+def test_a_wait_is_bounded_and_never_shorter_than_the_server_asks(
+    retry: int, seed: int, asked: float | None
+) -> None:
     policy = RetryPolicy()
     wait = policy.wait_seconds(retry, random.Random(seed), asked)
     if retry > policy.max_retries or (asked or 0) > policy.longest_server_delay_seconds:
@@ -137,8 +143,12 @@ RESETS = [
 ]
 
 
-@pytest.mark.parametrize(("body", "message", "seconds"), RESETS, ids=[str(number) for number in range(len(RESETS))])
-def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(body: Any, message: str, seconds: float | None) -> None:
+@pytest.mark.parametrize(
+    ("body", "message", "seconds"), RESETS, ids=[str(number) for number in range(len(RESETS))]
+)
+def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(
+    body: Any, message: str, seconds: float | None
+) -> None:
     found = body_reset_seconds(body, message, NOW)
     if seconds is None or found is None:
         assert found == seconds
@@ -150,11 +160,14 @@ def test_the_end_of_a_usage_limit_is_read_from_fields_and_words(body: Any, messa
 
 @given(
     st.dictionaries(
-        st.sampled_from(["x-ratelimit-reset-requests", "anthropic-ratelimit-unified-reset", "retry-after"]), st.text()
+        st.sampled_from(["x-ratelimit-reset-requests", "anthropic-ratelimit-unified-reset", "retry-after"]),
+        st.text(),
     ),
     st.text(),
 )
-def test_no_header_or_body_however_odd_breaks_the_reading_of_resets(headers: dict[str, str], message: str) -> None:
+def test_no_header_or_body_however_odd_breaks_the_reading_of_resets(
+    headers: dict[str, str], message: str
+) -> None:
     headers |= {"x-ratelimit-remaining-requests": "0", "anthropic-ratelimit-unified-remaining": "0"}
     for found in (
         header_reset_seconds(headers, NOW),
@@ -169,7 +182,9 @@ EVENT_TYPES = [
     "message_delta", "message_stop", "ping", "error", "surprise",
 ]  # fmt: skip
 LEAF = st.none() | st.booleans() | st.integers(-2, 3) | st.text(max_size=6) | st.floats(allow_nan=True)
-TREE = st.recursive(LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner))
+TREE = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner)
+)
 BLOCK = st.fixed_dictionaries(
     {"type": st.sampled_from(["text", "thinking", "tool_use", "odd"])},
     optional={"text": LEAF, "thinking": LEAF, "id": LEAF, "name": LEAF, "input": TREE},
@@ -208,7 +223,11 @@ def test_no_stream_however_odd_gives_anything_but_a_reply_or_a_named_fault(event
             assert isinstance(block["id"], str)
 
 
-@given(st.lists(st.text(alphabet=st.characters(categories=None)) | st.text(alphabet="a\ud83d\ude00\udcff"), max_size=4))
+@given(
+    st.lists(
+        st.text(alphabet=st.characters(categories=None)) | st.text(alphabet="a\ud83d\ude00\udcff"), max_size=4
+    )
+)
 def test_text_that_was_cleaned_can_be_sent_and_clean_text_is_left_alone(texts: list[str]) -> None:
     cleaned = without_lone_surrogates({"texts": texts})
     json.dumps(cleaned, ensure_ascii=False).encode()

@@ -64,12 +64,16 @@ async def test_a_refused_connection_is_retried_and_then_named() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     model = model_of(f"http://127.0.0.1:{port}", retries=RetryPolicy(max_retries=3))
-    with pytest.raises(ModelError, match=rf"127\.0\.0\.1:{port} refused the connection.*gave up after 3") as caught:
+    with pytest.raises(
+        ModelError, match=rf"127\.0\.0\.1:{port} refused the connection.*gave up after 3"
+    ) as caught:
         await events_of(model)
     assert (caught.value.kind, caught.value.retries) == (ErrorKind.RETRY, 3)
 
 
-async def test_a_name_that_cannot_be_resolved_is_retried_and_then_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_cannot_be_resolved_is_retried_and_then_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def unknown(*_: object, **__: object) -> object:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -138,7 +142,9 @@ async def test_what_an_attempt_showed_before_it_broke_is_followed_by_a_retry(ser
     ],
     ids=["cut", "trailing", "list", "string", "nan", "deep", "huge number"],
 )
-async def test_malformed_tool_input_is_reported_and_never_taken_for_a_call(serve: Serve, raw: str, why: str) -> None:
+async def test_malformed_tool_input_is_reported_and_never_taken_for_a_call(
+    serve: Serve, raw: str, why: str
+) -> None:
     blocks = [tool("look", {}, "good"), tool("look", {}, "bad")]
     server = serve(in_turn(Reply(blocks, raw_inputs={"bad": raw}, piece=4096)))
     reply = await reply_of(model_of(server))
@@ -214,7 +220,9 @@ def _damaged(stream: bytes, rng: random.Random) -> bytes:
 async def test_a_server_that_leaves_out_ends_of_blocks_and_message_is_understood(serve: Serve) -> None:
     events = [
         event
-        for event in stream_events(Reply([text("hi"), tool("look", {"a": 1})]), model="m", usage={"input_tokens": 3})
+        for event in stream_events(
+            Reply([text("hi"), tool("look", {"a": 1})]), model="m", usage={"input_tokens": 3}
+        )
         if b"content_block_stop" not in event and b"message_stop" not in event
     ]
     reply = await reply_of(model_of(serve(in_turn(Raw(b"".join(events))))))
@@ -266,7 +274,9 @@ async def test_a_request_that_cannot_be_encoded_fails_the_task_without_a_retry(s
 async def test_a_redirect_takes_neither_the_key_nor_the_context_elsewhere(serve: Serve, status: int) -> None:
     other = serve(lambda body: Reply(RECOVERED))
     server = serve(lambda body: Status(status, headers={"location": f"{other.url}/v1/messages"}))
-    with pytest.raises(ModelError, match=r"it redirects to http://127\.0\.0\.1:\d+/v1/messages.*check the base_url") as caught:
+    with pytest.raises(
+        ModelError, match=r"it redirects to http://127\.0\.0\.1:\d+/v1/messages.*check the base_url"
+    ) as caught:
         await events_of(model_of(server))
     assert (caught.value.kind, caught.value.retries, other.requests) == (ErrorKind.PAUSE, 0, [])
 
@@ -288,5 +298,9 @@ def test_an_untrusted_certificate_pauses_because_waiting_does_not_mend_it() -> N
 
 
 def test_the_table_names_no_fault_that_is_not_tested() -> None:
-    rows = [line for line in (DOCS / PAGE).read_text().splitlines() if re.search(r"\| (retry|pause|park|compact|fail) \|$", line)]
+    rows = [
+        line
+        for line in (DOCS / PAGE).read_text().splitlines()
+        if re.search(r"\| (retry|pause|park|compact|fail) \|$", line)
+    ]
     assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == [case.name for case in CASES]

@@ -43,7 +43,10 @@ async def converse(model: Any, goal: str, run_tool: Callable[[dict[str, Any]], s
         calls = [block for block in reply.content if block["type"] == "tool_use"]
         if not calls:
             return replies
-        results = [{"type": "tool_result", "tool_use_id": call["id"], "content": run_tool(call["input"])} for call in calls]
+        results = [
+            {"type": "tool_result", "tool_use_id": call["id"], "content": run_tool(call["input"])}
+            for call in calls
+        ]
         messages += [{"role": "assistant", "content": reply.content}, {"role": "user", "content": results}]
     raise AssertionError("the conversation does not end")
 
@@ -127,7 +130,16 @@ def aimock_cli(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("npm") is None:
         pytest.skip("aimock is not installed, and there is no npm to install it")
     folder = tmp_path_factory.mktemp("aimock")
-    command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--fetch-retries=0", AIMOCK]
+    command = [
+        "npm",
+        "install",
+        "--prefix",
+        str(folder),
+        "--no-audit",
+        "--no-fund",
+        "--fetch-retries=0",
+        AIMOCK,
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except subprocess.TimeoutExpired:
@@ -163,8 +175,12 @@ def aimock(aimock_cli: Path, tmp_path: Path) -> Iterator[Callable[..., str]]:
 class TestAimock:
     """aimock plays scripted conversations of several turns."""
 
-    async def test_a_scripted_conversation_with_parallel_calls_runs_to_its_end(self, aimock: Callable[..., str]) -> None:
-        look = [{"name": "look", "arguments": json.dumps({"path": path}), "id": f"toolu_{path}"} for path in "ab"]
+    async def test_a_scripted_conversation_with_parallel_calls_runs_to_its_end(
+        self, aimock: Callable[..., str]
+    ) -> None:
+        look = [
+            {"name": "look", "arguments": json.dumps({"path": path}), "id": f"toolu_{path}"} for path in "ab"
+        ]
         usage = {"input_tokens": 321, "output_tokens": 12}
         url = aimock(
             [
@@ -193,7 +209,9 @@ class TestAimock:
         assert last.content == [{"type": "text", "text": "Both seen."}]
         assert (first.usage.prompt_tokens, first.usage_exact) == (321, True)
 
-    async def test_scripted_errors_are_judged_like_the_provider_s_own(self, aimock: Callable[..., str]) -> None:
+    async def test_scripted_errors_are_judged_like_the_provider_s_own(
+        self, aimock: Callable[..., str]
+    ) -> None:
         def error(word: str, status: int, error_type: str, message: str) -> dict[str, Any]:
             body = {"error": {"message": message, "type": error_type}, "status": status}
             return {"match": {"userMessage": word}, "response": body}
@@ -216,7 +234,9 @@ class TestAimock:
     @pytest.mark.parametrize("chaos", ["drop", "malformed", "disconnect", "ratelimit"])
     async def test_its_chaos_never_gives_half_a_reply(self, aimock: Callable[..., str], chaos: str) -> None:
         whole = "all of it, from the first word to the last"
-        url = aimock([{"match": {"userMessage": "go"}, "response": {"content": whole}}], f"--chaos-{chaos}", "0.4")
+        url = aimock(
+            [{"match": {"userMessage": "go"}, "response": {"content": whole}}], f"--chaos-{chaos}", "0.4"
+        )
         model = model_of(url, retries=RetryPolicy(max_retries=40))
         for _ in range(10):
             assert (await reply_of(model, asking("go"))).content == [{"type": "text", "text": whole}]

@@ -10,7 +10,9 @@ from watchkeeper.models.registry import ModelConfig, resolve
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.model import Cost, PriceStatus, Usage
 
-USAGE = Usage(input_tokens=1_000_000, output_tokens=100_000, cache_read_tokens=2_000_000, cache_write_tokens=400_000)
+USAGE = Usage(
+    input_tokens=1_000_000, output_tokens=100_000, cache_read_tokens=2_000_000, cache_write_tokens=400_000
+)
 NOVEMBER_2026 = 1_795_000_000.0
 
 
@@ -29,14 +31,19 @@ def test_an_unknown_model_gets_the_usual_window_and_configuration_wins() -> None
 
 def test_the_surveyor_needs_no_configuration_and_takes_the_window_it_is_given() -> None:
     assert resolve("offline/surveyor").ref == "offline/surveyor"
-    assert resolve(" offline/surveyor ", config=ModelConfig(speed=None, surveyor_window=6000)).context_window == 6000
+    assert (
+        resolve(" offline/surveyor ", config=ModelConfig(speed=None, surveyor_window=6000)).context_window
+        == 6000
+    )
 
 
 def test_names_with_slashes_belong_to_the_server() -> None:
     assert resolve("anthropic/org/model:tag").ref == "anthropic/org/model:tag"
 
 
-@pytest.mark.parametrize("ref", ["", "anthropic", "anthropic/", "openai/gpt-9", "offline/", "offline/other", "/x"])
+@pytest.mark.parametrize(
+    "ref", ["", "anthropic", "anthropic/", "openai/gpt-9", "offline/", "offline/other", "/x"]
+)
 def test_an_unknown_reference_says_in_one_line_what_is_known(ref: str) -> None:
     with pytest.raises(BadInput, match=r"known are anthropic/<model> and offline/surveyor") as caught:
         resolve(ref)
@@ -63,10 +70,15 @@ def test_a_figure_is_labelled_by_what_it_rests_on() -> None:
     assert price(ref, USAGE, False).status is PriceStatus.ESTIMATED
     assert price(ref, USAGE, True, base_url="http://127.0.0.1:4000").status is PriceStatus.ESTIMATED
     assert price(ref, USAGE, True, base_url="https://api.anthropic.com").status is PriceStatus.EXACT
-    assert price(ref, USAGE, True, base_url="https://api.anthropic.com.evil.test").status is PriceStatus.ESTIMATED
+    assert (
+        price(ref, USAGE, True, base_url="https://api.anthropic.com.evil.test").status
+        is PriceStatus.ESTIMATED
+    )
 
 
-@pytest.mark.parametrize("ref", ["anthropic/claude-sonnet-99", "anthropic/qwen3", "anthropic/", "nowhere/m", "", "x"])
+@pytest.mark.parametrize(
+    "ref", ["anthropic/claude-sonnet-99", "anthropic/qwen3", "anthropic/", "nowhere/m", "", "x"]
+)
 def test_a_model_without_a_price_is_unpriced_and_never_free(ref: str) -> None:
     assert price(ref, USAGE) == Cost(None, PriceStatus.UNPRICED)
     assert not is_priced(ref)

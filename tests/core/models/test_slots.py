@@ -65,9 +65,19 @@ async def test_a_freed_slot_goes_to_turns_then_planner_then_reflector_then_obser
     callers = Callers(Gate(2, clock=ManualClock()))
     await callers.ask("a", TURN)
     await callers.ask("b", TURN)
-    for name, purpose in (("observer", OBSERVER), ("reflector", REFLECTOR), ("planner", PLANNER), ("turn", TURN)):
+    for name, purpose in (
+        ("observer", OBSERVER),
+        ("reflector", REFLECTOR),
+        ("planner", PLANNER),
+        ("turn", TURN),
+    ):
         await callers.ask(name, purpose)
-    assert [waiting.agent_id for waiting in callers.gate.waiting()] == ["turn", "planner", "reflector", "observer"]
+    assert [waiting.agent_id for waiting in callers.gate.waiting()] == [
+        "turn",
+        "planner",
+        "reflector",
+        "observer",
+    ]
     for name in ("a", "turn", "planner", "reflector"):
         await callers.end(name)
     assert callers.started == ["a", "b", "turn", "planner", "reflector", "observer"]
@@ -133,8 +143,11 @@ async def test_a_rate_limit_that_another_host_wrote_is_obeyed_and_its_end_notice
     await asyncio.wait([task])
 
 
-async def test_a_limit_from_a_clock_that_was_wrong_keeps_nobody_waiting_for_longer_than_a_server_may_ask() -> None:
-    """A machine's clock was a year ahead when its provider asked for silence, and has been set right since."""
+async def test_a_limit_from_a_clock_that_was_wrong_keeps_nobody_waiting_for_longer_than_a_server_may_ask() -> (
+    None
+):
+    """A machine's clock was a year ahead when its provider asked for silence, and has been set right
+    since."""
     clock = ManualClock(1_700_000_000.0)
     gate = Gate(1, clock=clock, rate_limited_until=lambda: 1_700_000_000.0 + 365 * 86_400)
     callers = Callers(gate)
@@ -169,7 +182,9 @@ async def test_gates_are_separate_for_each_model() -> None:
     await second.ask("two", TURN)
     await second.ask("three", TURN)
     assert second.started == ["two"]
-    assert {ref: [w.agent_id for w in waiting] for ref, waiting in gates.waiting().items()} == {"anthropic/b": ["three"]}
+    assert {ref: [w.agent_id for w in waiting] for ref, waiting in gates.waiting().items()} == {
+        "anthropic/b": ["three"]
+    }
     await first.stop()
     await second.stop()
 
@@ -193,7 +208,9 @@ STEPS = st.lists(
 
 @settings(max_examples=400, deadline=None)
 @given(steps=STEPS, limit=st.integers(1, 5))
-def test_whatever_happens_the_limits_hold_and_everyone_is_served(steps: list[tuple[str, object]], limit: int) -> None:
+def test_whatever_happens_the_limits_hold_and_everyone_is_served(
+    steps: list[tuple[str, object]], limit: int
+) -> None:
     asyncio.run(_whatever_happens(steps, limit))
 
 

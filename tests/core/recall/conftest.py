@@ -49,7 +49,11 @@ class Session:
 
     def show_from(self, agent: str, seq: int | None) -> None:
         """The agent's context holds its messages from `seq` on."""
-        self.do(lambda tx: memory.add_view(tx, self.name(agent), View(1, (), seq, {}, None, "test", 0.0), tokens=0))
+        self.do(
+            lambda tx: memory.add_view(
+                tx, self.name(agent), View(1, (), seq, {}, None, "test", 0.0), tokens=0
+            )
+        )
 
     def use(self, agent: str, tool: str, **arguments: Any) -> str:
         """What the tool says to the agent."""
@@ -77,7 +81,14 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
         def people(tx: Transaction) -> None:
             for name in session.seqs:
                 agents.create(
-                    tx, agent_id=session.name(name), name=name, role="r", model="m", system="", goal="", context_limit=1
+                    tx,
+                    agent_id=session.name(name),
+                    name=name,
+                    role="r",
+                    model="m",
+                    system="",
+                    goal="",
+                    context_limit=1,
                 )
 
         session.do(people)

@@ -36,7 +36,9 @@ def written(path: Path, whole: Any) -> Path:
     return path
 
 
-def test_ids_of_any_sort_missing_evidence_empty_queries_repeats_and_odd_text_are_scored(tmp_path: Path) -> None:
+def test_ids_of_any_sort_missing_evidence_empty_queries_repeats_and_odd_text_are_scored(
+    tmp_path: Path,
+) -> None:
     result = benchmark.score([written(tmp_path / "hard.json", HARD)], 10)
     assert (result["documents"], result["queries"]) == (6, 6)
     assert (result["unknown_evidence"], result["unscored_queries"], result["repeated_ids"]) == (2, 2, 1)
@@ -46,23 +48,31 @@ def test_ids_of_any_sort_missing_evidence_empty_queries_repeats_and_odd_text_are
 
 
 def test_the_baseline_is_fts5s_own_order_of_any_of_the_words(tmp_path: Path) -> None:
-    documents = [{"id": n, "text": text} for n, text in enumerate(["the cat", "a cat and the dog", "the bird", "the dog"])]
+    documents = [
+        {"id": n, "text": text}
+        for n, text in enumerate(["the cat", "a cat and the dog", "the bird", "the dog"])
+    ]
     one = {"documents": documents, "queries": [{"text": "the dog?", "evidence": [3]}]}
     result = benchmark.score([written(tmp_path / "one.json", one)], 1)
     assert result["fts5_bm25"] == 1.0
 
 
 def test_repeated_ids_take_one_place_each(tmp_path: Path) -> None:
-    documents = [{"id": "same", "text": f"whale {n}"} for n in range(20)] + [{"id": "other", "text": "a whale was seen far away"}]
+    documents = [{"id": "same", "text": f"whale {n}"} for n in range(20)] + [
+        {"id": "other", "text": "a whale was seen far away"}
+    ]
     one = {"documents": documents, "queries": [{"text": "whale", "evidence": ["same", "other"]}]}
     result = benchmark.score([written(tmp_path / "one.json", one)], 2)
     assert (result["fts5_bm25"], result["ours"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    "whole", [[], {"documents": []}, {"documents": [{"id": 1}], "queries": []}, {"documents": 3, "queries": 1}]
+    "whole",
+    [[], {"documents": []}, {"documents": [{"id": 1}], "queries": []}, {"documents": 3, "queries": 1}],
 )
-def test_a_file_of_another_form_is_refused_in_one_line(tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_form_is_refused_in_one_line(
+    tmp_path: Path, whole: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = written(tmp_path / "bad.json", whole)
     monkeypatch.setattr("sys.argv", ["recall.py", str(path)])
     with pytest.raises(SystemExit) as ended:

@@ -34,7 +34,11 @@ def agent(store: SessionStore) -> Agent:  # noqa: F811
     add(
         agent,
         "user",
-        "x " * 9_000 + "E4711: disk  quota\nexceeded on /srv/data " + "y " * 4_000 + f"E-{agent.id}-77" + " z" * 5_000,
+        "x " * 9_000
+        + "E4711: disk  quota\nexceeded on /srv/data "
+        + "y " * 4_000
+        + f"E-{agent.id}-77"
+        + " z" * 5_000,
     )
     return agent
 
@@ -69,7 +73,9 @@ def test_arguments_of_calls_are_found_as_they_were_written(agent: Agent) -> None
 
 
 @pytest.mark.parametrize("query", ["E-{}-77", "where was E-{}-77 raised, and why?", "y E-{}-77 z"])
-def test_recall_finds_what_stands_word_for_word_in_the_middle_of_a_long_message(agent: Agent, query: str) -> None:
+def test_recall_finds_what_stands_word_for_word_in_the_middle_of_a_long_message(
+    agent: Agent, query: str
+) -> None:
     for number in range(5):
         add(agent, "assistant", f"later step {number} " + "filler " * 60)
     said = agent.recall(query.format(agent.id))
@@ -80,5 +86,9 @@ def test_recall_finds_what_stands_word_for_word_in_the_middle_of_a_long_message(
 def test_a_word_that_stands_everywhere_is_left_to_the_ranking(agent: Agent) -> None:
     from watchkeeper.memory.recall.verbatim import needles_of
 
-    assert needles_of("the 2023 report, see (src/a.py).") == ["the 2023 report, see (src/a.py).", "2023", "src/a.py"]
+    assert needles_of("the 2023 report, see (src/a.py).") == [
+        "the 2023 report, see (src/a.py).",
+        "2023",
+        "src/a.py",
+    ]
     assert needles_of("who") == []

@@ -77,7 +77,11 @@ def test_lifted_instructions_are_pinned_for_all_agents_and_keep_their_source(ses
 
 def test_pinned_lines_are_bounded_and_the_newest_stay(session: Session) -> None:
     for number in range(60):
-        session.do(lambda tx, n=number: lift(tx, f"Never do thing {n:03d} " + "x" * 200, workspace=str(session.workspace)))
+        session.do(
+            lambda tx, n=number: lift(
+                tx, f"Never do thing {n:03d} " + "x" * 200, workspace=str(session.workspace)
+            )
+        )
     lines = pinned_lines(session.store, session.id)
     assert sum(map(len, lines)) <= 6_000
     assert "thing 059" in lines[-1]

@@ -54,12 +54,16 @@ class Agent:
     def __init__(self, store: SessionStore) -> None:
         self.store = store
         self.id = f"agent{next(NUMBERS)}"
-        limits = ContextLimits(max_tokens=700, reserve_tokens=50, summarization_threshold=0.75, overhead_tokens=0)
+        limits = ContextLimits(
+            max_tokens=700, reserve_tokens=50, summarization_threshold=0.75, overhead_tokens=0
+        )
         self.memory = AgentMemory.empty(limits, Words(), self.id, 0.0)
         self.markers: dict[int, str] = {}
 
         def create(tx: Transaction) -> None:
-            agents.create(tx, agent_id=self.id, name=self.id, role="r", model="m", system="", goal="", context_limit=700)
+            agents.create(
+                tx, agent_id=self.id, name=self.id, role="r", model="m", system="", goal="", context_limit=700
+            )
             self.memory.start(tx)
 
         self.do(create)
@@ -77,7 +81,9 @@ class Agent:
         content: Content = text
         if tool:
             self.write(
-                self.memory.append("assistant", [{"type": "tool_use", "id": f"u{seq}", "name": "read", "input": {}}], at=1.0)
+                self.memory.append(
+                    "assistant", [{"type": "tool_use", "id": f"u{seq}", "name": "read", "input": {}}], at=1.0
+                )
             )
             seq += 1
             role, content = "user", [{"type": "tool_result", "tool_use_id": f"u{seq - 1}", "content": text}]
@@ -173,6 +179,12 @@ def test_the_window_of_these_tests_is_small_enough_for_messages_to_leave_it(stor
 def test_a_pointer_that_leads_nowhere_says_what_pointers_look_like(store: SessionStore) -> None:
     agent = Agent(store)
     agent.say("user", 5)
-    for wrong in ("message://nobody/1", f"message://{agent.id}/99", "artifact://sha256/" + "0" * 64, "fact://" + "0" * 12, "12"):
+    for wrong in (
+        "message://nobody/1",
+        f"message://{agent.id}/99",
+        "artifact://sha256/" + "0" * 64,
+        "fact://" + "0" * 12,
+        "12",
+    ):
         with pytest.raises(ValueError, match=r"no |pointer|nothing"):
             agent.read_back(wrong)

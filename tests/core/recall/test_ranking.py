@@ -18,7 +18,9 @@ def found(texts: list[Document], query: str, limit: int = 10) -> list[str]:
 
 
 def test_common_words_of_a_question_find_nothing_by_themselves() -> None:
-    texts = documents("what is the point of it and where did you get it", "the parser fails on tabs", "we did the docs")
+    texts = documents(
+        "what is the point of it and where did you get it", "the parser fails on tabs", "we did the docs"
+    )
     assert found(texts, "what did the parser do?") == ["1"]
 
 
@@ -31,18 +33,30 @@ def test_other_forms_of_a_word_are_found() -> None:
 
 
 def test_the_document_that_holds_more_of_the_query_comes_first() -> None:
-    texts = documents("deploy deploy deploy", "we deploy to staging on friday", "friday", "staging", "nothing at all")
+    texts = documents(
+        "deploy deploy deploy", "we deploy to staging on friday", "friday", "staging", "nothing at all"
+    )
     assert found(texts, "deploy staging friday")[0] == "1"
 
 
 def test_the_answer_beside_the_turn_that_holds_the_words_is_found_too() -> None:
-    turns = ["hello there", "Which port does the proxy listen on?", "It is 8443.", "thanks", "bye now", "see you"]
+    turns = [
+        "hello there",
+        "Which port does the proxy listen on?",
+        "It is 8443.",
+        "thanks",
+        "bye now",
+        "see you",
+    ]
     texts = [Document(str(number), text) for number, text in enumerate(turns)]
     assert "2" in found(texts, "proxy port listen", 3)
 
 
 def test_turns_of_different_threads_are_no_neighbours() -> None:
-    texts = [Document("0", "Which port does the proxy use?", thread="a"), Document("1", "It is so.", thread="b")]
+    texts = [
+        Document("0", "Which port does the proxy use?", thread="a"),
+        Document("1", "It is so.", thread="b"),
+    ]
     assert found(texts, "proxy port") == ["0"]
 
 
@@ -57,20 +71,37 @@ def test_turns_of_different_threads_are_no_neighbours() -> None:
         ('the words "not a git repository"', "fatal: not a git repository (or any parent)"),
     ],
 )
-def test_identifiers_of_the_query_are_found_character_by_character_and_come_first(query: str, literal: str) -> None:
-    words = [f"{query} core driver src py function words git error parse retry number {n}".replace("/", " ") for n in range(6)]
-    noise = [
-        text.replace("E0308", "E 0308").replace("_", " ").replace("1.25", "1 25").replace("4f2a9c1", "4f2a 9c1") for text in words
+def test_identifiers_of_the_query_are_found_character_by_character_and_come_first(
+    query: str, literal: str
+) -> None:
+    words = [
+        f"{query} core driver src py function words git error parse retry number {n}".replace("/", " ")
+        for n in range(6)
     ]
     noise = [
-        text.replace('"', " ").replace("not a git repository", "not git a repository").replace(".py", " py") for text in noise
+        text.replace("E0308", "E 0308")
+        .replace("_", " ")
+        .replace("1.25", "1 25")
+        .replace("4f2a9c1", "4f2a 9c1")
+        for text in words
+    ]
+    noise = [
+        text.replace('"', " ").replace("not a git repository", "not git a repository").replace(".py", " py")
+        for text in noise
     ]
     assert found(documents(*noise, literal), query)[0] == "6"
 
 
 def test_of_two_that_are_as_good_the_newer_one_comes_first() -> None:
-    texts = [Document(name, "the build is green", at=at, thread=name) for name, at in (("old", 1.0), ("new", 9.0), ("mid", 5.0))]
-    assert found([*texts, *documents("other", "words", "here", "too")], "build green") == ["new", "mid", "old"]
+    texts = [
+        Document(name, "the build is green", at=at, thread=name)
+        for name, at in (("old", 1.0), ("new", 9.0), ("mid", 5.0))
+    ]
+    assert found([*texts, *documents("other", "words", "here", "too")], "build green") == [
+        "new",
+        "mid",
+        "old",
+    ]
 
 
 def test_a_question_for_a_time_prefers_what_names_one() -> None:
@@ -98,7 +129,9 @@ def test_any_text_is_a_valid_query_of_any_documents(texts: list[str], query: str
     assert all(hit.score > 0 for hit in hits)
 
 
-@pytest.mark.parametrize("query", ['" OR 1', "NEAR(a b)", "text:*", "\ud800", "\x00", "a" * 100_000, "(" * 500])
+@pytest.mark.parametrize(
+    "query", ['" OR 1', "NEAR(a b)", "text:*", "\ud800", "\x00", "a" * 100_000, "(" * 500]
+)
 def test_no_query_is_read_as_search_syntax(query: str) -> None:
     rank(documents("a b", "c"), query)
 
@@ -112,5 +145,9 @@ def test_scripts_without_spaces_are_searched_by_their_characters() -> None:
 
 def test_among_long_messages_the_short_one_about_it_comes_before_a_long_one_that_mentions_it() -> None:
     filler = " ".join(f"word{number}" for number in range(400))
-    texts = documents(f"{filler} parser tabs {filler}", "the parser fails on tabs", *[f"{filler} other{n}" for n in range(8)])
+    texts = documents(
+        f"{filler} parser tabs {filler}",
+        "the parser fails on tabs",
+        *[f"{filler} other{n}" for n in range(8)],
+    )
     assert found(texts, "parser tabs")[0] == "1"

@@ -25,7 +25,9 @@ def test_siblings_recall_what_others_found(session: Session) -> None:
     assert re.search(r"^- \[fact \d+\] The queue lives in src/queue.py \(message://ann_\w+/0\)$", said, re.M)
 
 
-def test_what_was_said_in_the_session_is_found_by_pointer_and_read_back_in_one_more_call(session: Session) -> None:
+def test_what_was_said_in_the_session_is_found_by_pointer_and_read_back_in_one_more_call(
+    session: Session,
+) -> None:
     session.say("ann", "The retry budget is seven attempts.")
     pointer = session.say("ann", [{"type": "text", "text": "Timeouts are 30 seconds. " + "filler " * 200}])
     said = session.use("bob", "recall", query="how long is the timeout?")
@@ -34,9 +36,13 @@ def test_what_was_said_in_the_session_is_found_by_pointer_and_read_back_in_one_m
 
 
 def test_tool_results_are_searched_and_calls_of_memory_tools_are_not(session: Session) -> None:
-    session.say("ann", [{"type": "tool_use", "id": "t1", "name": "bash", "input": {"command": "pytest -k zebra"}}])
+    session.say(
+        "ann", [{"type": "tool_use", "id": "t1", "name": "bash", "input": {"command": "pytest -k zebra"}}]
+    )
     session.say("ann", [{"type": "tool_result", "tool_use_id": "t1", "content": "zebra: 3 failed"}], "user")
-    session.say("ann", [{"type": "tool_use", "id": "t2", "name": "recall", "input": {"query": "zebra failed"}}])
+    session.say(
+        "ann", [{"type": "tool_use", "id": "t2", "name": "recall", "input": {"query": "zebra failed"}}]
+    )
     assert texts(session, "zebra failed") == ["zebra: 3 failed", "bash pytest -k zebra"]
 
 
@@ -117,7 +123,9 @@ def test_facts_come_first_and_leave_room_for_messages(session: Session) -> None:
     for number in range(6):
         session.use("ann", "remember", text=f"whale sighting {number}")
         session.say("ann", f"I saw a whale, number {number}")
-    kinds = [one.kind for one in recall(session.store, session.id, "whale", limit=6, reader=session.name("bob"))]
+    kinds = [
+        one.kind for one in recall(session.store, session.id, "whale", limit=6, reader=session.name("bob"))
+    ]
     assert kinds == ["fact"] * 3 + ["message"] * 3
 
 
@@ -171,7 +179,9 @@ def test_facts_of_different_subjects_kinds_and_sessions_stay(start: Start) -> No
     assert len(texts(first, "port")) == 3
 
 
-def test_a_fact_of_the_workspace_is_not_superseded_by_one_that_later_sessions_cannot_see(start: Start) -> None:
+def test_a_fact_of_the_workspace_is_not_superseded_by_one_that_later_sessions_cannot_see(
+    start: Start,
+) -> None:
     start().use("ann", "remember", text="The default branch is master", scope="workspace")
     second = start()
     second.use("ann", "remember", text="The default branch is main")
@@ -181,15 +191,21 @@ def test_a_fact_of_the_workspace_is_not_superseded_by_one_that_later_sessions_ca
 
 
 def test_who_knew_the_old_answer_gets_the_one_that_replaces_it(start: Start) -> None:
-    number = int(start().use("ann", "remember", text="Deploys happen on Friday", scope="workspace").split()[-1])
+    number = int(
+        start().use("ann", "remember", text="Deploys happen on Friday", scope="workspace").split()[-1]
+    )
     start().use("ann", "remember", text="Nobody deploys any more", replaces=number)
     assert texts(start(), "deploys") == ["Nobody deploys any more"]
 
 
-def test_a_standing_instruction_of_a_person_is_never_superseded_by_an_agents_own_words(session: Session) -> None:
+def test_a_standing_instruction_of_a_person_is_never_superseded_by_an_agents_own_words(
+    session: Session,
+) -> None:
     from watchkeeper.memory.recall import lift, pinned_lines
 
-    session.do(lambda tx: lift(tx, "All tests must pass. Always use port 8080.", workspace=str(session.workspace)))
+    session.do(
+        lambda tx: lift(tx, "All tests must pass. Always use port 8080.", workspace=str(session.workspace))
+    )
     session.use("ann", "remember", text="Always use port 9000.", kind="decision")
     assert len(pinned_lines(session.store, session.id)) == 2
 
@@ -216,13 +232,18 @@ def test_what_an_agent_is_told_of_the_session_is_what_holds_and_what_it_may_see(
 
     def told(reader: str | None) -> list[str]:
         known = facts.current_facts(
-            session.store, session.id, reader=session.name(reader) if reader else None, workspace=str(session.workspace)
+            session.store,
+            session.id,
+            reader=session.name(reader) if reader else None,
+            workspace=str(session.workspace),
         )
         return [fact.text for fact in known]
 
     assert told("bob") == told(None) == ["The owner is Ann", "The limit is 20 requests"]
     assert told("ann") == ["The owner is Ann", "The limit is 20 requests", "Mine alone"]
     session.do(
-        lambda tx: tx.execute("UPDATE agents SET copied_from = ? WHERE id = ?", (session.name("ann"), session.name("bob")))
+        lambda tx: tx.execute(
+            "UPDATE agents SET copied_from = ? WHERE id = ?", (session.name("ann"), session.name("bob"))
+        )
     )
     assert "Mine alone" in told("bob")

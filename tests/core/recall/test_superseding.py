@@ -98,7 +98,9 @@ WORDS = "parser proxy cache alpha beta port limit branch of the"
     other=st.lists(st.sampled_from(WORDS.split()), min_size=1, max_size=4),
     value=st.integers(0, 99),
 )
-def test_facts_of_different_subjects_never_supersede_each_other(subject: list[str], other: list[str], value: int) -> None:
+def test_facts_of_different_subjects_never_supersede_each_other(
+    subject: list[str], other: list[str], value: int
+) -> None:
     first, second = f"{' '.join(subject)} is {value}", f"{' '.join(other)} is {value + 1}"
     if [word for word in subject if word != "the"] != [word for word in other if word != "the"]:
         assert not is_update(first, second)

@@ -20,7 +20,11 @@ from .conftest import Session
 
 pytest.importorskip("sqlite_vec")
 
-TOPICS = (("ship", "boat", "vessel", "yacht"), ("money", "price", "costs", "budget"), ("bread", "bakery", "flour"))
+TOPICS = (
+    ("ship", "boat", "vessel", "yacht"),
+    ("money", "price", "costs", "budget"),
+    ("bread", "bakery", "flour"),
+)
 
 
 class ByTopic:
@@ -37,7 +41,11 @@ class ByTopic:
         for text in texts:
             own = [float(any(word in text.lower() for word in topic)) for topic in TOPICS]
             length = sum(own) ** 0.5
-            found.append(struct.pack("<4f", *(value / length if length else 0.0 for value in own), 0.0 if length else 1.0))
+            found.append(
+                struct.pack(
+                    "<4f", *(value / length if length else 0.0 for value in own), 0.0 if length else 1.0
+                )
+            )
         return found
 
 
@@ -51,10 +59,14 @@ def embedder(monkeypatch: pytest.MonkeyPatch) -> ByTopic:
 
 def ask(session: Session, query: str, *, on: bool, tool: RecallTool | None = None) -> str:
     context = ToolContext(session.id, session.name("bob"), None, None, session.workspace, 0.0)
-    return str(asyncio.run((tool or RecallTool(session.store, vectors=on)).run({"query": query}, context)).content)
+    return str(
+        asyncio.run((tool or RecallTool(session.store, vectors=on)).run({"query": query}, context)).content
+    )
 
 
-def test_a_message_in_other_words_is_found_with_vectors_and_not_without(session: Session, embedder: ByTopic) -> None:
+def test_a_message_in_other_words_is_found_with_vectors_and_not_without(
+    session: Session, embedder: ByTopic
+) -> None:
     pointer = session.say("ann", "The yacht leaves at nine.")
     session.use("ann", "remember", text="Flour comes from the mill")
     for number in range(6):
@@ -75,7 +87,9 @@ def test_the_vectors_are_kept_and_each_text_is_embedded_once(session: Session, e
     assert session.store.one("SELECT count(*) FROM embeddings WHERE kind = 'message'")[0] == 6
 
 
-def test_one_recall_makes_vectors_for_a_bounded_time_the_newest_messages_first(session: Session, embedder: ByTopic) -> None:
+def test_one_recall_makes_vectors_for_a_bounded_time_the_newest_messages_first(
+    session: Session, embedder: ByTopic
+) -> None:
     for number in range(vectors.BATCH + 5):
         session.say("ann", f"boat {number}")
     ticks = iter(range(1000))
@@ -110,7 +124,8 @@ def test_the_setting_is_off_by_default_and_nothing_of_it_is_imported_then() -> N
     assert Config().recall_vectors is False
     code = (
         "import sys, watchkeeper.runtime.assembling, watchkeeper.memory.recall\n"
-        "heavy = {'wordllama', 'sqlite_vec', 'numpy', 'watchkeeper.memory.recall.vectors'} & set(sys.modules)\n"
+        "heavy = {'wordllama', 'sqlite_vec', 'numpy', 'watchkeeper.memory.recall.vectors'} &"
+        " set(sys.modules)\n"
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from watchkeeper.records.command_pattern import matches, parse_command, parse_pattern, pattern_of, program_path
+from watchkeeper.records.command_pattern import (
+    matches,
+    parse_command,
+    parse_pattern,
+    pattern_of,
+    program_path,
+)
 
 OPERATORS = [
     ";", "&", "|", "<", ">", "`", "$", "\n", "\r", "\\", "(", ")", "{", "}", "*", "?", "[", "]", "!", "#", "^", "\t", "\x00",
@@ -62,7 +68,9 @@ def test_a_pattern_is_a_list_of_words_and_never_crosses_one(pattern: str, comman
     assert (matches(pattern, command) is not None) is fits
 
 
-@pytest.mark.parametrize("pattern", ["*", "", "git *; id", "git st*", "git * status", "sudo *", "x | y", "\u0433it *"])
+@pytest.mark.parametrize(
+    "pattern", ["*", "", "git *; id", "git st*", "git * status", "sudo *", "x | y", "\u0433it *"]
+)
 def test_a_pattern_that_could_mean_more_is_refused_with_a_reason(pattern: str) -> None:
     with pytest.raises(ValueError, match="pattern"):
         parse_pattern(pattern)
@@ -86,15 +94,22 @@ LIKELY = st.text(alphabet="ab'\" -+@%,.:/=~_", max_size=14)
 
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.one_of(ODD, LIKELY, LIKELY), min_size=40, max_size=40))
-def test_bash_runs_exactly_the_words_that_were_parsed(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-    """Each command that the parser takes is run by bash itself: one program, once, with these words, and nothing else."""
+def test_bash_runs_exactly_the_words_that_were_parsed(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    """Each command that the parser takes is run by bash itself: one program, once, with these words, and
+    nothing else."""
     folder = tmp_path_factory.mktemp("differential")
     (folder / "cwd").mkdir()
     program = folder / "prog"
     log = folder / "log"
-    program.write_text(f"#!/bin/sh\nfor word; do printf '%s\\037' \"$word\"; done >> {log}\nprintf '\\n' >> {log}\n")
+    program.write_text(
+        f"#!/bin/sh\nfor word; do printf '%s\\037' \"$word\"; done >> {log}\nprintf '\\n' >> {log}\n"
+    )
     program.chmod(0o755)
-    taken = [(command, words) for text in texts if (words := parse_command(command := f"prog {text}")) is not None]
+    taken = [
+        (command, words) for text in texts if (words := parse_command(command := f"prog {text}")) is not None
+    ]
     assume(taken)
     script = "".join(f"{{ {command}\n}} </dev/null 2>&1\n" for command, _ in taken)
     environment = {"PATH": str(folder), "HOME": "/nowhere"}
@@ -108,7 +123,9 @@ def test_bash_runs_exactly_the_words_that_were_parsed(tmp_path_factory: pytest.T
     assert not list((folder / "cwd").iterdir())
 
 
-def test_a_relative_program_counts_in_the_workspace_alone_and_relative_places_of_the_path_not_at_all(tmp_path: Path) -> None:
+def test_a_relative_program_counts_in_the_workspace_alone_and_relative_places_of_the_path_not_at_all(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "sub").mkdir()
     for place in (tmp_path, tmp_path / "sub"):
         (place / "tool").write_text("#!/bin/sh\n")

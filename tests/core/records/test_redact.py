@@ -63,28 +63,54 @@ def test_what_has_the_shape_of_a_key_is_replaced(secret: str) -> None:
 
 
 def test_values_of_secret_variables_are_replaced_by_their_name() -> None:
-    environ = {"DB_PASSWORD": "correct horse", "API_TOKEN": "correct horse battery", "HOME": "/home/me", "A_KEY": "short"}
+    environ = {
+        "DB_PASSWORD": "correct horse",
+        "API_TOKEN": "correct horse battery",
+        "HOME": "/home/me",
+        "A_KEY": "short",
+    }
     redactor = Redactor(environ)
-    assert redactor.text("correct horse battery, correct horse") == "[redacted:API_TOKEN], [redacted:DB_PASSWORD]"
+    assert (
+        redactor.text("correct horse battery, correct horse")
+        == "[redacted:API_TOKEN], [redacted:DB_PASSWORD]"
+    )
     assert redactor.text("short /home/me") == "short /home/me"
 
 
 def test_what_is_known_to_be_secret_is_replaced_whatever_its_name() -> None:
     servers = {
         "git": {"command": "x", "env": {"GIT_TOKEN": "token-of-git", "MODE": "read-only-mode"}},
-        "web": {"url": "http://x/?api_key=in-the-query&page=number-one", "headers": {"Authorization": "Bearer abc-def-ghi"}},
+        "web": {
+            "url": "http://x/?api_key=in-the-query&page=number-one",
+            "headers": {"Authorization": "Bearer abc-def-ghi"},
+        },
         "run": {
             "command": "x",
-            "args": ["--root", "/a/long/path", "--api-key", "of-the-flag", "--token=of-the-other", "H: x-value"],
+            "args": [
+                "--root",
+                "/a/long/path",
+                "--api-key",
+                "of-the-flag",
+                "--token=of-the-other",
+                "H: x-value",
+            ],
         },
         "odd": {"command": "x", "args": 7, "env": [], "headers": None, "url": "http://[", "more": {}},
     }
     environ = {"PLAIN": "plain-value"}
-    redactor = Redactor(environ, known_secrets({"mcp_servers": servers, "anthropic": {"api_key_env": "PLAIN"}}, environ))
+    redactor = Redactor(
+        environ, known_secrets({"mcp_servers": servers, "anthropic": {"api_key_env": "PLAIN"}}, environ)
+    )
     assert redactor.text("plain-value token-of-git") == "[redacted:PLAIN] [redacted:git.GIT_TOKEN]"
-    assert redactor.text("Bearer abc-def-ghi, read-only-mode") == "Bearer [redacted:web.Authorization], read-only-mode"
+    assert (
+        redactor.text("Bearer abc-def-ghi, read-only-mode")
+        == "Bearer [redacted:web.Authorization], read-only-mode"
+    )
     assert redactor.text("in-the-query number-one") == "[redacted:web.api_key] number-one"
-    assert redactor.text("of-the-flag of-the-other x-value") == "[redacted:run.api-key] [redacted:run.token] x-value"
+    assert (
+        redactor.text("of-the-flag of-the-other x-value")
+        == "[redacted:run.api-key] [redacted:run.token] x-value"
+    )
     assert known_secrets({"mcp_servers": "none", "anthropic": []}, environ) == {}
 
 
@@ -95,20 +121,26 @@ def test_what_is_known_to_be_secret_is_replaced_whatever_its_name() -> None:
         ("AccountName=me;AccountKey=", "Ab1+" * 21 + "==", "azure-key"),
     ],
 )
-def test_what_follows_a_telling_word_is_replaced_and_the_word_kept(before: str, secret: str, name: str) -> None:
+def test_what_follows_a_telling_word_is_replaced_and_the_word_kept(
+    before: str, secret: str, name: str
+) -> None:
     assert Redactor({}).text(f"{before}{secret}; more") == f"{before}[redacted:{name}]; more"
     line = json.dumps({"header": f"{before}{secret}"}).encode()
     assert secret.encode() not in Redactor({}).line(line)
 
 
-@pytest.mark.parametrize("text", ["Bearer $TOKEN", "a bearer of extraordinarily-good-tidings", "Bearer <your token goes here 1>"])
+@pytest.mark.parametrize(
+    "text", ["Bearer $TOKEN", "a bearer of extraordinarily-good-tidings", "Bearer <your token goes here 1>"]
+)
 def test_talk_of_bearers_is_left_alone(text: str) -> None:
     assert Redactor({}).text(text) == text
 
 
 def test_a_known_value_is_found_inside_a_url() -> None:
     redactor = Redactor({"DB_PASSWORD": "pl4in/value+12345?x y&z"})
-    assert redactor.text("http://h/?p=pl4in%2Fvalue%2B12345%3Fx%20y%26z") == "http://h/?p=[redacted:DB_PASSWORD]"
+    assert (
+        redactor.text("http://h/?p=pl4in%2Fvalue%2B12345%3Fx%20y%26z") == "http://h/?p=[redacted:DB_PASSWORD]"
+    )
     assert redactor.text("p=pl4in%2Fvalue%2B12345%3Fx+y%26z&q=1") == "p=[redacted:DB_PASSWORD]&q=1"
     assert Redactor({"DB_PASSWORD": "no \udcff text at all"}).text("no text") == "no text"
 
@@ -126,7 +158,10 @@ def test_a_known_value_is_found_in_base64_wherever_it_lies(before: str) -> None:
 
 def test_the_password_of_a_url_is_replaced_and_the_rest_of_it_stays() -> None:
     redactor = Redactor({})
-    assert redactor.text("postgres://app:hunter2x@db:5432/x") == "postgres://app:[redacted:url-password]@db:5432/x"
+    assert (
+        redactor.text("postgres://app:hunter2x@db:5432/x")
+        == "postgres://app:[redacted:url-password]@db:5432/x"
+    )
     assert redactor.text("https://:hunter2x@[::1]/") == "https://:[redacted:url-password]@[::1]/"
     assert redactor.line(b'{"u": "amqp://a:hunter2x@q"}') == b'{"u": "amqp://a:[redacted:url-password]@q"}'
     for text in (
@@ -137,11 +172,19 @@ def test_the_password_of_a_url_is_replaced_and_the_rest_of_it_stays() -> None:
 
 
 @pytest.mark.parametrize("value", ['s3cret"with\\all/of+it', "/7Zt+q/LwpR3kX29aB", "~/7Zt+q/LwpR3kX29aB"])
-def test_a_known_value_is_found_in_json_in_json_with_escaped_slashes_and_in_the_path_of_a_url(value: str) -> None:
+def test_a_known_value_is_found_in_json_in_json_with_escaped_slashes_and_in_the_path_of_a_url(
+    value: str,
+) -> None:
     redactor = Redactor({"MY_SECRET": value})
     twice = json.dumps(json.dumps({"a": value}))
     slashed = json.dumps({"a": value}).replace("/", "\\/")  # as PHP writes it
-    for text in (twice, json.dumps(twice), slashed, "https://h/" + quote(value), "https://h/" + quote(value, safe="")):
+    for text in (
+        twice,
+        json.dumps(twice),
+        slashed,
+        "https://h/" + quote(value),
+        "https://h/" + quote(value, safe=""),
+    ):
         assert "[redacted:MY_SECRET]" in redactor.text(text)
         assert b"[redacted:MY_SECRET]" in redactor.line(json.dumps({"m": text}).encode())
 
@@ -162,7 +205,9 @@ def test_a_secret_is_found_as_it_stands_inside_json_too() -> None:
     ],
 )
 def test_what_is_no_secret_is_left_alone(text: str) -> None:
-    redactor = Redactor({"SSH_AUTH_SOCK": "/tmp/ssh-XXXX/agent.1", "AUTH_MODE": "required", "TOKEN_LIMIT": "10000000"})
+    redactor = Redactor(
+        {"SSH_AUTH_SOCK": "/tmp/ssh-XXXX/agent.1", "AUTH_MODE": "required", "TOKEN_LIMIT": "10000000"}
+    )
     assert redactor.text(text) is text
     assert redactor.count == 0
 
@@ -172,7 +217,12 @@ def test_blocks_are_searched_throughout_but_signatures_and_data_are_left() -> No
     blocks = [
         {"type": "thinking", "thinking": f"the key is {key}", "signature": key},
         {"type": "redacted_thinking", "data": key},
-        {"type": "tool_use", "id": "t", "name": "bash", "input": {"command": f"curl -H {key}", "list": [key, 1, None]}},
+        {
+            "type": "tool_use",
+            "id": "t",
+            "name": "bash",
+            "input": {"command": f"curl -H {key}", "list": [key, 1, None]},
+        },
         {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": key}]},
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": key}},
     ]
@@ -197,13 +247,32 @@ def test_what_holds_no_secret_is_the_same_object() -> None:
     assert Redactor({"A_TOKEN": "12345678x"})(blocks) is blocks
 
 
-pieces = ["value-one", "one-value-two", "redacted", "[redacted:", "MY_TOKEN", "sk-", "eyJ", " ", "\n", "-", "x1"]
+pieces = [
+    "value-one",
+    "one-value-two",
+    "redacted",
+    "[redacted:",
+    "MY_TOKEN",
+    "sk-",
+    "eyJ",
+    " ",
+    "\n",
+    "-",
+    "x1",
+]
 words = st.sampled_from([*SHAPED, *pieces])
 
 
 @given(st.lists(words, max_size=12), st.text(max_size=20))
 def test_redacting_twice_changes_nothing_more(parts: list[str], noise: str) -> None:
-    redactor = Redactor({"MY_TOKEN": "value-one", "OTHER_SECRET": "one-value-two", "ODD_KEY": "redacted", "NAME_KEY": "MY_TOKEN"})
+    redactor = Redactor(
+        {
+            "MY_TOKEN": "value-one",
+            "OTHER_SECRET": "one-value-two",
+            "ODD_KEY": "redacted",
+            "NAME_KEY": "MY_TOKEN",
+        }
+    )
     once = redactor.text(noise.join(parts))
     assert redactor.text(once) == once
 
@@ -243,7 +312,9 @@ URL = "postgres://app:hunter2x@db.internal/main"
 
 
 @given(st.sampled_from([*SHAPED, ODD_VALUE, URL]), st.lists(st.sampled_from(WAYS), min_size=1, max_size=5))
-def test_a_secret_is_found_in_a_line_of_json_however_its_letters_are_written(secret: str, ways: list[str]) -> None:
+def test_a_secret_is_found_in_a_line_of_json_however_its_letters_are_written(
+    secret: str, ways: list[str]
+) -> None:
     def written(place: int, letter: str) -> str:
         way = ways[place % len(ways)]
         plain = json.dumps(letter, ensure_ascii=False)[1:-1]
@@ -259,7 +330,8 @@ def test_a_secret_is_found_in_a_line_of_json_however_its_letters_are_written(sec
 
 
 @pytest.mark.parametrize(
-    "line", [r'{"a": "pä\/\"s+s\\wörd"}', r'{"a": "p\u00e4/\"s+s\\w\u00F6rd"}', r'{"a": "pä/\u0022s+s\\wörd"}']
+    "line",
+    [r'{"a": "pä\/\"s+s\\wörd"}', r'{"a": "p\u00e4/\"s+s\\w\u00F6rd"}', r'{"a": "pä/\u0022s+s\\wörd"}'],
 )
 def test_a_value_is_found_as_other_writers_of_json_escape_it(line: str) -> None:
     assert json.loads(Redactor({"MY_TOKEN": ODD_VALUE}).line(line.encode())) == {"a": "[redacted:MY_TOKEN]"}
@@ -277,7 +349,8 @@ def test_of_the_planted_secrets_95_percent_are_taken_out_by_occurrence_and_by_ki
     lines = zip(*[iter(log_lines(planted))] * 2, strict=True)
     clean = ("".join(redactor.line(line.encode()).decode() for line in pair) for pair in lines)
     of_logs = Recall.of(
-        (one, not any(form in text for form in forms(one.secret))) for one, text in zip(planted, clean, strict=True)
+        (one, not any(form in text for form in forms(one.secret)))
+        for one, text in zip(planted, clean, strict=True)
     )
     for recall in (of_logs, Recall.of(by_run(planted, redactor))):
         assert recall.by_occurrence >= 0.95, recall.missed
@@ -370,7 +443,9 @@ def test_code_placeholders_hashes_and_ids_are_left_alone(text: str) -> None:
     ],
 )
 def test_a_value_that_begins_like_a_path_is_a_secret_unless_it_is_one(value: str, is_secret: bool) -> None:
-    assert (Redactor({"MY_SECRET": value}).text(f"it is {value}, is it?") != f"it is {value}, is it?") is is_secret
+    assert (
+        Redactor({"MY_SECRET": value}).text(f"it is {value}, is it?") != f"it is {value}, is it?"
+    ) is is_secret
 
 
 @pytest.mark.parametrize("name", ["MYSQL_PWD", "REDIS_PASS", "GITHUB_PAT", "DB_PW", "SSHPASS"])
@@ -381,7 +456,9 @@ def test_variables_with_short_names_of_secrets_are_taken(name: str) -> None:
 
 
 def test_the_password_of_a_variable_that_holds_a_url_is_known_elsewhere_too() -> None:
-    assert Redactor({"BROKER": "amqp://app:n1ghtf4ll@q/"}).text("it is n1ghtf4ll") == "it is [redacted:BROKER]"
+    assert (
+        Redactor({"BROKER": "amqp://app:n1ghtf4ll@q/"}).text("it is n1ghtf4ll") == "it is [redacted:BROKER]"
+    )
 
 
 @given(
@@ -390,7 +467,9 @@ def test_the_password_of_a_variable_that_holds_a_url_is_known_elsewhere_too() ->
     st.sampled_from([60, 64, 76]),
     st.sampled_from(["\n", "\r\n", "\n    ", "\\n"]),
 )
-def test_a_known_value_is_found_in_wrapped_base64(before: bytes, after: bytes, width: int, between: str) -> None:
+def test_a_known_value_is_found_in_wrapped_base64(
+    before: bytes, after: bytes, width: int, between: str
+) -> None:
     value = "correct horse ~battery?? staple, and some more of it so that it goes over a line"
     redactor = Redactor({"MY_PASSWORD": value})
     text = base64.b64encode(before + value.encode() + after).decode()
@@ -412,11 +491,15 @@ NAMED = [
 
 
 @given(st.sampled_from(NAMED), st.lists(st.sampled_from(WAYS), min_size=1, max_size=5))
-def test_a_named_secret_is_found_in_a_line_of_json_however_its_letters_are_written(text: str, ways: list[str]) -> None:
+def test_a_named_secret_is_found_in_a_line_of_json_however_its_letters_are_written(
+    text: str, ways: list[str]
+) -> None:
     def written(place: int, letter: str) -> str:
         plain = json.dumps(letter, ensure_ascii=False)[1:-1]
         number = f"{ord(letter):04x}"
-        return dict(zip(WAYS, [plain, rf"\u{number}", rf"\u{number.upper()}", plain], strict=True))[ways[place % len(ways)]]
+        return dict(zip(WAYS, [plain, rf"\u{number}", rf"\u{number.upper()}", plain], strict=True))[
+            ways[place % len(ways)]
+        ]
 
     line = f'{{"said": "{"".join(written(place, letter) for place, letter in enumerate(text))}"}}'
     assert json.loads(line)["said"] == text
@@ -463,8 +546,13 @@ _KEY_LINES = [chr(65 + at) + "q7Zt/9Lw" * 7 + "pR3+kX2" for at in range(4)]
 _V = "t7Qz9LmX2vKe"
 BY_STRUCTURE = {
     f"{_KEY_LINES[2]}\n    13→{_KEY_LINES[3]}\n    14→-----END RSA PRIVATE KEY-----": _KEY_LINES[2],
-    f"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n{_KEY_LINES[0]}\n---- END SSH2 ENCRYPTED PRIVATE KEY ----": _KEY_LINES[0],
-    "tls: " + base64.b64encode(f"-----BEGIN EC PRIVATE KEY-----\n{_KEY_LINES[0]}".encode()).decode(): "cTdadC85THdxN1p0",
+    f"---- BEGIN SSH2 ENCRYPTED PRIVATE KEY ----\n{_KEY_LINES[0]}\n---- END SSH2 ENCRYPTED PRIVATE KEY ----": _KEY_LINES[
+        0
+    ],
+    "tls: "
+    + base64.b64encode(
+        f"-----BEGIN EC PRIVATE KEY-----\n{_KEY_LINES[0]}".encode()
+    ).decode(): "cTdadC85THdxN1p0",
     f"    client-key-data: {'Zk9' + 'qL2x/Rv7' * 12}\n": "qL2x/Rv7" * 12,
     f"db_password: |\n  {_V}\n": _V,
     f"api_token: >-\n    {_V}\nnext: 1": _V,

@@ -35,7 +35,9 @@ def total(ref: str) -> tuple[float, ...]:
     user=st.none() | MODELS,
     workspace=st.none() | MODELS,
     planner=st.none() | MODELS,
-    confirmed=st.lists(st.builds(lambda prefix, ref: prefix + ref, st.sampled_from(["", "r=", "other="]), MODELS), max_size=3),
+    confirmed=st.lists(
+        st.builds(lambda prefix, ref: prefix + ref, st.sampled_from(["", "r=", "other="]), MODELS), max_size=3
+    ),
 )
 def test_no_choice_but_the_users_own_costs_more_or_leaves_the_provider(
     session: str, user: str | None, workspace: str | None, planner: str | None, confirmed: list[str]
@@ -43,7 +45,9 @@ def test_no_choice_but_the_users_own_costs_more_or_leaves_the_provider(
     own = user or session
     if SURVEYOR in (own, session):
         own = session
-    role = Role("r", "", None, workspace or user, "p", trusted=False, place=".claude/agents/r.md", user_model=user)
+    role = Role(
+        "r", "", None, workspace or user, "p", trusted=False, place=".claude/agents/r.md", user_model=user
+    )
     choice = role_models({"r": role}, session, confirmed)["r"]
     assert choice.own == own
     model, said = task_model(choice, planner, confirmed)
@@ -89,6 +93,8 @@ def test_a_workspaces_file_without_a_model_keeps_the_users(tmp_path: Path) -> No
     assert (choice.model, choice.unconfirmed) == (CHEAP, None)
     put(workspace / ".claude/agents", "coder", MIDDLE)
     choice = role_models(load_roles(workspace, user), DEAR)["coder"]
-    assert (choice.model, choice.unconfirmed) == (CHEAP, MIDDLE), "dearer than the user's, though not than the session's"
+    assert (choice.model, choice.unconfirmed) == (CHEAP, MIDDLE), (
+        "dearer than the user's, though not than the session's"
+    )
     put(workspace / ".watchkeeper/agents", "coder", None)
     assert role_models(load_roles(workspace, user), DEAR)["coder"].unconfirmed == MIDDLE

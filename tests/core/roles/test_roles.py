@@ -49,9 +49,18 @@ def test_the_built_in_roles_are_there_and_only_the_planner_plans(workspace: Path
 
 
 def test_the_users_role_overrides_a_built_in_one(workspace: Path, user: Path) -> None:
-    write(user / "agents", "coder.md", "---\nname: coder\ndescription: mine\ntools: read\nmodel: anthropic/x\n---\nBe brief.\n")
+    write(
+        user / "agents",
+        "coder.md",
+        "---\nname: coder\ndescription: mine\ntools: read\nmodel: anthropic/x\n---\nBe brief.\n",
+    )
     coder = load_roles(workspace, user)["coder"]
-    assert (coder.description, coder.tools, coder.model, coder.prompt) == ("mine", ("read",), "anthropic/x", "Be brief.")
+    assert (coder.description, coder.tools, coder.model, coder.prompt) == (
+        "mine",
+        ("read",),
+        "anthropic/x",
+        "Be brief.",
+    )
     assert coder.trusted
 
 
@@ -85,7 +94,17 @@ def test_tools_of_claude_code_are_known_by_our_names(workspace: Path) -> None:
     tools = "Read, Grep, Glob, Bash(git log:*, git diff:*), Edit, Write, LS, mcp__git__*, WebFetch"
     write(workspace / ".claude/agents", "c.md", f"---\nname: c\ntools: {tools}\nmodel: sonnet\n---\nDo.")
     role = load_roles(workspace)["c"]
-    assert role.tools == ("read", "grep", "glob", "list_folder", "bash", "edit", "write", "mcp__git__*", "WebFetch")
+    assert role.tools == (
+        "read",
+        "grep",
+        "glob",
+        "list_folder",
+        "bash",
+        "edit",
+        "write",
+        "mcp__git__*",
+        "WebFetch",
+    )
     assert role.model is None
     assert role.may_call("mcp__git__push")
     assert role.may_call("save_artifact")
@@ -125,7 +144,9 @@ def test_a_damaged_file_is_one_warning_and_no_more(workspace: Path, tmp_path: Pa
     assert all(warning.isprintable() for warning in roles.warnings)
 
 
-def test_a_folder_of_roles_that_leads_out_of_the_workspace_is_left_out(workspace: Path, tmp_path: Path) -> None:
+def test_a_folder_of_roles_that_leads_out_of_the_workspace_is_left_out(
+    workspace: Path, tmp_path: Path
+) -> None:
     write(tmp_path / "elsewhere", "x.md", "---\nname: x\n---\nText.")
     (workspace / ".claude").mkdir()
     (workspace / ".claude/agents").symlink_to(tmp_path / "elsewhere")

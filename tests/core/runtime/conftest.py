@@ -25,7 +25,9 @@ class Bench:
         self.runtime = Runtime(self.path, model=self.model)
         self.session = ""
 
-    def start(self, script: Any, *, budgets: dict[str, float] | None = None, window: int = 60_000, **settings: Any) -> str:
+    def start(
+        self, script: Any, *, budgets: dict[str, float] | None = None, window: int = 60_000, **settings: Any
+    ) -> str:
         self.model.script = script
         self.model.context_window = window
         settings.setdefault("approval_timeout_seconds", 0.0)
@@ -58,11 +60,17 @@ class Bench:
             found = condition(self.state)
             if found:
                 return found
-            await asyncio.sleep(max(0.005, 2 * (time.monotonic() - began)))  # what is waited for shares this thread
+            await asyncio.sleep(
+                max(0.005, 2 * (time.monotonic() - began))
+            )  # what is waited for shares this thread
 
     async def applied(self, command: int) -> None:
         """Wait until a command has been applied."""
-        await self.until(lambda state: any(one["id"] == command and one["status"] == "applied" for one in state["commands"]))
+        await self.until(
+            lambda state: any(
+                one["id"] == command and one["status"] == "applied" for one in state["commands"]
+            )
+        )
 
     def submit(self, kind: str, **about: Any) -> int:
         return self.runtime.submit(self.session, kind, **about)
@@ -85,21 +93,30 @@ class Bench:
             connection.close()
 
     def kinds(self) -> list[str]:
-        return [row[0] for row in self.query("SELECT kind FROM events WHERE session_id = ? ORDER BY seq", self.session)]
+        return [
+            row[0]
+            for row in self.query("SELECT kind FROM events WHERE session_id = ? ORDER BY seq", self.session)
+        ]
 
     def assert_sound(self) -> None:
         """What must hold of the file whatever happened."""
         assert self.query("PRAGMA integrity_check") == [("ok",)]
-        seqs = [row[0] for row in self.query("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", self.session)]
+        seqs = [
+            row[0]
+            for row in self.query("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", self.session)
+        ]
         assert seqs == list(range(1, len(seqs) + 1))
         for agent_id, tokens, last in self.query("SELECT id, message_tokens, last_seq FROM agents"):
-            rows = self.query("SELECT seq, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq", agent_id)
+            rows = self.query(
+                "SELECT seq, tokens, total_tokens FROM messages WHERE agent_id = ? ORDER BY seq", agent_id
+            )
             assert [row[0] for row in rows] == list(range(1, last + 1))
             assert sum(row[1] for row in rows) == tokens
         columns = "sum(input_tokens), sum(output_tokens), count(*), sum(retries)"
         of_calls = self.query(f"SELECT {columns} FROM model_calls WHERE session_id = ?", self.session)
         of_session = self.query(
-            "SELECT input_tokens, output_tokens, model_calls, retries FROM sessions WHERE id = ?", self.session
+            "SELECT input_tokens, output_tokens, model_calls, retries FROM sessions WHERE id = ?",
+            self.session,
         )
         assert [tuple(value or 0 for value in row) for row in of_calls] == of_session
 

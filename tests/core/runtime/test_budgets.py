@@ -22,7 +22,8 @@ NAMES = [f"t{number}" for number in range(50)]
 
 
 class Wasteful:
-    """A model that writes as much as it may in each reply, and answers in rounds: once nobody new has asked for a while."""
+    """A model that writes as much as it may in each reply, and answers in rounds: once nobody new has asked
+    for a while."""
 
     ref = PRICED
     context_window = 60_000
@@ -51,7 +52,11 @@ class Wasteful:
 
 def remember_twice(name: str, request: ModelRequest) -> list[dict[str, Any]]:
     turn = turns(request)
-    return [call("remember", {"text": f"{name} at {turn}"}, f"t{turn}")] if turn < 2 else [said(f"{name} is done")]
+    return (
+        [call("remember", {"text": f"{name} at {turn}"}, f"t{turn}")]
+        if turn < 2
+        else [said(f"{name} is done")]
+    )
 
 
 def wide(bench: Bench, kind: str, amount: float) -> Wasteful:
@@ -73,7 +78,8 @@ def amount_of(kind: str, usage: Usage) -> float:
 
 
 @pytest.mark.parametrize(
-    ("kind", "amount"), [("tokens", 400_000.0), ("tokens", 61_000.0), ("usd", 5.0), ("usd", 1.3), ("turns", 37.0)]
+    ("kind", "amount"),
+    [("tokens", 400_000.0), ("tokens", 61_000.0), ("usd", 5.0), ("usd", 1.3), ("turns", 37.0)],
 )
 async def test_fifty_agents_at_once_go_beyond_a_budget_by_one_calls_output_at_most(
     bench: Bench, kind: str, amount: float
@@ -116,7 +122,9 @@ async def test_a_task_budget_holds_for_that_task_while_the_others_run_side_by_si
 async def test_without_a_budget_no_reservation_is_written(bench: Bench) -> None:
     connection = database.open_writable(bench.path)
     connection.execute("CREATE TABLE seen (id)")
-    connection.execute("CREATE TRIGGER reserved AFTER INSERT ON reservations BEGIN INSERT INTO seen VALUES (new.id); END")
+    connection.execute(
+        "CREATE TRIGGER reserved AFTER INSERT ON reservations BEGIN INSERT INTO seen VALUES (new.id); END"
+    )
     connection.close()
     bench.start(PlannedRun([task("a")], remember_twice))
     assert (await bench.run()).exit_code == 0
@@ -134,7 +142,9 @@ async def test_whoever_waits_in_line_can_be_paused_and_leaves_the_line(bench: Be
     def work(name: str, request: ModelRequest) -> Any:
         return remember_twice(name, request) if gate.is_set() else gate
 
-    bench.start(PlannedRun([task("a"), task("b"), task("c")], work), budgets={"tokens": 24_000}, max_parallel=4)
+    bench.start(
+        PlannedRun([task("a"), task("b"), task("c")], work), budgets={"tokens": 24_000}, max_parallel=4
+    )
 
     async def pause() -> None:
         await bench.until(lambda state: bench.model.hanging)
@@ -153,7 +163,8 @@ async def test_a_host_that_takes_over_frees_what_an_earlier_one_had_reserved(ben
     bench.start(PlannedRun([task("a")], remember_twice), budgets={"tokens": 60_000})
     connection = database.open_writable(bench.path)
     connection.execute(
-        "INSERT INTO reservations (id, session_id, agent_id, lease_epoch, model, purpose, tokens, created_at, expires_at)"
+        "INSERT INTO reservations (id, session_id, agent_id, lease_epoch, model, purpose, tokens,"
+        " created_at, expires_at)"
         " VALUES ('gone:1', ?, 'gone', 0, 'm', 'turn', 59999, 1.0, 1e12)",
         (bench.session,),
     )
@@ -174,7 +185,9 @@ async def test_a_budget_that_is_not_more_than_what_is_used_is_refused_by_the_hos
     assert "3 turns already" in refused["result"]
 
 
-async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench: Bench, tmp_path: Path) -> None:
+async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(
+    bench: Bench, tmp_path: Path
+) -> None:
     bench.start(PlannedRun([task("a")], remember_twice), budgets={"turns": 3})
     await bench.run()
     reads = Queries(database.open_readonly(bench.path))
@@ -188,7 +201,9 @@ async def test_what_is_used_and_what_is_asked_for_are_read_from_the_file(bench: 
         budgets.amount_of(reads, bench.session, None, "usd", "5")
     minute = budgets.Budget(None, "usd", 1e-12)
     assert not budgets.BudgetUse(minute, None).is_reached
-    assert not budgets.BudgetUse(minute, 0.0).is_reached, "the host would pause at once, and a resume would see no reason"
+    assert not budgets.BudgetUse(minute, 0.0).is_reached, (
+        "the host would pause at once, and a resume would see no reason"
+    )
     assert budgets.amount_of(reads, bench.session, None, "turns", "+2") == 5
     assert budgets.amount_of(reads, bench.session, None, "turns", "9") == 9
     assert budgets.amount_of(reads, bench.session, None, "tokens", "+10") > 10

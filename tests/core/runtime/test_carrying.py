@@ -1,4 +1,5 @@
-"""A new session that carries on an old one: what goes along, what it rests on, and what cannot slip through."""
+"""A new session that carries on an old one: what goes along, what it rests on, and what cannot slip
+through."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ SECRET = "hunter2-hunter2"
 class Old:
     """A session that ended in the middle of its plan, row by row."""
 
-    def __init__(self, path: Path, workspace: Path, *, origin: str = "run", goal: str = "Port the parser") -> None:
+    def __init__(
+        self, path: Path, workspace: Path, *, origin: str = "run", goal: str = "Port the parser"
+    ) -> None:
         self.connection: Connection = database.open_writable(path)
         self.connection.execute("BEGIN IMMEDIATE")
         self.group = Group(self.connection)
@@ -42,7 +45,14 @@ class Old:
         self.connection.execute("UPDATE sessions SET origin = ? WHERE id = 'oldold01'", (origin,))
         self.tx = Transaction(self.group, "oldold01", 0, 1000.0)
         agents.create(
-            self.tx, agent_id="oldplanr", name="planner", role="planner", model="m/x", system="", goal="", context_limit=1000
+            self.tx,
+            agent_id="oldplanr",
+            name="planner",
+            role="planner",
+            model="m/x",
+            system="",
+            goal="",
+            context_limit=1000,
         )
         self.tx.execute("UPDATE sessions SET planner_agent_id = 'oldplanr' WHERE id = 'oldold01'")
         plans.create_plan(self.tx, "oldplan1", "goal")
@@ -52,7 +62,9 @@ class Old:
         for text in texts:
             self.count += 1
             role = "user" if self.count % 2 else "assistant"
-            memory.add_messages(self.tx, "oldplanr", [Message(self.count, role, text, 5, 5 * self.count, 1000.0)])
+            memory.add_messages(
+                self.tx, "oldplanr", [Message(self.count, role, text, 5, 5 * self.count, 1000.0)]
+            )
 
     def task(self, name: str, status: TaskStatus, **about: Any) -> None:
         self.count += 1
@@ -64,7 +76,12 @@ class Old:
             self.tx.execute(f"UPDATE tasks SET {column} = ? WHERE id = ?", (value, f"t{self.count}"))
 
     def fact(self, text: str, **about: Any) -> int:
-        values = {"agent_id": "oldplanr", "workspace": self.workspace, "scope": "session", "kind": "fact"} | about
+        values = {
+            "agent_id": "oldplanr",
+            "workspace": self.workspace,
+            "scope": "session",
+            "kind": "fact",
+        } | about
         values.setdefault("sources", ["message://oldplanr/2"])
         return facts.add_fact(self.tx, text=text, **values)[0]
 
@@ -97,7 +114,8 @@ class Fixed:
     def first_message(self, session: str) -> str:
         text: str = json.loads(
             self.one(
-                "SELECT m.content FROM messages m JOIN sessions s ON s.planner_agent_id = m.agent_id WHERE s.id = ? AND m.seq = 1",
+                "SELECT m.content FROM messages m JOIN sessions s ON s.planner_agent_id = m.agent_id WHERE"
+                " s.id = ? AND m.seq = 1",
                 session,
             )[0]
         )
@@ -118,10 +136,14 @@ class Fixed:
         connection = database.open_writable(self.path)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            epoch = connection.execute("SELECT lease_epoch FROM sessions WHERE id = ?", (session,)).fetchone()[0]
+            epoch = connection.execute(
+                "SELECT lease_epoch FROM sessions WHERE id = ?", (session,)
+            ).fetchone()[0]
             tx = Transaction(Group(connection), session, epoch, 2000.0)
             agent = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (session,))[0]
-            return str(remembering.read_back(tx, {"pointer": pointer}, SimpleNamespace(agent_id=agent)).content)  # type: ignore[arg-type]
+            return str(
+                remembering.read_back(tx, {"pointer": pointer}, SimpleNamespace(agent_id=agent)).content
+            )  # type: ignore[arg-type]
         finally:
             connection.execute("ROLLBACK")
             connection.close()
@@ -201,7 +223,9 @@ async def test_superseded_and_private_facts_stay_behind(fixed: Fixed) -> None:
     old.fact("my own note", scope="agent")
     old.done()
     session = await fixed.carried()
-    assert [row[0] for row in fixed.all("SELECT text FROM facts WHERE session_id = ?", session)] == ["tokens are tuples"]
+    assert [row[0] for row in fixed.all("SELECT text FROM facts WHERE session_id = ?", session)] == [
+        "tokens are tuples"
+    ]
 
 
 async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed: Fixed) -> None:
@@ -209,7 +233,8 @@ async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed:
     old.say("Go", "Yes")
     old.fact("The port of the server is 9999", kind="decision", workspace="/elsewhere")
     old.tx.insert(
-        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active) SELECT 'minemine', user_id, goal,"
+        "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active) SELECT"
+        " 'minemine', user_id, goal,"
         " workspace, model, status, created_at, last_active FROM sessions WHERE id = 'oldold01'"
     )
     mine = Transaction(old.group, "minemine", 0, 1000.0)
@@ -223,7 +248,9 @@ async def test_carried_facts_take_the_place_of_nothing_that_is_known_here(fixed:
 
 
 @pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0), ("export:run", 0)])
-async def test_standing_instructions_stand_only_if_they_were_given_here(fixed: Fixed, origin: str, pinned: int) -> None:
+async def test_standing_instructions_stand_only_if_they_were_given_here(
+    fixed: Fixed, origin: str, pinned: int
+) -> None:
     old = Old(fixed.path, fixed.workspace, origin=origin)
     old.say("Go", "Yes")
     old.fact("Always use tabs", kind="instruction", pinned=True)
@@ -233,7 +260,9 @@ async def test_standing_instructions_stand_only_if_they_were_given_here(fixed: F
 
 
 @pytest.mark.parametrize(("origin", "pinned"), [("run", 1), ("claude-code", 0)])
-async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(fixed: Fixed, origin: str, pinned: int) -> None:
+async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(
+    fixed: Fixed, origin: str, pinned: int
+) -> None:
     goal = "Port the parser. Always use tabs."
     Old(fixed.path, fixed.workspace, origin=origin, goal=goal).done()
     session = await fixed.carried(goal)
@@ -266,7 +295,9 @@ async def test_the_brief_is_bounded_however_much_there_is(fixed: Fixed, window: 
     old = Old(fixed.path, fixed.workspace)
     old.say("Go", "word " * 5_000)
     for number in range(300):
-        old.task(f"task-{number}", TaskStatus.PENDING if number % 3 else TaskStatus.DONE, result="result " * 300)
+        old.task(
+            f"task-{number}", TaskStatus.PENDING if number % 3 else TaskStatus.DONE, result="result " * 300
+        )
         old.fact(f"fact {number} " + "detail " * 200)
     old.done()
     session = await fixed.carried(context_tokens=window)
@@ -277,7 +308,9 @@ async def test_the_brief_is_bounded_however_much_there_is(fixed: Fixed, window: 
     assert fixed.read_back(session, whole).startswith("# Session oldold01")
 
 
-async def test_secrets_of_an_imported_log_do_not_go_along(fixed: Fixed, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_secrets_of_an_imported_log_do_not_go_along(
+    fixed: Fixed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DEPLOY_PASSWORD", SECRET)
     old = Old(fixed.path, fixed.workspace, origin="claude-code")
     old.say("Go", f"log in with {SECRET}")
@@ -289,7 +322,9 @@ async def test_secrets_of_an_imported_log_do_not_go_along(fixed: Fixed, monkeypa
     assert SECRET not in told
     for pointer in re.findall(r"artifact://sha256/[0-9a-f]{64}", told):
         assert SECRET not in fixed.read_back(session, pointer)
-    assert all(SECRET not in row[0] for row in fixed.all("SELECT text FROM facts WHERE session_id = ?", session))
+    assert all(
+        SECRET not in row[0] for row in fixed.all("SELECT text FROM facts WHERE session_id = ?", session)
+    )
 
 
 async def test_a_crash_before_the_planner_exists_loses_nothing(fixed: Fixed) -> None:
@@ -339,7 +374,9 @@ async def test_what_was_carried_is_carried_on_again(fixed: Fixed) -> None:
     assert "The lexer is in src/lex.py" in fixed.read_back(second, source)
 
 
-def test_a_survey_that_carries_on_another_is_the_same_survey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survey_that_carries_on_another_is_the_same_survey(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from watchkeeper.cli.app import run
 
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
@@ -370,7 +407,12 @@ def test_a_run_needs_a_goal_or_a_session(capsys: pytest.CaptureFixture[str]) -> 
 def test_artifacts_named_alike_by_an_agent_are_not_taken_for_a_brief(fixed: Fixed) -> None:
     old = Old(fixed.path, fixed.workspace)
     artifacts.save_output(
-        old.tx, name=f"{carrying.BRIEF}.json", data=b"{}", media_type="application/json", agent_id="oldplanr", task_id=None
+        old.tx,
+        name=f"{carrying.BRIEF}.json",
+        data=b"{}",
+        media_type="application/json",
+        agent_id="oldplanr",
+        task_id=None,
     )
     old.done()
     connection = database.open_readonly(fixed.path)

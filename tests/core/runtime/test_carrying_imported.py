@@ -1,4 +1,5 @@
-"""A run that carries on another program's session: each pointer that its planner is given opens what it says."""
+"""A run that carries on another program's session: each pointer that its planner is given opens what it
+says."""
 
 from __future__ import annotations
 
@@ -57,9 +58,13 @@ def _opencode(folder: Path) -> None:
 
 
 async def carried(fixed: Fixed, session: str) -> tuple[str, dict[str, str]]:
-    """What the planner of a run that carries on `session` is told, and what it reads at each pointer in it."""
+    """What the planner of a run that carries on `session` is told, and what it reads at each pointer in
+    it."""
     new = fixed.runtime.start(
-        "Finish it", workspace=fixed.workspace, settings=SessionSettings(approval_timeout_seconds=0.0), from_session=session
+        "Finish it",
+        workspace=fixed.workspace,
+        settings=SessionSettings(approval_timeout_seconds=0.0),
+        from_session=session,
     )
     await fixed.runtime.run(new)
     told = fixed.first_message(new)
@@ -95,7 +100,10 @@ async def test_every_pointer_to_an_imported_session_opens_what_it_says(
         "I stopped at the lock.",
     ):
         assert line in told, told
-    assert [content.splitlines()[-1] for content in opened.values()][:2] == ["I stopped at the lock.", "Mend the cache"]
+    assert [content.splitlines()[-1] for content in opened.values()][:2] == [
+        "I stopped at the lock.",
+        "Mend the cache",
+    ]
     *cited, whole = opened.values()
     assert all(re.match(r"From session \w+, message://\w+/\d+\n", content) for content in cited)
     assert "## Its plan" in whole

@@ -95,7 +95,9 @@ async def test_a_command_that_began_a_pass_is_told_with_it_so_that_a_crash_never
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patched:
-        patched.setattr(CommandQueue, "_settle", never)  # what would be told after the pass has begun is never told
+        patched.setattr(
+            CommandQueue, "_settle", never
+        )  # what would be told after the pass has begun is never told
         crashed = asyncio.ensure_future(bench.run())
         await bench.until(lambda state: bench.model.hanging)
         bench.submit("compact", agent_id=bench.state["agents"][-1]["id"])
@@ -111,7 +113,9 @@ async def test_a_command_that_began_a_pass_is_told_with_it_so_that_a_crash_never
     bench.assert_sound()
 
 
-async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tells_it_so(bench: Bench) -> None:
+async def test_a_pass_that_an_agent_asked_for_begins_in_the_transaction_that_tells_it_so(
+    bench: Bench,
+) -> None:
     def work(request: ModelRequest) -> Any:
         if request.purpose is Purpose.REFLECTOR:
             return [said("The agent said words (#2).")]
@@ -163,7 +167,11 @@ async def test_an_agent_may_ask_for_its_own_compaction(bench: Bench) -> None:
             return [call("save_artifact", {"name": f"n{at}", "content": "words " * 500}, f"t{at}")]
         if at == 4:
             return [call("compact", {"instructions": "keep the notes"})]
-        return [said("done")] if "saved notes" in str(asked.messages) else [call("recall", {"query": f"q{at}"}, f"t{at}")]
+        return (
+            [said("done")]
+            if "saved notes" in str(asked.messages)
+            else [call("recall", {"query": f"q{at}"}, f"t{at}")]
+        )
 
     bench.start(script)
     assert (await bench.run()).exit_code == 0
@@ -225,7 +233,8 @@ async def test_a_pass_says_whether_it_has_paid_for_itself(bench: Bench) -> None:
         assert told["pays"] is (told["tokens_not_sent"] > told["tokens_spent"])
     assert sum(one["tokens_spent"] for one in paid) > 0
     calls = bench.query(
-        "SELECT sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) FROM model_calls WHERE purpose = 'reflector'"
+        "SELECT sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) FROM model_calls"
+        " WHERE purpose = 'reflector'"
     )
     assert sum(one["tokens_spent"] for one in bench.state["compactions"]) == calls[0][0]
 
@@ -253,7 +262,9 @@ async def test_what_a_pass_saved_is_told_without_the_messages_that_came_while_it
     assert landed["worth"]["tokens_not_sent"] > 0
 
 
-async def test_an_agent_keeps_in_memory_only_what_its_context_shows(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_keeps_in_memory_only_what_its_context_shows(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept: dict[str, list[int]] = {}
     append = AgentMemory.append
 
@@ -277,13 +288,16 @@ async def test_the_size_of_a_context_is_what_the_next_call_sends(bench: Bench) -
 
     def script(request: Any) -> Any:
         if request.purpose in ("turn", "planner"):
-            sizes.append(next(one["context"]["used"] for one in bench.state["agents"] if one["id"] == request.agent_id))
+            sizes.append(
+                next(one["context"]["used"] for one in bench.state["agents"] if one["id"] == request.agent_id)
+            )
         return work(request)
 
     bench.start(script, window=12_000)
     await bench.run()
     rows = bench.query(
-        "SELECT estimated_prompt_tokens FROM model_calls WHERE purpose IN ('turn', 'planner') AND status = 'done' ORDER BY id"
+        "SELECT estimated_prompt_tokens FROM model_calls WHERE purpose IN ('turn', 'planner') AND status ="
+        " 'done' ORDER BY id"
     )
     assert sizes == [row[0] for row in rows]
     assert len(sizes) > 5
@@ -299,7 +313,14 @@ async def test_a_summary_is_recorded_under_the_turn_in_which_it_was_asked_for(be
 
     bench.start(script, window=12_000)
     await bench.run()
-    recorded = [row[0] for row in bench.query("SELECT turn FROM model_calls WHERE purpose = 'reflector' ORDER BY started_at, id")]
+    recorded = [
+        row[0]
+        for row in bench.query(
+            "SELECT turn FROM model_calls WHERE purpose = 'reflector' ORDER BY started_at, id"
+        )
+    ]
     assert recorded
-    assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), "a turn may end while a call waits"
+    assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), (
+        "a turn may end while a call waits"
+    )
     assert max(recorded) > 2

@@ -1,4 +1,5 @@
-"""Control from anywhere: pause, resume, cancel, re-run, steer, approve, budgets; and two hosts on one session."""
+"""Control from anywhere: pause, resume, cancel, re-run, steer, approve, budgets; and two hosts on one
+session."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ def steps(count: int, gate: asyncio.Event | None = None, at: int = 2) -> Any:
     return work
 
 
-async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_on_there(bench: Bench) -> None:
+async def test_a_pause_takes_effect_at_the_next_step_boundary_and_a_resume_goes_on_there(
+    bench: Bench,
+) -> None:
     gate = asyncio.Event()
     bench.start(PlannedRun([task("a")], steps(4, gate)))
 
@@ -66,11 +69,15 @@ async def test_pause_now_abandons_the_model_call_which_is_recorded_and_is_no_err
     bench.assert_sound()
 
 
-async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_finishes_the_run(bench: Bench) -> None:
+async def test_pausing_one_agent_lets_the_others_work_and_resume_of_it_alone_finishes_the_run(
+    bench: Bench,
+) -> None:
     gate, resumed = asyncio.Event(), asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:
-        return (steps(4, gate) if name == "a" else steps(4, resumed, at=3))(name, request)  # else the run ends paused
+        return (steps(4, gate) if name == "a" else steps(4, resumed, at=3))(
+            name, request
+        )  # else the run ends paused
 
     bench.start(PlannedRun([task("a"), task("b")], work))
 
@@ -134,7 +141,9 @@ async def test_cancelling_the_session_keeps_what_was_done(bench: Bench) -> None:
     assert len(bench.state["facts"]) == 2
 
 
-async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_if_their_inputs_changed(bench: Bench) -> None:
+async def test_a_rerun_makes_finished_dependants_stale_and_runs_them_again_only_if_their_inputs_changed(
+    bench: Bench,
+) -> None:
     answer = ["same"]
     runs: list[str] = []
 
@@ -175,7 +184,9 @@ async def test_rerunning_a_running_task_cancels_its_attempt_first(bench: Bench) 
 
 
 @pytest.mark.parametrize(("kind", "amount"), [("tokens", 3_000.0), ("turns", 4.0)])
-async def test_a_session_budget_pauses_keeps_everything_and_says_which(bench: Bench, kind: str, amount: float) -> None:
+async def test_a_session_budget_pauses_keeps_everything_and_says_which(
+    bench: Bench, kind: str, amount: float
+) -> None:
     bench.start(PlannedRun([task("a")], steps(8)), budgets={kind: amount})
     result = await bench.run()
     assert (result.status, result.exit_code) == ("paused", 5)
@@ -186,13 +197,16 @@ async def test_a_session_budget_pauses_keeps_everything_and_says_which(bench: Be
     bench.assert_sound()
 
 
-async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_others_finish(bench: Bench) -> None:
+async def test_a_task_budget_pauses_that_task_tells_the_planner_and_lets_the_others_finish(
+    bench: Bench,
+) -> None:
     gate = asyncio.Event()
 
     def script(request: ModelRequest) -> Any:
-        return PlannedRun([task("a"), task("b")], lambda name, request: steps(6, gate if name == "a" else None)(name, request))(
-            request
-        )
+        return PlannedRun(
+            [task("a"), task("b")],
+            lambda name, request: steps(6, gate if name == "a" else None)(name, request),
+        )(request)
 
     bench.start(script)
 
@@ -244,7 +258,13 @@ async def test_a_host_whose_epoch_was_taken_writes_nothing_more(bench: Bench) ->
 async def test_compacting_by_hand_and_undoing_it_leave_every_message_where_it_was(bench: Bench) -> None:
     def work(name: str, request: ModelRequest) -> Any:
         if turns(request) < 12:
-            return [call("save_artifact", {"name": f"n{turns(request)}", "content": "words " * 200}, f"t{turns(request)}")]
+            return [
+                call(
+                    "save_artifact",
+                    {"name": f"n{turns(request)}", "content": "words " * 200},
+                    f"t{turns(request)}",
+                )
+            ]
         return [said("done")]
 
     bench.start(PlannedRun([task("a")], work))
@@ -289,7 +309,9 @@ async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(ben
         nonlocal commits
         outcome = original(self, items, **about)
         posted = bench.query("SELECT count(*) FROM inbox WHERE kind = 'steer'")[0][0]
-        applied = bench.query("SELECT count(*) FROM commands WHERE kind = 'steer' AND status = 'applied'")[0][0]
+        applied = bench.query("SELECT count(*) FROM commands WHERE kind = 'steer' AND status = 'applied'")[0][
+            0
+        ]
         assert posted == applied
         commits += 1
         return outcome
@@ -304,7 +326,8 @@ async def test_a_command_is_applied_once_even_when_the_host_dies_right_after(ben
 
 
 async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(bench: Bench) -> None:
-    """The WAL is written before its commit is visible: a wake-up that finds nothing yet must look again, and soon."""
+    """The WAL is written before its commit is visible: a wake-up that finds nothing yet must look again, and
+    soon."""
     import threading
     import time
 
@@ -341,7 +364,9 @@ async def test_a_standing_instruction_stays_in_every_prompt_from_then_on(bench: 
 
     async def steer() -> None:
         agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
-        await bench.applied(bench.submit("steer", agent_id=agent["id"], payload={"text": "Never touch the vendor folder."}))
+        await bench.applied(
+            bench.submit("steer", agent_id=agent["id"], payload={"text": "Never touch the vendor folder."})
+        )
         gate.set()
 
     assert (await bench.run_while(steer)).exit_code == 0
@@ -350,7 +375,9 @@ async def test_a_standing_instruction_stays_in_every_prompt_from_then_on(bench: 
     assert all("- Never touch the vendor folder." in one.system for one in later)
 
 
-async def test_a_pinned_text_is_in_every_prompt_from_the_next_turn_on_until_it_is_unpinned(bench: Bench) -> None:
+async def test_a_pinned_text_is_in_every_prompt_from_the_next_turn_on_until_it_is_unpinned(
+    bench: Bench,
+) -> None:
     gate = asyncio.Event()
     bench.start(PlannedRun([task("a")], steps(3, gate)))
     systems: list[str] = []

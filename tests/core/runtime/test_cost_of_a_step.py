@@ -1,4 +1,5 @@
-"""What a step costs does not depend on how many agents rest, nor on how much was said: counted in SQLite's own instructions."""
+"""What a step costs does not depend on how many agents rest, nor on how much was said: counted in SQLite's
+own instructions."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ TURNS = 40
 
 
 class Counted:
-    """Counts the instructions that SQLite carries out for the host: none is random, and a search in a tree is one."""
+    """Counts the instructions that SQLite carries out for the host: none is random, and a search in a tree is
+    one."""
 
     def __init__(self) -> None:
         self.instructions = Counter[str]()
@@ -68,7 +70,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 
 async def costs_of_steps(bench: Bench, counted: Counted, at_rest: int) -> list[tuple[int, int]]:
-    """Instructions (reading, writing) from each call of one agent's model to the next, after `at_rest` others have ended.
+    """Instructions (reading, writing) from each call of one agent's model to the next, after `at_rest` others
+    have ended.
 
     Each of those has remembered a fact. The session has budgets that are never reached.
     """
@@ -77,7 +80,11 @@ async def costs_of_steps(bench: Bench, counted: Counted, at_rest: int) -> list[t
     def work(name: str, request: ModelRequest) -> Any:
         turn = turns(request)
         if name != "long":
-            return [call("remember", {"text": f"{name} is a thing of its own"}, "toolu_0")] if turn == 0 else [said("done")]
+            return (
+                [call("remember", {"text": f"{name} is a thing of its own"}, "toolu_0")]
+                if turn == 0
+                else [said("done")]
+            )
         seen.append((counted.instructions["reads"], counted.instructions["writes"]))
         if turn == TURNS:
             return [said("done")]
@@ -90,7 +97,9 @@ async def costs_of_steps(bench: Bench, counted: Counted, at_rest: int) -> list[t
     return [(after[0] - before[0], after[1] - before[1]) for before, after in itertools.pairwise(seen)]
 
 
-async def test_a_step_costs_the_store_the_same_however_long_the_agent_has_worked(bench: Bench, counted: Counted) -> None:
+async def test_a_step_costs_the_store_the_same_however_long_the_agent_has_worked(
+    bench: Bench, counted: Counted
+) -> None:
     costs = await costs_of_steps(bench, counted, 2)
     assert set(costs[3:]) == {costs[3]}
 
@@ -101,22 +110,33 @@ async def test_a_step_costs_the_store_the_same_however_many_agents_rest(
     few = await costs_of_steps(bench, counted, 2)
     many = await costs_of_steps(Bench(tmp_path_factory.mktemp("many")), counted, 40)
     # Not quite the same: which rows end a page or an index depends on ids, which are random.
-    assert all(abs(a - b) <= 10 for one, other in zip(few[3:], many[3:], strict=True) for a, b in zip(one, other, strict=True))
+    assert all(
+        abs(a - b) <= 10
+        for one, other in zip(few[3:], many[3:], strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
 
 
-async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench: Bench, counted: Counted) -> None:
+async def test_a_step_calls_as_many_functions_however_long_its_context_is(
+    bench: Bench, counted: Counted
+) -> None:
     """Not one for each message: nothing walks through the context, or copies it, to send it once more."""
     calls, seen = 0, []
 
     def count(frame: FrameType, event: str, argument: object) -> None:
         nonlocal calls
-        calls += event in ("call", "c_call") and not frame.f_code.co_filename.endswith("scripted.py")  # it reads them all
+        calls += event in ("call", "c_call") and not frame.f_code.co_filename.endswith(
+            "scripted.py"
+        )  # it reads them all
 
     def work(name: str, request: ModelRequest) -> Any:
         seen.append(calls)
         if len(seen) > 2 * TURNS:
             return [said("done")]
-        return [said("on it goes"), call("read_back", {"ref": f"message://nobody/{len(seen)}"}, f"toolu_{len(seen)}")]
+        return [
+            said("on it goes"),
+            call("read_back", {"ref": f"message://nobody/{len(seen)}"}, f"toolu_{len(seen)}"),
+        ]
 
     bench.start(PlannedRun([task("long")], work), window=200_000)
     sys.setprofile(count)
@@ -130,8 +150,12 @@ async def test_a_step_calls_as_many_functions_however_long_its_context_is(bench:
     assert late < 1.02 * early
 
 
-def test_looking_what_may_run_costs_the_same_however_many_agents_rest(tmp_path: Path, counted: Counted) -> None:
-    assert cost_of_a_look(tmp_path / "few.db", counted, 4) == cost_of_a_look(tmp_path / "many.db", counted, 400)
+def test_looking_what_may_run_costs_the_same_however_many_agents_rest(
+    tmp_path: Path, counted: Counted
+) -> None:
+    assert cost_of_a_look(tmp_path / "few.db", counted, 4) == cost_of_a_look(
+        tmp_path / "many.db", counted, 400
+    )
 
 
 def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
@@ -150,7 +174,16 @@ def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
                 tx, task_id=name, plan_id="plan", name=name, position=number, title="", instructions="", role="explorer",
                 model=None, expected_outputs=[],
             )  # fmt: skip
-            agents.create(tx, agent_id=f"a{number}", name=name, role="explorer", model="m", system="", goal="", context_limit=1)
+            agents.create(
+                tx,
+                agent_id=f"a{number}",
+                name=name,
+                role="explorer",
+                model="m",
+                system="",
+                goal="",
+                context_limit=1,
+            )
             tx.execute("UPDATE tasks SET status = ? WHERE id = ?", (status, name))
         plans.set_dependencies(tx, f"t{at_rest + 1}", [f"t{at_rest}"])
 
@@ -172,14 +205,21 @@ def cost_of_a_look(path: Path, counted: Counted, at_rest: int) -> int:
     return cost
 
 
-def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(tmp_path: Path, counted: Counted) -> None:
-    assert cost_of_asking(tmp_path / "few.db", counted, 2) == cost_of_asking(tmp_path / "many.db", counted, 300)
+def test_asking_for_facts_costs_the_same_however_many_other_sessions_have(
+    tmp_path: Path, counted: Counted
+) -> None:
+    assert cost_of_asking(tmp_path / "few.db", counted, 2) == cost_of_asking(
+        tmp_path / "many.db", counted, 300
+    )
 
 
 def cost_of_asking(path: Path, counted: Counted, others: int) -> int:
     """Instructions for all that an agent's turn and a task's beginning and end ask of the facts."""
-    # A session's id of chance would sort before or after the others' now and then, which is worth four instructions.
-    session = create_session(path, NewSession("goal", workspace_in(path.parent), "test/model"), new_id=lambda: "mysession")
+    # A session's id of chance would sort before or after the others' now and then, which is worth four
+    # instructions.
+    session = create_session(
+        path, NewSession("goal", workspace_in(path.parent), "test/model"), new_id=lambda: "mysession"
+    )
     store = SessionStore.claim(path, session, ManualClock(), pid=1, host_name="h")
 
     def prepare(group: Group) -> None:

@@ -46,7 +46,9 @@ async def test_a_failed_tasks_findings_reach_the_planner_with_their_pointers(ben
 
     bench.start(
         PlannedRun(
-            [task("look")], work, on_failure=lambda name: [call("finish_session", {"summary": "enough", "status": "failed"})]
+            [task("look")],
+            work,
+            on_failure=lambda name: [call("finish_session", {"summary": "enough", "status": "failed"})],
         )
     )
     await bench.run()
@@ -67,7 +69,11 @@ async def test_a_failed_tasks_findings_reach_the_planner_with_their_pointers(ben
 async def test_a_sibling_is_told_and_recalls_what_another_found_with_its_source(bench: Bench) -> None:
     def work(name: str, request: ModelRequest) -> Any:
         if name == "find":
-            return [call("remember", {"text": "The queue lives in src/queue.py"})] if turns(request) == 0 else [said("found")]
+            return (
+                [call("remember", {"text": "The queue lives in src/queue.py"})]
+                if turns(request) == 0
+                else [said("found")]
+            )
         if turns(request) == 0:
             assert "The queue lives in src/queue.py (message://" in flat(request.messages)
             return [call("recall", {"query": "queue"})]
@@ -83,12 +89,18 @@ async def test_a_sibling_is_told_and_recalls_what_another_found_with_its_source(
     assert {one["status"] for one in bench.tasks().values()} == {"done"}
 
 
-async def test_a_rerun_knows_what_the_first_attempt_kept_for_itself_and_is_told_only_what_is_new_to_it(bench: Bench) -> None:
+async def test_a_rerun_knows_what_the_first_attempt_kept_for_itself_and_is_told_only_what_is_new_to_it(
+    bench: Bench,
+) -> None:
     failures = [ModelError("no", kind=ErrorKind.FAIL)]
 
     def work(name: str, request: ModelRequest) -> Any:
         if name == "other":
-            return [call("remember", {"text": "A finding of another"})] if turns(request) == 0 else [said("done")]
+            return (
+                [call("remember", {"text": "A finding of another"})]
+                if turns(request) == 0
+                else [said("done")]
+            )
         if turns(request) == 0:
             return [call("remember", {"text": "A finding of its own"})]
         if failures:
@@ -105,7 +117,11 @@ async def test_a_rerun_knows_what_the_first_attempt_kept_for_itself_and_is_told_
     finally:
         reads.close()
     assert [fact["text"] for fact in told["facts"]] == ["A finding of another"]
-    second = bench.model.requests[-2] if bench.model.requests[-1].system.startswith("Role: planner") else bench.model.requests[-1]
+    second = (
+        bench.model.requests[-2]
+        if bench.model.requests[-1].system.startswith("Role: planner")
+        else bench.model.requests[-1]
+    )
     assert "A finding of its own" in flat(second.messages)
 
 
@@ -130,7 +146,9 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
             return [call("recall", {"query": "anything"})] if turns(request) == 0 else [said("done")]
         if turns(request) < 5:
             committed.append(time.monotonic())
-            return [call("remember", {"text": f"finding {turns(request)} of the other"}, f"t{turns(request)}")]
+            return [
+                call("remember", {"text": f"finding {turns(request)} of the other"}, f"t{turns(request)}")
+            ]
         go_on.set()
         return [said("done")]
 

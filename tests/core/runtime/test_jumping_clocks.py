@@ -1,4 +1,5 @@
-"""A wall clock that is set back, or forward, between two hosts or under one changes nothing of what is done."""
+"""A wall clock that is set back, or forward, between two hosts or under one changes nothing of what is
+done."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ def clock() -> Jumping:
 def bench(tmp_path: Path, clock: Jumping, monkeypatch: pytest.MonkeyPatch) -> Bench:
     made = Bench(tmp_path)
     made.runtime = Runtime(made.path, model=made.model, clock=clock)
-    monkeypatch.setattr("watchkeeper.runtime.control.time", SimpleNamespace(**vars(time) | {"time": clock.now}))
+    monkeypatch.setattr(
+        "watchkeeper.runtime.control.time", SimpleNamespace(**vars(time) | {"time": clock.now})
+    )
     return made
 
 
@@ -53,7 +56,8 @@ async def die(running: asyncio.Future[Any]) -> None:
 async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(
     bench: Bench, clock: Jumping, jump: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its host prepared it for an agent that had ended, and died; the next one published it, and died before it said so."""
+    """Its host prepared it for an agent that had ended, and died; the next one published it, and died before
+    it said so."""
     work = Work(4)
     bench.start(work)
     await bench.run()
@@ -79,7 +83,9 @@ async def test_a_compaction_that_was_made_for_a_command_is_not_made_again(
     assert [one["status"] for one in bench.state["commands"]] == ["applied"]
 
 
-async def test_a_compaction_of_an_earlier_command_is_not_taken_for_that_of_a_later_one(bench: Bench, clock: Jumping) -> None:
+async def test_a_compaction_of_an_earlier_command_is_not_taken_for_that_of_a_later_one(
+    bench: Bench, clock: Jumping
+) -> None:
     work = Work(6)
     bench.start(work)
     await bench.run()

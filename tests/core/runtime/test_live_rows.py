@@ -32,7 +32,10 @@ async def test_what_an_agent_showed_last_stays_in_its_row_and_nothing_of_it_is_h
         live.stream(f"a{number}", "words " * 2_000)
         live.end(f"a{number}")
     await live.flush()
-    assert store.one("SELECT count(*), min(length(text)) FROM live WHERE activity = 'working'")[:] == (100, 2_000)
+    assert store.one("SELECT count(*), min(length(text)) FROM live WHERE activity = 'working'")[:] == (
+        100,
+        2_000,
+    )
     live.stream("a0", "late")  # what is not held is not added to
     await live.flush()
     assert store.one("SELECT substr(text, -6) FROM live WHERE agent_id = 'a0'")[:] == ("words ",)

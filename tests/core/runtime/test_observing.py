@@ -1,4 +1,5 @@
-"""Observational memory in a run: observers beside the agents' loops, chunks that outlive their host, honest records."""
+"""Observational memory in a run: observers beside the agents' loops, chunks that outlive their host, honest
+records."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ LOG = "<observations>\n10:00 [!] the agent saves its notes (#{seq})\n</observati
 
 
 class Observed(Work):
-    """Work whose memory is kept by an observer; `asked` counts the observer's calls, `reflected` the reflector's."""
+    """Work whose memory is kept by an observer; `asked` counts the observer's calls, `reflected` the
+    reflector's."""
 
     reflected = 0
 
@@ -52,7 +54,12 @@ async def test_observers_read_ahead_of_need_and_their_log_takes_the_messages_pla
     assert applied
     assert applied[-1]["tokens_after"] < applied[-1]["tokens_before"]
     assert all(one["stall_seconds"] == 0 for one in rows(bench))
-    kinds = {row[0] for row in bench.query("SELECT kind FROM observations WHERE agent_id = ?", bench.state["agents"][-1]["id"])}
+    kinds = {
+        row[0]
+        for row in bench.query(
+            "SELECT kind FROM observations WHERE agent_id = ?", bench.state["agents"][-1]["id"]
+        )
+    }
     assert "observation" in kinds
     bench.assert_sound()
 
@@ -72,7 +79,9 @@ async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next
     work.hold_turn = 8
     bench.start(work, window=12_000)
     crashed = asyncio.ensure_future(bench.run())
-    await bench.until(lambda state: bench.model.hanging and any(one["status"] == "prepared" for one in rows(bench)))
+    await bench.until(
+        lambda state: bench.model.hanging and any(one["status"] == "prepared" for one in rows(bench))
+    )
     crashed.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await crashed
@@ -84,7 +93,9 @@ async def test_chunks_that_were_written_before_a_crash_are_activated_by_the_next
 
 
 async def test_an_observer_that_fails_gives_way_to_the_digest(bench: Bench) -> None:
-    bench.start(Observed(count=24, words=450, summary=ModelError("overloaded", kind=ErrorKind.RETRY)), window=12_000)
+    bench.start(
+        Observed(count=24, words=450, summary=ModelError("overloaded", kind=ErrorKind.RETRY)), window=12_000
+    )
     assert (await bench.run()).exit_code == 0
     assert [one for one in rows(bench) if one["status"] == "applied"]
     assert all(one["context"]["used"] <= 12_000 for one in bench.state["agents"])
@@ -122,5 +133,7 @@ async def test_an_observation_is_recorded_under_the_turn_in_which_it_was_asked_f
     asked = "SELECT turn FROM model_calls WHERE purpose IN ('observer', 'reflector') AND status = 'done'"
     recorded = [row[0] for row in bench.query(asked)]
     assert recorded
-    assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), "a turn may end while a call waits"
+    assert all(any(0 <= asked - turn <= 1 for asked in turns) for turn in recorded), (
+        "a turn may end while a call waits"
+    )
     assert max(recorded) > 2

@@ -1,4 +1,5 @@
-"""A compaction that somebody ordered is not forgotten because its host died, or its agent was paused or rested."""
+"""A compaction that somebody ordered is not forgotten because its host died, or its agent was paused or
+rested."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ async def crash_under_the_pass(bench: Bench, work: Work, **payload: Any) -> None
         await crashed
 
 
-async def test_a_pass_that_was_ordered_and_only_ran_when_the_host_died_is_begun_again_as_it_was_ordered(bench: Bench) -> None:
+async def test_a_pass_that_was_ordered_and_only_ran_when_the_host_died_is_begun_again_as_it_was_ordered(
+    bench: Bench,
+) -> None:
     work = Work()
     work.hold_turn = 5
     work.summaries.clear()
@@ -65,7 +68,9 @@ async def test_a_pass_that_an_agent_ordered_for_itself_outlives_the_host_too(ben
             return [said("done")]
         if done < 5:
             return [call("save_artifact", {"name": f"n{done}", "content": "words " * 400}, f"t{done}")]
-        return [call("compact", {}, "t5")] if done == 5 else [call("recall", {"query": f"q{done}"}, f"t{done}")]
+        return (
+            [call("compact", {}, "t5")] if done == 5 else [call("recall", {"query": f"q{done}"}, f"t{done}")]
+        )
 
     bench.start(script, window=60_000)
     crashed = asyncio.ensure_future(bench.run())
@@ -122,7 +127,9 @@ async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(be
     assert "begun again" not in passes(bench)[0]["reason"]
 
 
-async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_order_that_cannot_be_carried_out_any_more_says_why(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from watchkeeper.memory.changes import Rejection
     from watchkeeper.memory.compactor import Compactor
 
@@ -132,7 +139,9 @@ async def test_an_order_that_cannot_be_carried_out_any_more_says_why(bench: Benc
     bench.start(work, window=60_000)
     await crash_under_the_pass(bench, work)
     work.turn_gate.set()
-    monkeypatch.setattr(Compactor, "begin", lambda self, up_to=None, instructions=None: Rejection("There is nothing left."))
+    monkeypatch.setattr(
+        Compactor, "begin", lambda self, up_to=None, instructions=None: Rejection("There is nothing left.")
+    )
     assert (await bench.run()).exit_code == 0
     assert told(bench) == [("manual", "abandoned")]
     assert "There is nothing left." in passes(bench)[0]["reason"]
@@ -189,7 +198,9 @@ async def test_what_was_undone_after_a_pause_is_not_compacted_again_by_the_resum
     assert told(bench) == [("manual", "applied"), ("manual", "abandoned")]
 
 
-async def test_a_summary_that_is_ready_when_its_agent_pauses_is_kept_and_lands_at_the_resume(bench: Bench) -> None:
+async def test_a_summary_that_is_ready_when_its_agent_pauses_is_kept_and_lands_at_the_resume(
+    bench: Bench,
+) -> None:
     work = Work()
     work.hold_turn = 5
     bench.start(work, window=60_000)

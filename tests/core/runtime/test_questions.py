@@ -29,7 +29,9 @@ async def test_a_tool_that_asks_waits_for_a_person_and_runs_when_approved(bench:
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
 
     async def approve() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         assert waiting[0]["tool"] == "write"
         assert agent_of(bench.state, "a")["status"] == "waiting"  # type: ignore[index]
         assert not (bench.workspace / "note.txt").exists()
@@ -43,7 +45,9 @@ async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench: Bench) 
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
 
     async def deny() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         bench.submit("deny", payload={"approval": waiting[0]["id"], "reason": "not in this folder"})
 
     await bench.run_while(deny)
@@ -51,7 +55,9 @@ async def test_a_denied_call_tells_the_model_why_and_does_nothing(bench: Bench) 
     assert not (bench.workspace / "note.txt").exists()
 
 
-async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(bench: Bench) -> None:
+async def test_headless_a_question_that_nobody_answers_is_denied_and_allow_decides_beforehand(
+    bench: Bench,
+) -> None:
     bench.start(PlannedRun([task("a", role="coder")], writes))
     await bench.run()
     assert "the approval timed out" in bench.tasks()["a"]["result"]
@@ -80,7 +86,9 @@ async def test_a_question_that_waits_survives_a_pause_and_is_asked_once(bench: B
     assert len(bench.state["approvals"]) == 1
 
 
-async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_not_asked_again(bench: Bench) -> None:
+async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_not_asked_again(
+    bench: Bench,
+) -> None:
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
 
     async def pause() -> None:
@@ -94,7 +102,9 @@ async def test_an_answer_given_while_no_host_lived_is_used_and_the_question_is_n
     assert (bench.workspace / "note.txt").read_text() == "hello"
 
 
-async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mark_in_a_file(bench: Bench) -> None:
+async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mark_in_a_file(
+    bench: Bench,
+) -> None:
     """The reply is stored without its secret, so the call would write the mark."""
 
     def leaks(name: str, request: ModelRequest) -> Any:
@@ -109,7 +119,7 @@ async def test_a_secret_that_a_model_writes_becomes_neither_a_question_nor_a_mar
     assert not (bench.workspace / "note.txt").exists()
 
 
-# --- calls that repeat -----------------------------------------------------------------------------------------------
+# --- calls that repeat --------------------------------------------------------------------------------------
 
 
 def repeats(*commands: str) -> Any:
@@ -124,7 +134,9 @@ def repeats(*commands: str) -> Any:
     return work
 
 
-async def test_a_fourth_identical_call_of_effect_is_asked_about_though_the_tool_is_allowed(bench: Bench) -> None:
+async def test_a_fourth_identical_call_of_effect_is_asked_about_though_the_tool_is_allowed(
+    bench: Bench,
+) -> None:
     bench.start(PlannedRun([task("a", role="coder")], repeats(*["echo x >> log"] * 6)), allow=("bash",))
     await bench.run()
     assert (bench.workspace / "log").read_text() == "x\n" * 3
@@ -145,7 +157,9 @@ async def test_identical_calls_of_one_reply_count_like_those_of_several(bench: B
 
 
 @pytest.mark.parametrize("between", ["read", "cycle"])
-async def test_calls_that_only_look_or_repeat_themselves_do_not_hide_a_repetition(bench: Bench, between: str) -> None:
+async def test_calls_that_only_look_or_repeat_themselves_do_not_hide_a_repetition(
+    bench: Bench, between: str
+) -> None:
     def work(name: str, request: ModelRequest) -> Any:
         turn = turns(request)
         if turn >= 10:
@@ -162,7 +176,9 @@ async def test_calls_that_only_look_or_repeat_themselves_do_not_hide_a_repetitio
 
 
 async def test_a_check_that_runs_again_after_each_change_is_no_repetition(bench: Bench) -> None:
-    commands = [text for number in range(5) for text in (f"echo {number} >> source", "echo checked >> checks")]
+    commands = [
+        text for number in range(5) for text in (f"echo {number} >> source", "echo checked >> checks")
+    ]
     bench.start(PlannedRun([task("a", role="coder")], repeats(*commands)), allow=("bash",))
     await bench.run()
     assert (bench.workspace / "checks").read_text() == "checked\n" * 5
@@ -171,11 +187,15 @@ async def test_a_check_that_runs_again_after_each_change_is_no_repetition(bench:
 
 async def test_a_person_may_let_an_identical_call_run_once_more(bench: Bench) -> None:
     bench.start(
-        PlannedRun([task("a", role="coder")], repeats(*["echo x >> log"] * 4)), allow=("bash",), approval_timeout_seconds=None
+        PlannedRun([task("a", role="coder")], repeats(*["echo x >> log"] * 4)),
+        allow=("bash",),
+        approval_timeout_seconds=None,
     )
 
     async def approve() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         assert "ran 3 times already" in waiting[0]["note"]
         bench.submit("approve", payload={"approval": waiting[0]["id"]})
 
@@ -183,10 +203,12 @@ async def test_a_person_may_let_an_identical_call_run_once_more(bench: Bench) ->
     assert (bench.workspace / "log").read_text() == "x\n" * 4
 
 
-# --- an agent that ends while it asks --------------------------------------------------------------------------------
+# --- an agent that ends while it asks -----------------------------------------------------------------------
 
 
-async def test_what_a_cancelled_attempt_never_began_is_cancelled_and_nobody_is_asked_any_more(bench: Bench) -> None:
+async def test_what_a_cancelled_attempt_never_began_is_cancelled_and_nobody_is_asked_any_more(
+    bench: Bench,
+) -> None:
     def two(name: str, request: ModelRequest) -> Any:
         if turns(request) == 0:
             return [call("bash", {"command": "echo 1"}, "t1"), call("bash", {"command": "echo 2"}, "t2")]
@@ -206,12 +228,18 @@ async def test_what_a_cancelled_attempt_never_began_is_cancelled_and_nobody_is_a
 
 async def test_an_attempt_that_is_resumed_after_a_cancel_is_told_what_did_not_run(bench: Bench) -> None:
     def asks(name: str, request: ModelRequest) -> Any:
-        return [call("bash", {"command": "echo 1 >> log"})] if turns(request) == 0 else [said(flat(request.messages))]
+        return (
+            [call("bash", {"command": "echo 1 >> log"})]
+            if turns(request) == 0
+            else [said(flat(request.messages))]
+        )
 
     bench.start(PlannedRun([task("a", role="coder")], asks), approval_timeout_seconds=None)
 
     async def cancel() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         agent = waiting[0]["agent_id"]
         bench.submit("cancel", task_id=waiting[0]["task_id"])
         bench.submit("resume", agent_id=agent)  # both are queued before the host looks
@@ -221,7 +249,7 @@ async def test_an_attempt_that_is_resumed_after_a_cancel_is_told_what_did_not_ru
     assert not (bench.workspace / "log").exists()
 
 
-# --- who can answer --------------------------------------------------------------------------------------------------
+# --- who can answer -----------------------------------------------------------------------------------------
 
 
 async def test_a_session_that_somebody_watches_asks_though_its_time_out_is_zero(bench: Bench) -> None:
@@ -229,7 +257,9 @@ async def test_a_session_that_somebody_watches_asks_though_its_time_out_is_zero(
     presence = Presence(bench.path, bench.session)
 
     async def approve() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         bench.submit("approve", payload={"approval": waiting[0]["id"]})
 
     try:
@@ -261,7 +291,9 @@ def test_a_presence_of_another_process_is_seen_and_ends_with_it(tmp_path: Path) 
         "import sys; from pathlib import Path; from watchkeeper.store.presence import Presence\n"
         "held = Presence(Path(sys.argv[1]), 's'); print('held', flush=True); sys.stdin.read()"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as watcher:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as watcher:
         assert watcher.stdout is not None
         assert watcher.stdout.readline() == b"held\n"
         assert is_watched(path, "s")
@@ -290,7 +322,7 @@ def test_the_time_out_belongs_to_the_host_that_runs(
     assert Asking(unattended=unattended, timeout_seconds=said).seconds(stored) == wanted
 
 
-# --- what a person answers -------------------------------------------------------------------------------------------
+# --- what a person answers ----------------------------------------------------------------------------------
 
 
 def runs(*calls: tuple[str, dict[str, Any]]) -> Any:
@@ -316,7 +348,9 @@ def answers(bench: Bench, *given: dict[str, Any]) -> Any:
         seen: set[str] = set()
         for payload in given:
             waiting = await bench.until(
-                lambda state: [one for one in state["approvals"] if one["status"] == "waiting" and one["id"] not in seen]
+                lambda state: [
+                    one for one in state["approvals"] if one["status"] == "waiting" and one["id"] not in seen
+                ]
             )
             seen.add(waiting[0]["id"])
             payload = dict(payload)
@@ -329,7 +363,10 @@ def answers(bench: Bench, *given: dict[str, Any]) -> Any:
 
 
 async def test_a_tool_that_is_always_allowed_is_asked_about_once_until_that_is_revoked(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], shell("echo 1 >> log", "echo 2 >> log")), approval_timeout_seconds=None)
+    bench.start(
+        PlannedRun([task("a", role="coder")], shell("echo 1 >> log", "echo 2 >> log")),
+        approval_timeout_seconds=None,
+    )
     await bench.run_while(answers(bench, {"scope": "tool"}))
     assert (bench.workspace / "log").read_text() == "1\n2\n"
     assert len(bench.state["approvals"]) == 1
@@ -348,7 +385,11 @@ async def test_a_revoked_grant_does_not_answer(bench: Bench) -> None:
         denied: set[str] = set()
         while True:  # until the run ends
             waiting = await bench.until(
-                lambda state: [one["id"] for one in state["approvals"] if one["status"] == "waiting" and one["id"] not in denied]
+                lambda state: [
+                    one["id"]
+                    for one in state["approvals"]
+                    if one["status"] == "waiting" and one["id"] not in denied
+                ]
             )
             denied.add(waiting[0])
             bench.submit("deny", payload={"approval": waiting[0]})
@@ -372,7 +413,8 @@ async def test_what_the_shell_defined_before_does_not_change_what_a_pattern_allo
     evil = bench.workspace / "evil"
     commands = [
         "date +%Y",
-        f"date() {{ echo function; }}; alias date='echo alias'; mkdir evil; printf '#!/bin/sh\\necho path' > evil/date;"
+        f"date() {{ echo function; }}; alias date='echo alias'; mkdir evil; printf '#!/bin/sh\\necho path' >"
+        " evil/date;"
         f" chmod +x evil/date; export PATH={evil}:$PATH; hash -p {evil}/date date; date",
         "date +%Y",
     ]
@@ -387,7 +429,10 @@ async def test_what_the_shell_defined_before_does_not_change_what_a_pattern_allo
 
 async def test_a_pattern_runs_in_the_folder_of_the_shell(bench: Bench) -> None:
     (bench.workspace / "sub").mkdir()
-    bench.start(PlannedRun([task("a", role="coder")], shell("touch a", "cd sub", "touch b")), approval_timeout_seconds=None)
+    bench.start(
+        PlannedRun([task("a", role="coder")], shell("touch a", "cd sub", "touch b")),
+        approval_timeout_seconds=None,
+    )
     await bench.run_while(answers(bench, {"scope": "pattern", "pattern": "touch *"}, {}))
     assert (bench.workspace / "sub" / "b").exists()
 
@@ -395,14 +440,17 @@ async def test_a_pattern_runs_in_the_folder_of_the_shell(bench: Bench) -> None:
 async def test_a_grant_answers_a_question_of_another_agent_that_waits_already(bench: Bench) -> None:
     bench.start(
         PlannedRun(
-            [task("a", role="coder"), task("b", role="coder")], lambda name, request: shell(f"echo {name} >> log")(name, request)
+            [task("a", role="coder"), task("b", role="coder")],
+            lambda name, request: shell(f"echo {name} >> log")(name, request),
         ),
         approval_timeout_seconds=None,
     )
 
     async def grant() -> None:
         waiting = await bench.until(
-            lambda state: len(found := [one for one in state["approvals"] if one["status"] == "waiting"]) == 2 and found
+            lambda state: (
+                len(found := [one for one in state["approvals"] if one["status"] == "waiting"]) == 2 and found
+            )
         )
         bench.submit("approve", payload={"approval": waiting[0]["id"], "scope": "tool"})
 
@@ -413,7 +461,9 @@ async def test_a_grant_answers_a_question_of_another_agent_that_waits_already(be
     bench.session = fork(bench.path, bench.session, at_seq=at).session_id
 
     async def deny() -> None:  # a fork has no grants: what one had answered, and had not run, is asked again
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         bench.submit("deny", payload={"approval": waiting[0]["id"], "reason": "by a person"})
 
     await bench.run_while(deny)
@@ -421,14 +471,17 @@ async def test_a_grant_answers_a_question_of_another_agent_that_waits_already(be
 
 
 async def test_an_edited_call_runs_as_edited_and_its_result_says_so(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None)
+    bench.start(
+        PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None
+    )
     await bench.run_while(answers(bench, {"edited_input": {"command": "echo person > out"}}))
     assert (bench.workspace / "out").read_text() == "person\n"
     result = bench.tasks()["a"]["result"]
     assert "A person changed the input of this call" in result
     assert "echo person > out" in result
     [(stored, content)] = bench.query(
-        "SELECT c.edited_input, m.content FROM tool_calls c JOIN messages m ON m.agent_id = c.agent_id AND m.seq = c.seq"
+        "SELECT c.edited_input, m.content FROM tool_calls c JOIN messages m ON m.agent_id = c.agent_id AND"
+        " m.seq = c.seq"
         " WHERE c.name = 'bash'"
     )
     assert "echo person > out" in stored
@@ -436,11 +489,15 @@ async def test_an_edited_call_runs_as_edited_and_its_result_says_so(bench: Bench
     assert "echo person" not in content
 
 
-async def test_an_edited_input_that_the_tool_would_not_take_is_refused_and_the_question_waits_on(bench: Bench) -> None:
+async def test_an_edited_input_that_the_tool_would_not_take_is_refused_and_the_question_waits_on(
+    bench: Bench,
+) -> None:
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
 
     async def answer() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
         for wrong in ({"file_path": 3, "content": "x"}, {"file_path": "a", "content": "[redacted:password]"}):
             bench.submit("approve", payload={"approval": waiting[0]["id"], "edited_input": wrong})
             await bench.until(lambda state: state["commands"][-1]["status"] == "refused")
@@ -451,12 +508,19 @@ async def test_an_edited_input_that_the_tool_would_not_take_is_refused_and_the_q
 
 
 async def test_an_answer_with_a_secret_is_refused_since_another_text_would_run(bench: Bench) -> None:
-    bench.start(PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None)
+    bench.start(
+        PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None
+    )
     secret = "DATABASE_PASSWORD=Sup3rS3cretValue99"
 
     async def answer() -> None:
-        waiting = await bench.until(lambda state: [one for one in state["approvals"] if one["status"] == "waiting"])
-        for wrong in ({"edited_input": {"command": f"export {secret}"}}, {"scope": "pattern", "pattern": f"run --{secret} *"}):
+        waiting = await bench.until(
+            lambda state: [one for one in state["approvals"] if one["status"] == "waiting"]
+        )
+        for wrong in (
+            {"edited_input": {"command": f"export {secret}"}},
+            {"scope": "pattern", "pattern": f"run --{secret} *"},
+        ):
             with pytest.raises(BadInput, match="holds a secret"):
                 bench.submit("approve", payload={"approval": waiting[0]["id"], **wrong})
         bench.submit("deny", payload={"approval": waiting[0]["id"]})
@@ -491,7 +555,9 @@ async def test_a_link_that_is_swapped_after_the_answer_is_asked_about_again(benc
     assert (bench.workspace / "one").read_text() == (bench.workspace / "two").read_text() == "same"
 
 
-async def test_a_path_that_the_tool_would_refuse_is_asked_about_again_once_it_leads_to_a_file(bench: Bench) -> None:
+async def test_a_path_that_the_tool_would_refuse_is_asked_about_again_once_it_leads_to_a_file(
+    bench: Bench,
+) -> None:
     (bench.workspace / "one").write_text("same")
     link = bench.workspace / "note.txt"
     link.symlink_to("/etc/hostname")
@@ -520,7 +586,9 @@ async def test_a_file_that_changes_after_the_last_look_of_the_host_is_not_writte
 
     monkeypatch.setattr("watchkeeper.agents.toolbox.reach", reached)
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=None)
-    await bench.run_while(answers(bench, {}, {"kind": "deny", "reason": "it changed", "before": lambda: None}))
+    await bench.run_while(
+        answers(bench, {}, {"kind": "deny", "reason": "it changed", "before": lambda: None})
+    )
     assert note.read_text() == "second"
     assert [one["cause"] for one in bench.state["approvals"]] == ["permission", "changed"]
     assert bench.query("SELECT status FROM tool_calls WHERE name = 'write'") == [("denied",)]
@@ -558,7 +626,9 @@ async def test_an_edited_call_that_a_crash_cut_off_before_it_began_runs_as_edite
 
     start = Toolbox._start
     monkeypatch.setattr(Toolbox, "_start", settled)
-    bench.start(PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None)
+    bench.start(
+        PlannedRun([task("a", role="coder")], shell("echo model > out")), approval_timeout_seconds=None
+    )
     with pytest.raises(RuntimeError, match="dies here"):
         await bench.run_while(answers(bench, {"edited_input": {"command": "echo person > out"}}))
     assert (await bench.run()).exit_code == 0

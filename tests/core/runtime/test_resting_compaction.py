@@ -1,4 +1,5 @@
-"""Compaction of agents that do not work at the moment: it goes on beside everything else, and holds nobody up."""
+"""Compaction of agents that do not work at the moment: it goes on beside everything else, and holds nobody
+up."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Waiting:
         if request.purpose is Purpose.REFLECTOR:
             self.asked += 1
             return [said("The plan was made (#2).")] if self.summary.is_set() else self.summary
-        if role_of(request) == "planner" and any(item.get("task") == "b" for item in inbox_of(request.messages[-1])):
+        if role_of(request) == "planner" and any(
+            item.get("task") == "b" for item in inbox_of(request.messages[-1])
+        ):
             return [call("finish_session", {"summary": "all tasks are done"})]  # whatever was compacted away
         return self._run(request)
 
@@ -47,7 +50,9 @@ def resting(state: dict[str, Any]) -> bool:
     return held is not None and planner(state)["status"] == "idle"
 
 
-async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lands_without_it(bench: Bench) -> None:
+async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lands_without_it(
+    bench: Bench,
+) -> None:
     script = Waiting()
     bench.start(script)
 
@@ -55,7 +60,9 @@ async def test_a_planner_that_rests_is_compacted_while_it_waits_and_the_pass_lan
         await bench.until(lambda state: bench.model.hanging and resting(state))
         command = bench.submit("compact", agent_id=planner(bench.state)["id"])
         await bench.until(lambda state: script.asked)
-        steered = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})  # others are not kept waiting
+        steered = bench.submit(
+            "set_budget", payload={"kind": "usd", "amount": 5}
+        )  # others are not kept waiting
         await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
         assert {one["id"] for one in bench.state["commands"]} == {command, steered}
         script.summary.set()
@@ -107,7 +114,10 @@ async def test_a_host_that_pauses_puts_off_the_pass_of_a_resting_planner(bench: 
     script.summary.set()
     script.second.set()
     assert (await bench.run(resume=True)).exit_code == 0
-    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "abandoned"), ("manual", "applied")]
+    assert [(one["trigger"], one["status"]) for one in passes(bench)] == [
+        ("manual", "abandoned"),
+        ("manual", "applied"),
+    ]
 
 
 async def test_the_compaction_of_an_agent_that_has_ended_keeps_nobody_else_waiting(bench: Bench) -> None:
@@ -122,12 +132,16 @@ async def test_the_compaction_of_an_agent_that_has_ended_keeps_nobody_else_waiti
         undo = bench.submit("undo", agent_id=first["id"])
         await bench.until(lambda state: script.asked)
         other = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})
-        await bench.until(lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied")
+        await bench.until(
+            lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied"
+        )
         assert {one["id"]: one["status"] for one in bench.state["commands"]}[command] == "queued"
         script.second.set()  # the run goes on, and does not end before the pass
         script.summary.set()
         await bench.until(lambda state: all(one["status"] == "applied" for one in state["commands"]))
-        assert {one["id"]: one["result"] for one in bench.state["commands"]}[undo].startswith(f"{first['name']}: back to view")
+        assert {one["id"]: one["result"] for one in bench.state["commands"]}[undo].startswith(
+            f"{first['name']}: back to view"
+        )
 
     assert (await bench.run_while(compact)).exit_code == 0
     assert [(one["trigger"], one["status"]) for one in passes(bench)] == [("manual", "applied")]
@@ -155,7 +169,9 @@ async def test_a_pause_does_not_wait_for_the_compaction_of_an_agent_that_has_end
     assert {one["kind"]: one["status"] for one in bench.state["commands"]}["compact"] == "applied"
 
 
-async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was_ordered(bench: Bench) -> None:
+async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was_ordered(
+    bench: Bench,
+) -> None:
     script = Waiting()
     bench.start(script)
 
@@ -169,7 +185,9 @@ async def test_a_host_with_nothing_else_to_do_ends_after_the_compaction_that_was
         bench.submit("pause", agent_id=second["id"], payload={"now": True})
         await bench.until(lambda state: agent_of(state, "b")["status"] == "paused")  # type: ignore[index]
         other = bench.submit("set_budget", payload={"kind": "usd", "amount": 5})
-        await bench.until(lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied")
+        await bench.until(
+            lambda state: {one["id"]: one["status"] for one in state["commands"]}[other] == "applied"
+        )
         script.summary.set()
 
     assert (await bench.run_while(compact)).exit_code == 5
@@ -207,7 +225,9 @@ async def test_an_agent_that_is_resumed_while_it_is_compacted_says_what_it_waits
         await bench.until(lambda state: bench.model.hanging == 3)
         resumed = bench.submit("resume", agent_id=agent["id"])
         told = await bench.until(
-            lambda state: next((one["result"] for one in state["commands"] if one["id"] == resumed and one["result"]), None)
+            lambda state: next(
+                (one["result"] for one in state["commands"] if one["id"] == resumed and one["result"]), None
+            )
         )
         assert told == f"{agent['name']} goes on, when its compaction has ended"
         live = "SELECT detail FROM live WHERE agent_id = ?"

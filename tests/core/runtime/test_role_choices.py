@@ -1,4 +1,5 @@
-"""A cloned workspace and a planner choose models in a whole run: what the agents got, what people see, what is remembered."""
+"""A cloned workspace and a planner choose models in a whole run: what the agents got, what people see, what
+is remembered."""
 
 from __future__ import annotations
 
@@ -44,7 +45,12 @@ async def test_a_dearer_choice_of_the_workspace_is_not_used_and_the_run_says_so(
     assert all(".claude/agents/" in line and "$5 in, $25 out" in line for line in said_of)
     state = bench.state
     roles = {one["role"]: one for one in state["session"]["roles"]}
-    assert roles["checker"] == {"role": "checker", "source": f"{AGENTS}/checker.md", "model": MIDDLE, "unconfirmed": DEAR}
+    assert roles["checker"] == {
+        "role": "checker",
+        "source": f"{AGENTS}/checker.md",
+        "model": MIDDLE,
+        "unconfirmed": DEAR,
+    }
     assert roles["counter"]["model"] == CHEAP
     assert roles["explorer"]["source"] == "built-in"
     tasks = bench.tasks()
@@ -55,19 +61,31 @@ async def test_a_dearer_choice_of_the_workspace_is_not_used_and_the_run_says_so(
 async def test_what_the_user_allowed_is_used(bench: Bench) -> None:
     put(bench.workspace / AGENTS, "checker", DEAR)
     put(bench.workspace / AGENTS, "counter", DEAR)
-    start(bench, [task("check", role="checker"), task("count", role="counter")], allow_models=(f"checker={DEAR}",))
+    start(
+        bench,
+        [task("check", role="checker"), task("count", role="counter")],
+        allow_models=(f"checker={DEAR}",),
+    )
     await bench.run()
     assert models(bench) == {"planner": MIDDLE, "checker": DEAR, "counter": MIDDLE}
 
 
-async def test_a_file_that_changes_later_is_judged_by_the_next_host_and_an_answer_is_remembered(bench: Bench) -> None:
+async def test_a_file_that_changes_later_is_judged_by_the_next_host_and_an_answer_is_remembered(
+    bench: Bench,
+) -> None:
     put(bench.workspace / AGENTS, "checker", CHEAP)
     broken = [True]
 
     def work(name: str, request: ModelRequest) -> Any:
-        return ModelError("no credit", kind=ErrorKind.PAUSE) if name == "first" and broken[0] else [said("done")]
+        return (
+            ModelError("no credit", kind=ErrorKind.PAUSE) if name == "first" and broken[0] else [said("done")]
+        )
 
-    needed = [task("first"), task("second", needs=("first",), role="checker"), task("third", needs=("second",), role="checker")]
+    needed = [
+        task("first"),
+        task("second", needs=("first",), role="checker"),
+        task("third", needs=("second",), role="checker"),
+    ]
     start(bench, needed, work)
     assert (await bench.run()).status == "paused"
     put(bench.workspace / AGENTS, "checker", DEAR)

@@ -15,7 +15,12 @@ from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
 from watchkeeper.runtime import heartbeat
 
-DIAMOND = [task("left"), task("right"), task("join", needs=("left", "right")), task("report", needs=("join",), role="writer")]
+DIAMOND = [
+    task("left"),
+    task("right"),
+    task("join", needs=("left", "right")),
+    task("report", needs=("join",), role="writer"),
+]
 
 
 async def test_tasks_run_in_the_order_of_their_dependencies_and_the_session_is_done(bench: Bench) -> None:
@@ -43,7 +48,9 @@ async def test_independent_tasks_run_side_by_side_up_to_max_parallel(bench: Benc
     assert max(running) == 3
 
 
-async def test_the_handoff_has_its_seven_fields_and_hands_on_the_outputs_of_dependencies(bench: Bench) -> None:
+async def test_the_handoff_has_its_seven_fields_and_hands_on_the_outputs_of_dependencies(
+    bench: Bench,
+) -> None:
     def work(name: str, request: ModelRequest) -> Any:
         if name == "make" and turns(request) == 0:
             return [
@@ -96,7 +103,9 @@ async def test_the_planner_gets_a_cited_memory_delta_of_a_finished_task(bench: B
     assert payload["result"] == "found it"
 
 
-async def test_a_task_that_fails_is_told_to_the_planner_and_resumed_with_its_memory_as_attempt_1(bench: Bench) -> None:
+async def test_a_task_that_fails_is_told_to_the_planner_and_resumed_with_its_memory_as_attempt_1(
+    bench: Bench,
+) -> None:
     failures = [ModelError("bad request", kind=ErrorKind.FAIL)]
 
     def work(name: str, request: ModelRequest) -> Any:
@@ -127,7 +136,9 @@ async def test_a_rerun_is_a_new_attempt_with_a_new_agent_that_keeps_the_memory(b
         assert "first finding" in str(request.messages)
         return [said("done")]
 
-    bench.start(PlannedRun([task("hard")], work, on_failure=lambda name: [call("rerun_task", {"task": name})]))
+    bench.start(
+        PlannedRun([task("hard")], work, on_failure=lambda name: [call("rerun_task", {"task": name})])
+    )
     await bench.run()
     agents = [one for one in bench.state["agents"] if one["task_id"]]
     assert [one["status"] for one in agents] == ["failed", "done"]
@@ -187,7 +198,9 @@ async def test_a_planner_that_never_finishes_is_nudged_and_then_the_session_paus
     assert bench.query("SELECT count(*) FROM inbox WHERE kind = 'nudge'") == [(3,)]
 
 
-async def test_a_plan_with_a_circle_or_an_unknown_dependency_is_refused_and_nothing_of_it_is_kept(bench: Bench) -> None:
+async def test_a_plan_with_a_circle_or_an_unknown_dependency_is_refused_and_nothing_of_it_is_kept(
+    bench: Bench,
+) -> None:
     plans = [
         [task("a", needs=("b",)), task("b", needs=("a",))],
         [task("a", needs=("nowhere",))],
@@ -205,7 +218,9 @@ async def test_a_plan_with_a_circle_or_an_unknown_dependency_is_refused_and_noth
     result = await bench.run()
     assert result.exit_code == 1
     assert bench.query("SELECT count(*) FROM tasks") == [(0,)]
-    assert bench.query("SELECT count(*) FROM tool_calls WHERE name = 'create_plan' AND status = 'error'") == [(4,)]
+    assert bench.query("SELECT count(*) FROM tool_calls WHERE name = 'create_plan' AND status = 'error'") == [
+        (4,)
+    ]
 
 
 async def test_a_context_stays_within_its_window_and_what_left_it_can_be_read_back(bench: Bench) -> None:
@@ -233,7 +248,10 @@ async def test_an_endless_loop_of_the_same_call_fails_the_task(bench: Bench) -> 
     script = PlannedRun(
         [task("loop")],
         lambda name, request: [call("recall", {"query": "x"}, f"t{turns(request)}")],
-        on_failure=lambda name: [call("drop_task", {"task": name}), call("finish_session", {"summary": "it loops"}, "f")],
+        on_failure=lambda name: [
+            call("drop_task", {"task": name}),
+            call("finish_session", {"summary": "it loops"}, "f"),
+        ],
     )
     bench.start(script)
     result = await bench.run()
@@ -242,13 +260,18 @@ async def test_an_endless_loop_of_the_same_call_fails_the_task(bench: Bench) -> 
     assert "times in a row" in bench.tasks()["loop"]["error"]
 
 
-async def test_secrets_of_the_environment_reach_neither_model_nor_store(bench: Bench, monkeypatch: Any) -> None:
+async def test_secrets_of_the_environment_reach_neither_model_nor_store(
+    bench: Bench, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("DEPLOY_TOKEN", "hunter2-hunter2-hunter2")
 
     def work(name: str, request: ModelRequest) -> Any:
         assert "hunter2-hunter2" not in str(request.messages)
         if turns(request) == 0:
-            return [said("the token is hunter2-hunter2-hunter2"), call("remember", {"text": "use hunter2-hunter2-hunter2"})]
+            return [
+                said("the token is hunter2-hunter2-hunter2"),
+                call("remember", {"text": "use hunter2-hunter2-hunter2"}),
+            ]
         return [said("done")]
 
     bench.start(PlannedRun([task("leak")], work))
@@ -259,19 +282,32 @@ async def test_secrets_of_the_environment_reach_neither_model_nor_store(bench: B
 
 
 async def test_a_task_that_can_only_fail_is_not_resumed_for_ever(bench: Bench) -> None:
-    """A planner that resumes whatever fails, and a task that fails at once each time: bounded, and paused for a person."""
-    bench.start(PlannedRun([task("hopeless")], lambda name, request: ModelError("bad request", kind=ErrorKind.FAIL)))
+    """A planner that resumes whatever fails, and a task that fails at once each time: bounded, and paused for
+    a person."""
+    bench.start(
+        PlannedRun([task("hopeless")], lambda name, request: ModelError("bad request", kind=ErrorKind.FAIL))
+    )
     result = await bench.run()
     assert result.exit_code == 5
     assert bench.tasks()["hopeless"]["errors"] == 5
-    assert "failed 5 times" in bench.query("SELECT content FROM messages WHERE content LIKE '%failed 5 times%'")[0][0]
+    assert (
+        "failed 5 times"
+        in bench.query("SELECT content FROM messages WHERE content LIKE '%failed 5 times%'")[0][0]
+    )
 
 
-async def test_a_server_that_repeats_its_ids_harms_neither_a_history_nor_a_rerun_that_copies_it(bench: Bench) -> None:
+async def test_a_server_that_repeats_its_ids_harms_neither_a_history_nor_a_rerun_that_copies_it(
+    bench: Bench,
+) -> None:
     failures = [ModelError("no", kind=ErrorKind.FAIL)]
 
     def work(name: str, request: ModelRequest) -> Any:
-        ids = [block["id"] for message in request.messages for block in blocks(message) if block["type"] == "tool_use"]
+        ids = [
+            block["id"]
+            for message in request.messages
+            for block in blocks(message)
+            if block["type"] == "tool_use"
+        ]
         assert len(ids) == len(set(ids))
         if len(ids) == 3 and failures:
             return failures.pop()
@@ -290,7 +326,8 @@ async def test_an_agent_has_started_with_its_first_step_not_when_it_ended(bench:
     bench.start(PlannedRun([task("a")], lambda name, request: [said(f"{name} done")]))
     await bench.run()
     for created, started, ended, first in bench.query(
-        "SELECT a.created_at, a.started_at, a.ended_at, min(s.started_at) FROM agents a JOIN steps s ON s.agent_id = a.id GROUP BY a.id"
+        "SELECT a.created_at, a.started_at, a.ended_at, min(s.started_at) FROM agents a JOIN steps s ON"
+        " s.agent_id = a.id GROUP BY a.id"
     ):
         assert created <= started <= ended
         assert started == first
@@ -340,7 +377,9 @@ class TestARoleThatIsGone:
         def finish(name: str) -> list[dict[str, Any]]:
             return [call("finish_session", {"summary": f"{name} could not start", "status": "failed"})]
 
-        bench.start(PlannedRun([task("first"), task("check", needs=("first",), role="checker")], work, finish))
+        bench.start(
+            PlannedRun([task("first"), task("check", needs=("first",), role="checker")], work, finish)
+        )
         assert (await bench.run()).status == "paused"
         file.unlink()
         broken[0] = False
@@ -353,7 +392,9 @@ class TestARoleThatIsGone:
         assert any("the role checker is gone" in flat(request.messages) for request in bench.model.requests)
         bench.assert_sound()
 
-    async def test_leaves_an_agent_that_has_it_with_the_tools_that_every_role_may_call(self, bench: Bench) -> None:
+    async def test_leaves_an_agent_that_has_it_with_the_tools_that_every_role_may_call(
+        self, bench: Bench
+    ) -> None:
         file = self.add_role(bench)
         broken = [True]
         offered: list[set[str]] = []
@@ -369,5 +410,7 @@ class TestARoleThatIsGone:
         broken[0] = False
         assert (await bench.run()).status == "done"
         assert offered[-1] == set(ALWAYS)
-        (told,) = bench.query("SELECT data FROM events WHERE kind = 'host.warning' AND data LIKE '%checker is gone%'")
+        (told,) = bench.query(
+            "SELECT data FROM events WHERE kind = 'host.warning' AND data LIKE '%checker is gone%'"
+        )
         assert "memory and artifact tools" in told[0]

@@ -60,7 +60,9 @@ class Ground:
 
     def expected(self, status: TaskStatus) -> list[str]:
         return [
-            name for name, (own, needs) in self.statuses().items() if own is status and all(need in SATISFIED for need in needs)
+            name
+            for name, (own, needs) in self.statuses().items()
+            if own is status and all(need in SATISFIED for need in needs)
         ]
 
 
@@ -74,7 +76,9 @@ def test_the_board_says_what_the_rows_say_after_any_changes(data: st.DataObject)
         for _ in range(data.draw(st.integers(1, 25))):
             known = [f"t{number:02}" for number in range(ground.count)]
             if not known or data.draw(st.integers(0, 3)) == 0:
-                ground.add(data.draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else [])
+                ground.add(
+                    data.draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []
+                )
             else:
                 one = data.draw(st.sampled_from(known))
                 ground.move(one, data.draw(st.sampled_from(sorted(TASK_MOVES[ground.statuses()[one][0]]))))

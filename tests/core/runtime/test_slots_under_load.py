@@ -1,4 +1,5 @@
-"""Slots of a host under load: the main loop is not held up by what works beside it, and hosts share rate limits."""
+"""Slots of a host under load: the main loop is not held up by what works beside it, and hosts share rate
+limits."""
 
 from __future__ import annotations
 
@@ -19,7 +20,16 @@ from watchkeeper.agents.control import AgentControl
 from watchkeeper.agents.environment import NoBudgets, NoLimits
 from watchkeeper.models.slots import FOREGROUND, Gate
 from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import Cost, ModelEvent, ModelRequest, PriceStatus, Purpose, Reply, Retrying, Usage
+from watchkeeper.records.model import (
+    Cost,
+    ModelEvent,
+    ModelRequest,
+    PriceStatus,
+    Purpose,
+    Reply,
+    Retrying,
+    Usage,
+)
 from watchkeeper.runtime.assembling import shared_gate
 from watchkeeper.runtime.starting import NewSession, create_session
 from watchkeeper.store.session_store import SessionStore
@@ -84,7 +94,11 @@ def overlap(first: tuple[float, float], second: tuple[float, float]) -> tuple[fl
 
 def behind_background(turn: Load, loads: list[Load]) -> float:
     """For how long a turn waited while at least one background call held a slot."""
-    spans = sorted(overlap((turn.at, turn.started), (load.started, load.ended)) for load in loads if not load.is_foreground)
+    spans = sorted(
+        overlap((turn.at, turn.started), (load.started, load.ended))
+        for load in loads
+        if not load.is_foreground
+    )
     total, until = 0.0, float("-inf")
     for start, end in spans:
         if end > start:
@@ -94,7 +108,9 @@ def behind_background(turn: Load, loads: list[Load]) -> float:
 
 
 def some_loads(purposes: list[Purpose], count: int) -> st.SearchStrategy[list[Load]]:
-    one = st.builds(Load, at=st.integers(0, 60), purpose=st.sampled_from(purposes), seconds=st.integers(1, 30))
+    one = st.builds(
+        Load, at=st.integers(0, 60), purpose=st.sampled_from(purposes), seconds=st.integers(1, 30)
+    )
     return st.lists(one, min_size=1, max_size=count)
 
 
@@ -111,7 +127,9 @@ def test_under_any_load_a_turn_waits_behind_background_work_for_one_reply_at_mos
     for turn in loads:
         if turn.is_foreground:
             assert behind_background(turn, loads) <= longest
-            started_before_it = [load for load in loads if not load.is_foreground and turn.at < load.started < turn.started]
+            started_before_it = [
+                load for load in loads if not load.is_foreground and turn.at < load.started < turn.started
+            ]
             assert len({load.started for load in started_before_it}) <= 1
 
 
@@ -139,7 +157,9 @@ def test_under_full_load_from_observers_a_turn_waits_for_no_longer_than_one_repl
 
 @settings(max_examples=200, deadline=None)
 @given(loads=some_loads(list(Purpose), 30), limit=st.integers(1, 3))
-def test_every_call_is_served_in_the_end_and_slots_stay_within_their_limits(loads: list[Load], limit: int) -> None:
+def test_every_call_is_served_in_the_end_and_slots_stay_within_their_limits(
+    loads: list[Load], limit: int
+) -> None:
     asyncio.run(Provider(limit, 5.0).serve(loads))
     assert all(load.ended >= load.started >= load.at for load in loads)
     for load in loads:
@@ -190,7 +210,9 @@ async def test_all_calls_of_a_host_to_one_model_go_through_one_gate(bench: Bench
                 return [call("create_plan", {"goal": "look", "tasks": tasks})]
             # What it was told of the first may have left its small window before the last is done.
             told.update(re.findall(r"Task (part-\d) is done\.", str(request.messages)))
-            return [call("finish_session", {"summary": "seen"})] if len(told) == len(names) else [said("I wait")]
+            return (
+                [call("finish_session", {"summary": "seen"})] if len(told) == len(names) else [said("I wait")]
+            )
         return (
             [said("done")]
             if turns >= 6
@@ -206,7 +228,9 @@ async def test_all_calls_of_a_host_to_one_model_go_through_one_gate(bench: Bench
     assert {request.purpose for request in model.requests} >= {Purpose.TURN, Purpose.PLANNER}
 
 
-async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_may_be_asked_again(tmp_path: Path) -> None:
+async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_may_be_asked_again(
+    tmp_path: Path,
+) -> None:
     path, clock = tmp_path / "watchkeeper.db", ManualClock()
     (tmp_path / "workspace").mkdir()
     hosts = [
@@ -240,7 +264,8 @@ async def test_two_hosts_on_one_database_hold_back_together_until_the_provider_m
 
 
 async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
-    """With one slot: an observer's retry is due in a minute; a turn that comes meanwhile is served at once."""
+    """With one slot: an observer's retry is due in a minute; a turn that comes meanwhile is served at
+    once."""
     due = asyncio.Event()
 
     class Waiting(ManualClock):
@@ -276,7 +301,9 @@ async def test_a_call_that_waits_to_be_made_again_holds_nobody_up() -> None:
 
     def ask(purpose: Purpose) -> asyncio.Task[Called]:
         request = ModelRequest("", [], purpose=purpose, agent_id=purpose)
-        calling = call_model(environment, AgentControl(), "test/failing", request, estimated_prompt_tokens=1, shown=False)  # type: ignore[arg-type]
+        calling = call_model(
+            environment, AgentControl(), "test/failing", request, estimated_prompt_tokens=1, shown=False
+        )  # type: ignore[arg-type]
         return asyncio.create_task(calling)
 
     observer = ask(Purpose.OBSERVER)

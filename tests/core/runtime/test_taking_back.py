@@ -20,7 +20,11 @@ async def test_a_resume_takes_back_a_pause_that_has_not_come(bench: Bench, whole
         about = {} if whole else {"agent_id": agent["id"]}
         bench.submit("pause", **about)
         resumed = bench.submit("resume", **about)
-        await bench.until(lambda state: any(one["id"] == resumed and one["status"] == "applied" for one in state["commands"]))
+        await bench.until(
+            lambda state: any(
+                one["id"] == resumed and one["status"] == "applied" for one in state["commands"]
+            )
+        )
         gate.set()
 
     assert (await bench.run_while(think_again)).exit_code == 0
@@ -29,7 +33,9 @@ async def test_a_resume_takes_back_a_pause_that_has_not_come(bench: Bench, whole
 
 
 @pytest.mark.parametrize("whole", [True, False])
-async def test_a_resume_right_after_a_pause_at_once_goes_on_when_it_has_come(bench: Bench, whole: bool) -> None:
+async def test_a_resume_right_after_a_pause_at_once_goes_on_when_it_has_come(
+    bench: Bench, whole: bool
+) -> None:
     gate = asyncio.Event()
     bench.start(PlannedRun([task("a")], steps(4, gate)))
 
@@ -40,7 +46,11 @@ async def test_a_resume_right_after_a_pause_at_once_goes_on_when_it_has_come(ben
         resumed = bench.submit("resume", **about)
         await bench.until(lambda state: "agent.paused" in bench.kinds())
         gate.set()
-        await bench.until(lambda state: any(one["id"] == resumed and one["status"] == "applied" for one in state["commands"]))
+        await bench.until(
+            lambda state: any(
+                one["id"] == resumed and one["status"] == "applied" for one in state["commands"]
+            )
+        )
 
     assert (await bench.run_while(think_again)).exit_code == 0
     assert bench.tasks()["a"]["status"] == "done"
@@ -55,7 +65,11 @@ async def test_one_agent_cannot_go_on_while_the_whole_run_is_being_paused(bench:
         agent = await bench.until(lambda state: bench.model.hanging and agent_of(state, "a"))
         bench.submit("pause")
         resumed = bench.submit("resume", agent_id=agent["id"])
-        await bench.until(lambda state: any(one["id"] == resumed and one["status"] == "refused" for one in state["commands"]))
+        await bench.until(
+            lambda state: any(
+                one["id"] == resumed and one["status"] == "refused" for one in state["commands"]
+            )
+        )
         gate.set()
 
     assert (await bench.run_while(resume_a)).exit_code == 5
@@ -67,4 +81,6 @@ async def test_a_cancel_that_comes_after_the_end_is_refused_and_the_session_stay
     bench.submit("cancel")
     assert (await bench.run()).exit_code == 0
     assert bench.state["session"]["status"] == "done"
-    assert [(one["status"], one["result"]) for one in bench.state["commands"]] == [("refused", "the session is done already")]
+    assert [(one["status"], one["result"]) for one in bench.state["commands"]] == [
+        ("refused", "the session is done already")
+    ]

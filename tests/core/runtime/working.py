@@ -12,10 +12,15 @@ from watchkeeper.records.model import ModelError, ModelRequest, Purpose
 
 
 class Work:
-    """A sub-agent of `count` turns, and a summariser that waits for `summaries`, answers `summary`, or fails."""
+    """A sub-agent of `count` turns, and a summariser that waits for `summaries`, answers `summary`, or
+    fails."""
 
     def __init__(
-        self, count: int = 14, *, summary: Any = "The agent saved notes (#3). Paths: notes/a.txt", words: int = 250
+        self,
+        count: int = 14,
+        *,
+        summary: Any = "The agent saved notes (#3). Paths: notes/a.txt",
+        words: int = 250,
     ) -> None:
         self.count = count
         self.words = words
@@ -40,7 +45,13 @@ class Work:
             return self.turn_gate
         if done < self.count:
             self.saved += 1
-            return [call("save_artifact", {"name": f"n{done}", "content": f"note {done} " + "words " * self.words}, f"t{done}")]
+            return [
+                call(
+                    "save_artifact",
+                    {"name": f"n{done}", "content": f"note {done} " + "words " * self.words},
+                    f"t{done}",
+                )
+            ]
         return [said("done")]
 
     saved = 0

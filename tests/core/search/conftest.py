@@ -23,7 +23,9 @@ class Library:
         row = {"id": session_id, "user_id": "u", "goal": "g", "workspace": "/w", "model": "m", "status": "done", "created_at": 1.0,
                "last_active": 1.0} | values  # fmt: skip
         names = ", ".join(row)
-        self.connection.execute(f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values()))
+        self.connection.execute(
+            f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(row))})", list(row.values())
+        )
         self.agent(session_id, f"{session_id}-a")
         return f"{session_id}-a"
 
@@ -38,7 +40,8 @@ class Library:
         """Append a message; returns its id."""
         self._seqs[agent_id] = seq = self._seqs.get(agent_id, 0) + 1
         done = self.connection.execute(
-            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES (?, ?, ?, ?, 1, ?, 1)",
+            "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at) VALUES"
+            " (?, ?, ?, ?, 1, ?, 1)",
             (agent_id, seq, role, encode(content), seq),
         )
         return int(done.lastrowid or 0)

@@ -1,4 +1,5 @@
-"""The index beside the messages: whatever happens in whatever order, a search finds what reading every message finds."""
+"""The index beside the messages: whatever happens in whatever order, a search finds what reading every
+message finds."""
 
 from __future__ import annotations
 
@@ -66,7 +67,9 @@ class Reading:
 
     def __init__(self) -> None:
         self.connection = sqlite3.connect(":memory:")
-        self.connection.execute("CREATE VIRTUAL TABLE t USING fts5 (text, tokenize='unicode61 remove_diacritics 2')")
+        self.connection.execute(
+            "CREATE VIRTUAL TABLE t USING fts5 (text, tokenize='unicode61 remove_diacritics 2')"
+        )
         self.connection.execute("CREATE VIRTUAL TABLE v USING fts5vocab (t, instance)")
 
     def tokens(self, text: str) -> list[str]:
@@ -76,7 +79,9 @@ class Reading:
 
     def holds(self, text: str, words: list[tuple[list[str], bool]]) -> bool:
         tokens = self.tokens(text)
-        return all(any(self._at(tokens, at, word, prefix) for at in range(len(tokens))) for word, prefix in words)
+        return all(
+            any(self._at(tokens, at, word, prefix) for at in range(len(tokens))) for word, prefix in words
+        )
 
     @staticmethod
     def _at(tokens: list[str], at: int, word: list[str], prefix: bool) -> bool:
@@ -102,10 +107,19 @@ class Reading:
         return found
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 @given(steps=st.lists(STEPS, max_size=40))
-def test_a_search_finds_what_reading_every_message_finds(empty: Path, steps: list[tuple[str, Any, Any]]) -> None:
-    with mock.patch.multiple(message_index, PART_MESSAGES=4), mock.patch.multiple(message_search, PART_MESSAGES=4):
+def test_a_search_finds_what_reading_every_message_finds(
+    empty: Path, steps: list[tuple[str, Any, Any]]
+) -> None:
+    with (
+        mock.patch.multiple(message_index, PART_MESSAGES=4),
+        mock.patch.multiple(message_search, PART_MESSAGES=4),
+    ):
         play(in_memory(empty), steps)
 
 
@@ -171,14 +185,26 @@ def play(library: Library, steps: list[tuple[str, Any, Any]]) -> None:
         elif step == "purge":
             purge(first, second)
         else:
-            compare(library, reading, first, {n: one for n, one in said.items() if one[0] not in deleted}, ranked=second)
+            compare(
+                library,
+                reading,
+                first,
+                {n: one for n, one in said.items() if one[0] not in deleted},
+                ranked=second,
+            )
     library.connection.close()
     reading.connection.close()
 
 
-def compare(library: Library, reading: Reading, typed: str, said: dict[int, tuple[str, str]], *, ranked: bool) -> None:
+def compare(
+    library: Library, reading: Reading, typed: str, said: dict[int, tuple[str, str]], *, ranked: bool
+) -> None:
     words = reading.words(typed)
-    held = [number for number, (_, text) in sorted(said.items(), reverse=True) if words and reading.holds(text, words)]
+    held = [
+        number
+        for number, (_, text) in sorted(said.items(), reverse=True)
+        if words and reading.holds(text, words)
+    ]
     found = search(library.connection, typed, ranked=ranked, limit=1000, deadline_seconds=60)
     assert found.complete
     ids = [hit.message_id for hit in found.hits]
@@ -187,7 +213,9 @@ def compare(library: Library, reading: Reading, typed: str, said: dict[int, tupl
     assert {hit.session_id for hit in by_session.hits} == {said[number][0] for number in held}
     for session_id in SESSIONS:
         alone = search(library.connection, typed, session_id=session_id, limit=1000, deadline_seconds=60)
-        assert [hit.message_id for hit in alone.hits] == [number for number in held if said[number][0] == session_id]
+        assert [hit.message_id for hit in alone.hits] == [
+            number for number in held if said[number][0] == session_id
+        ]
 
 
 def test_an_id_that_is_given_again_has_nothing_of_the_message_that_had_it(library: Library) -> None:
@@ -200,7 +228,9 @@ def test_an_id_that_is_given_again_has_nothing_of_the_message_that_had_it(librar
 
     def found(text: str) -> tuple[list[int], list[str]]:
         hits = search(library.connection, text, deadline_seconds=60).hits
-        return [hit.message_id for hit in hits], [hit.session_id for hit in search_by_session(library.connection, text).hits]
+        return [hit.message_id for hit in hits], [
+            hit.session_id for hit in search_by_session(library.connection, text).hits
+        ]
 
     for _ in ("before it is indexed", "after"):
         assert found("kraken") == ([first], ["s1"])
@@ -288,7 +318,9 @@ def test_an_indexer_killed_before_any_statement_loses_nothing(
     statement, ended = 0, False
     while not ended:
         statement += 7  # a prime, so that every kind of statement is met in some round
-        killed = subprocess.run([sys.executable, "-c", _INDEXER, str(tmp_path / "watchkeeper.db"), str(statement)], timeout=60)
+        killed = subprocess.run(
+            [sys.executable, "-c", _INDEXER, str(tmp_path / "watchkeeper.db"), str(statement)], timeout=60
+        )
         assert killed.returncode in (0, -signal.SIGKILL)
         ended = killed.returncode == 0
         found = search(library.connection, "kraken", deadline_seconds=60)

@@ -1,4 +1,5 @@
-"""What a search of messages finds, whether they are indexed or not, and what it says of what it did not look at."""
+"""What a search of messages finds, whether they are indexed or not, and what it says of what it did not look
+at."""
 
 from __future__ import annotations
 
@@ -38,14 +39,27 @@ def test_every_kind_of_text_is_found_and_no_image(library: Library, ready: Calla
     agent = library.session("s1")
     library.say(agent, "plain Granite")
     library.say(
-        agent, [{"type": "text", "text": "basalt"}, {"type": "thinking", "thinking": "perhaps slate", "signature": "marl"}]
+        agent,
+        [
+            {"type": "text", "text": "basalt"},
+            {"type": "thinking", "thinking": "perhaps slate", "signature": "marl"},
+        ],
     )
     library.say(
         agent,
-        [{"type": "tool_use", "id": "toolu_gneiss", "name": "read", "input": {"path": "quartz/x", "deep": [{"a": "onyx"}]}}],
+        [
+            {
+                "type": "tool_use",
+                "id": "toolu_gneiss",
+                "name": "read",
+                "input": {"path": "quartz/x", "deep": [{"a": "onyx"}]},
+            }
+        ],
     )
     library.say(agent, [{"type": "tool_result", "tool_use_id": "t", "content": "opal"}])
-    library.say(agent, [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "jade"}]}])
+    library.say(
+        agent, [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "jade"}]}]
+    )
     library.say(agent, [{"type": "image", "source": {"type": "base64", "data": "pearl"}}])
     library.say(agent, [{"type": "document", "source": {"type": "text", "data": "topaz"}}])
     library.say(agent, [{"type": "from_the_future", "text": "amber"}])
@@ -92,7 +106,9 @@ def test_every_kind_of_text_is_found_and_no_image(library: Library, ready: Calla
         ("a100%sure", []),
     ],
 )
-def test_what_a_typed_text_finds(library: Library, ready: Callable[[], None], text: str, found: list[int]) -> None:
+def test_what_a_typed_text_finds(
+    library: Library, ready: Callable[[], None], text: str, found: list[int]
+) -> None:
     agent = library.session("s1")
     library.say(agent, "Migrate the billing tables")
     library.say(agent, "migrate\nnothing")
@@ -103,7 +119,9 @@ def test_what_a_typed_text_finds(library: Library, ready: Callable[[], None], te
     assert seqs(library, text) == found
 
 
-def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(library: Library, ready: Callable[[], None]) -> None:
+def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(
+    library: Library, ready: Callable[[], None]
+) -> None:
     agent = library.session("s1")
     library.say(agent, "errors")
     library.say(agent, "error")
@@ -113,7 +131,9 @@ def test_the_whole_word_alone_is_found_when_no_prefix_is_wanted(library: Library
     assert seqs(library, "error") == [2, 1]
 
 
-def test_a_search_within_one_session_finds_only_its_messages(library: Library, ready: Callable[[], None]) -> None:
+def test_a_search_within_one_session_finds_only_its_messages(
+    library: Library, ready: Callable[[], None]
+) -> None:
     one, other = library.session("s1"), library.session("s-2")
     for agent in (one, other, one):
         library.say(agent, "kraken")
@@ -124,7 +144,9 @@ def test_a_search_within_one_session_finds_only_its_messages(library: Library, r
     assert seqs(library, "s1") == []
 
 
-def test_deleted_sessions_are_hidden_until_they_are_restored(library: Library, ready: Callable[[], None]) -> None:
+def test_deleted_sessions_are_hidden_until_they_are_restored(
+    library: Library, ready: Callable[[], None]
+) -> None:
     library.say(library.session("s1"), "kraken")
     ready()
     library.connection.execute("UPDATE sessions SET deleted_at = 5")
@@ -164,12 +186,16 @@ def test_each_session_is_found_by_its_newest_message(library: Library, ready: Ca
     found = search_by_session(library.connection, "kraken", deadline_seconds=60)
     assert [(hit.session_id, hit.seq) for hit in found.hits] == [("s1", 3), ("s2", 1)]
     assert found.complete
-    assert search_by_session(library.connection, "kraken", limit=1, deadline_seconds=60).stopped is Stopped.LIMIT
+    assert (
+        search_by_session(library.connection, "kraken", limit=1, deadline_seconds=60).stopped is Stopped.LIMIT
+    )
 
 
 def test_a_snippet_shows_the_words_in_their_context(library: Library, ready: Callable[[], None]) -> None:
     agent = library.session("s1")
-    library.say(agent, "x" * 50 + " lorem" * 100 + "\nthe ledger for Zürich is in\tthe blue safe " + "ipsum " * 100)
+    library.say(
+        agent, "x" * 50 + " lorem" * 100 + "\nthe ledger for Zürich is in\tthe blue safe " + "ipsum " * 100
+    )
     ready()
     (hit,) = search(library.connection, "zurich saf", deadline_seconds=60).hits
     text = "".join(piece.text for piece in hit.snippet)
@@ -217,7 +243,13 @@ def test_a_search_stops_at_its_deadline_and_says_so(library: Library, ready: Cal
         library.say(agent, "kraken squid")
     ready()
     ticks = count()
-    found = search(library.connection, '"squid kraken"', limit=2000, deadline_seconds=30, monotonic=lambda: float(next(ticks)))
+    found = search(
+        library.connection,
+        '"squid kraken"',
+        limit=2000,
+        deadline_seconds=30,
+        monotonic=lambda: float(next(ticks)),
+    )
     assert found.stopped is Stopped.DEADLINE
     assert not found.complete
 
@@ -228,7 +260,9 @@ def test_a_search_ends_when_somebody_types_on(library: Library, ready: Callable[
         library.say(agent, "kraken")
     ready()
     asked = count()
-    found = search(library.connection, "kraken", limit=2000, deadline_seconds=60, cancelled=lambda: next(asked) > 20)
+    found = search(
+        library.connection, "kraken", limit=2000, deadline_seconds=60, cancelled=lambda: next(asked) > 20
+    )
     assert found.stopped is Stopped.CANCELLED
     assert 0 < len(found.hits) < 1000
     # Nothing of it stays on the connection.
@@ -275,14 +309,25 @@ def test_a_filter_that_means_nothing_is_one_line_that_says_what_is_possible(type
 
 
 @pytest.mark.parametrize(
-    "typed", ["https://example.org", "schema.py:12", "a>b", "x<=y", "std::vector", "message://a/1", "TODO:", "10:30"]
+    "typed",
+    ["https://example.org", "schema.py:12", "a>b", "x<=y", "std::vector", "message://a/1", "TODO:", "10:30"],
 )
 def test_what_only_looks_a_little_like_a_filter_is_searched_for(typed: str) -> None:
     assert parse_filters(typed).words == (typed,)
 
 
 @pytest.mark.parametrize(
-    "typed", ["state:live", "state:paused", "state:deleted", "cost>1", "cost<$0.5", "since:2026-11-01", "compacted", "id:a"]
+    "typed",
+    [
+        "state:live",
+        "state:paused",
+        "state:deleted",
+        "cost>1",
+        "cost<$0.5",
+        "since:2026-11-01",
+        "compacted",
+        "id:a",
+    ],
 )
 def test_filters_that_mean_something_are_no_words(typed: str) -> None:
     assert parse_filters(typed).words == ()

@@ -13,7 +13,10 @@ from watchkeeper.store import message_text
 from watchkeeper.store.message_index import index_inserted, indexed_text, indexed_through
 from watchkeeper.store.message_search import search
 
-TEXTS = st.text(st.sampled_from("ab –✓é→\ufffd😀\ufe0fデータ中한〇\u2e80\U00020000ﬀ") | st.characters(exclude_categories=["Cs"]))
+TEXTS = st.text(
+    st.sampled_from("ab –✓é→\ufffd😀\ufe0fデータ中한〇\u2e80\U00020000ﬀ")
+    | st.characters(exclude_categories=["Cs"])
+)
 
 
 @given(TEXTS)
@@ -30,7 +33,17 @@ def test_words_come_in_the_order_in_which_they_were_said() -> None:
         {"type": "document", "source": {"type": "text", "data": "nine"}}, {"type": "image", "source": {"data": "nor this"}}, 7,
         {"type": "tool_result", "content": "ten"}, {"type": "text", "text": None},
     ]  # fmt: skip
-    assert message_text.words_of(content).split() == ["one", "two", "three", "four", "five", "seven", "eight", "nine", "ten"]
+    assert message_text.words_of(content).split() == [
+        "one",
+        "two",
+        "three",
+        "four",
+        "five",
+        "seven",
+        "eight",
+        "nine",
+        "ten",
+    ]
 
 
 def test_an_import_indexes_what_it_inserts_also_behind_messages_that_wait_for_an_indexer(empty: Path) -> None:

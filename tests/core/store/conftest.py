@@ -30,7 +30,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def writer(path: Path) -> Iterator[Writer]:
     made = Writer(path)
-    made.submit(lambda group: group.connection.execute("CREATE TABLE notes (value UNIQUE)") and None).result(10)
+    made.submit(lambda group: group.connection.execute("CREATE TABLE notes (value UNIQUE)") and None).result(
+        10
+    )
     yield made
     made.close()
 
@@ -59,9 +61,13 @@ def store(path: Path, start: Callable[[], str]) -> Iterator[SessionStore]:
 
 def make_agents(tx: Transaction) -> None:
     for number in range(4):
-        agents.create(tx, agent_id=f"a{number}", name="a", role="r", model="m", system="", goal="", context_limit=1)
+        agents.create(
+            tx, agent_id=f"a{number}", name="a", role="r", model="m", system="", goal="", context_limit=1
+        )
 
 
 def run(store: SessionStore, change: Callable[[Transaction], Any]) -> Any:
     """A fenced transaction from a plain test."""
-    return store.writer.submit(lambda group: change(Transaction(group, store.session_id, store.epoch, 1.0))).result(10)
+    return store.writer.submit(
+        lambda group: change(Transaction(group, store.session_id, store.epoch, 1.0))
+    ).result(10)

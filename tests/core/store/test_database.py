@@ -1,4 +1,5 @@
-"""Opening: the right pragmas, any number of processes at once, and one clear line for every file that cannot be used."""
+"""Opening: the right pragmas, any number of processes at once, and one clear line for every file that cannot
+be used."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_a_file_with_smaller_pages_keeps_them(path: Path, monkeypatch: pytest.Mo
     for size in (4_096, 8_192):
         monkeypatch.setattr(database, "PAGE_BYTES", size)
         connection = database.open_writable(path)
-        connection.execute("INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', ?, 0, '')", (f"m{size}",))
+        connection.execute(
+            "INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', ?, 0, '')", (f"m{size}",)
+        )
         sizes.append(connection.execute("PRAGMA page_size").fetchone()[0])
         connection.execute("VACUUM")
         connection.close()
@@ -62,7 +65,8 @@ def test_a_file_with_smaller_pages_keeps_them(path: Path, monkeypatch: pytest.Mo
 def test_four_processes_may_open_one_empty_file_at_once(path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from watchkeeper.store import database; sys.stdin.readline();"
-        " print(database.open_writable(Path(sys.argv[1])).execute('SELECT count(*) FROM sqlite_master').fetchone()[0])"
+        " print(database.open_writable(Path(sys.argv[1])).execute('SELECT count(*) FROM"
+        " sqlite_master').fetchone()[0])"
     )
     processes = [
         subprocess.Popen(
@@ -111,7 +115,9 @@ def test_a_text_file_is_refused_and_kept(path: Path, opener: Any) -> None:
 
 @pytest.mark.parametrize("opener", OPENERS)
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_a_database_of_another_program_is_refused_and_not_a_byte_of_it_changes(path: Path, opener: Any, mode: str) -> None:
+def test_a_database_of_another_program_is_refused_and_not_a_byte_of_it_changes(
+    path: Path, opener: Any, mode: str
+) -> None:
     connection = sqlite3.connect(str(path))
     connection.execute(f"PRAGMA journal_mode={mode}")
     connection.execute("CREATE TABLE bookmarks (url)")
@@ -205,7 +211,9 @@ def test_a_network_file_system_is_refused_saying_why(path: Path, monkeypatch: py
     assert not path.exists()
 
 
-def test_a_database_that_stays_locked_is_told_in_one_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_that_stays_locked_is_told_in_one_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = sqlite3.connect(str(path), isolation_level=None)
     connection.execute("BEGIN EXCLUSIVE")
     monkeypatch.setattr(database, "LOCK_TIMEOUT_SECONDS", 0.02)
@@ -220,7 +228,12 @@ def test_a_viewer_can_neither_write_nor_checkpoint(path: Path) -> None:
     wal = Path(f"{path}-wal")
     size, main = wal.stat().st_size, path.read_bytes()
     viewer = database.open_readonly(path)
-    for sql in ("DELETE FROM rate_limits", "CREATE TABLE t (x)", "PRAGMA user_version=7", "PRAGMA journal_mode=delete"):
+    for sql in (
+        "DELETE FROM rate_limits",
+        "CREATE TABLE t (x)",
+        "PRAGMA user_version=7",
+        "PRAGMA journal_mode=delete",
+    ):
         with pytest.raises(sqlite3.OperationalError):
             viewer.execute(sql)
     try:
@@ -238,7 +251,8 @@ def test_a_viewer_can_neither_write_nor_checkpoint(path: Path) -> None:
 def test_the_last_viewer_of_a_dead_host_leaves_its_wal_as_it_is(path: Path) -> None:
     program = (
         "import os, sys; from pathlib import Path; from watchkeeper.store import database;"
-        " c = database.open_writable(Path(sys.argv[1])); c.execute(\"INSERT INTO rate_limits (provider, model, until, reason) VALUES ('p', 'm', 0, '')\");"
+        ' c = database.open_writable(Path(sys.argv[1])); c.execute("INSERT INTO rate_limits (provider,'
+        " model, until, reason) VALUES ('p', 'm', 0, '')\");"
         " os.kill(os.getpid(), 9)"
     )
     subprocess.run([sys.executable, "-c", program, str(path)], check=False)
@@ -252,7 +266,9 @@ def test_the_last_viewer_of_a_dead_host_leaves_its_wal_as_it_is(path: Path) -> N
 def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_find_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os.path, "ismount", lambda folder: folder == str(tmp_path))  # a search of the whole disk takes its time
+    monkeypatch.setattr(
+        os.path, "ismount", lambda folder: folder == str(tmp_path)
+    )  # a search of the whole disk takes its time
     path, other = tmp_path / "my data" / "w.db", tmp_path / "other.db"
     database.open_writable(path).close()
     os.link(path, other)

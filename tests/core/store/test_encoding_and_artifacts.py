@@ -39,7 +39,11 @@ def test_every_json_value_comes_back_from_the_database_as_it_was(value: Any) -> 
 
 
 def test_what_json_cannot_say_never_makes_invalid_json() -> None:
-    value = {"a": [float("nan"), float("inf"), (-float("inf"), 1.5)], "big": 10**5000, "deep": {"x": float("nan")}}
+    value = {
+        "a": [float("nan"), float("inf"), (-float("inf"), 1.5)],
+        "big": 10**5000,
+        "deep": {"x": float("nan")},
+    }
     text = encode(value)
     assert json.loads(text, parse_constant=pytest.fail) == {
         "a": [None, None, [None, 1.5]],
@@ -64,13 +68,21 @@ def test_plain_text_can_always_be_bound_and_is_otherwise_the_same(text: str) -> 
 
 def test_a_lone_surrogate_in_any_bound_text_loses_that_character_and_not_the_row(store: SessionStore) -> None:
     run(store, lambda tx: tx.execute("UPDATE agents SET name = ? WHERE id = 'a0'", ("caf\udce9",)))
-    run(store, lambda tx: tx.executemany("UPDATE agents SET name = ? WHERE id = ?", [("x\ud800", "a1"), ("y", "a2")]))
+    run(
+        store,
+        lambda tx: tx.executemany(
+            "UPDATE agents SET name = ? WHERE id = ?", [("x\ud800", "a1"), ("y", "a2")]
+        ),
+    )
     names = [row[0] for row in store.all("SELECT name FROM agents ORDER BY id")]
     assert names == ["caf\ufffd", "x\ufffd", "y", "a"]
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=3000) | st.builds(lambda piece, times: piece * times, st.binary(max_size=40), st.integers(0, 200)))
+@given(
+    data=st.binary(max_size=3000)
+    | st.builds(lambda piece, times: piece * times, st.binary(max_size=40), st.integers(0, 200))
+)
 def test_bytes_come_back_from_the_artifact_store_as_they_were(data: bytes, store: SessionStore) -> None:
     ref = run(store, lambda tx: artifacts.put(tx, data))
     assert artifacts.get(store, ref) == data
@@ -87,7 +99,9 @@ def test_artifacts_are_compressed_only_where_that_pays(store: SessionStore) -> N
     cases = {b"short" * 10: "plain", b"again " * 500: "zlib", random.Random(1).randbytes(4000): "plain"}
     for data, encoding in cases.items():
         ref = run(store, lambda tx, data=data: artifacts.put(tx, data))
-        row = store.one("SELECT encoding, size, length(data) FROM artifacts WHERE digest = ?", (artifacts.digest_of(ref),))
+        row = store.one(
+            "SELECT encoding, size, length(data) FROM artifacts WHERE digest = ?", (artifacts.digest_of(ref),)
+        )
         assert (row[0], row[1]) == (encoding, len(data))
         assert row[2] < len(data) if encoding == "zlib" else row[2] == len(data)
 
@@ -96,7 +110,9 @@ def test_the_newest_output_of_a_name_wins_and_a_reference_means_itself(store: Se
     def save(data: bytes) -> str:
         made: str = run(
             store,
-            lambda tx: artifacts.save_output(tx, name="n", data=data, media_type="text/plain", agent_id="a0", task_id=None),
+            lambda tx: artifacts.save_output(
+                tx, name="n", data=data, media_type="text/plain", agent_id="a0", task_id=None
+            ),
         )
         return made
 
@@ -112,7 +128,9 @@ def test_the_newest_output_of_a_name_wins_and_a_reference_means_itself(store: Se
 
 
 @pytest.mark.parametrize("data", [b"again " * 500, b"short"])
-def test_an_artifact_that_was_damaged_in_the_file_is_told_and_never_returned(store: SessionStore, data: bytes) -> None:
+def test_an_artifact_that_was_damaged_in_the_file_is_told_and_never_returned(
+    store: SessionStore, data: bytes
+) -> None:
     ref = run(store, lambda tx: artifacts.put(tx, data))
     run(store, lambda tx: tx.execute("UPDATE artifacts SET data = zeroblob(length(data))"))
     with pytest.raises(StoreUnusable, match="damaged"):
@@ -141,8 +159,20 @@ def test_messages_observations_and_views_come_back_as_they_were(
         for seq, content in enumerate(contents, 1)
     ]
     observations = [
-        Observation(1, ObservationKind.DIGEST, "über\x00all", 3, (1, 1), (1,), provisional=True, created_at=1.0),
-        Observation(7, ObservationKind.REFLECTION, "", 0, (1, len(contents)), (1, 2), level=2, replaces=(1,), created_at=2.0),
+        Observation(
+            1, ObservationKind.DIGEST, "über\x00all", 3, (1, 1), (1,), provisional=True, created_at=1.0
+        ),
+        Observation(
+            7,
+            ObservationKind.REFLECTION,
+            "",
+            0,
+            (1, len(contents)),
+            (1, 2),
+            level=2,
+            replaces=(1,),
+            created_at=2.0,
+        ),
     ]
     elided = {1: Elision(1, 10, 20, f"message://{agent_id}/1", 30)}
     view = View(1, (observations[1], observations[0]), None, elided, None, "digest", 2.0)

@@ -103,7 +103,9 @@ def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(
 
     def make(tx: Transaction) -> None:
         for name in names:
-            agents.create(tx, agent_id=name, name="a", role="r", model="m", system="", goal="", context_limit=1)
+            agents.create(
+                tx, agent_id=name, name="a", role="r", model="m", system="", goal="", context_limit=1
+            )
 
     run(store, make)
 
@@ -137,11 +139,21 @@ def test_concurrent_agents_leave_no_gap_in_the_events_and_totals_that_add_up(
         return sum(one for one in outcomes if isinstance(one, int))
 
     acknowledged = asyncio.run(drive())
-    seqs = [row[0] for row in store.all("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", (store.session_id,))]
+    seqs = [
+        row[0]
+        for row in store.all("SELECT seq FROM events WHERE session_id = ? ORDER BY seq", (store.session_id,))
+    ]
     assert seqs == list(range(1, 4 + acknowledged + 1))
     session = store.one("SELECT * FROM sessions WHERE id = ?", (store.session_id,))
     assert session["event_seq"] == len(seqs)
-    columns = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "retries", "cost_usd")
+    columns = (
+        "input_tokens",
+        "output_tokens",
+        "cache_read_tokens",
+        "cache_write_tokens",
+        "retries",
+        "cost_usd",
+    )
     for where, key, totals in [("session_id", store.session_id, session)] + [
         ("agent_id", name, store.one("SELECT * FROM agents WHERE id = ?", (name,))) for name in names
     ]:

@@ -30,7 +30,9 @@ for line in sys.stdin:
 @contextmanager
 def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lease of session `s`."""
-    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         ask(process)
         yield process
@@ -64,7 +66,9 @@ def test_probing_takes_nothing_neither_from_others_nor_from_the_host_itself(path
             Lease.acquire(path, "s")
     mine = Lease.acquire(path, "s")
     assert probe(path, "s") == LeaseHolder(os.getpid())
-    theirs = subprocess.run([sys.executable, "-c", HOLD, str(path)], input="", capture_output=True, text=True, check=False)
+    theirs = subprocess.run(
+        [sys.executable, "-c", HOLD, str(path)], input="", capture_output=True, text=True, check=False
+    )
     assert f"pid {os.getpid()}" in theirs.stderr
     mine.release()
 
@@ -124,7 +128,9 @@ def test_two_names_of_one_database_are_one_lease(path: Path, tmp_path: Path) -> 
     held.release()
 
 
-def test_a_file_system_without_locks_is_not_called_another_host(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_not_called_another_host(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def no_locks(*_: object) -> None:
         raise OSError(37, "No locks available")
 

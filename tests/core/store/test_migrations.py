@@ -16,7 +16,8 @@ from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
 
 
 def first_version(path: Path) -> None:
-    """A file as the first schema left it: its migration's row, two agents' messages, one hole among the rowids."""
+    """A file as the first schema left it: its migration's row, two agents' messages, one hole among the
+    rowids."""
     connection = sqlite3.connect(str(path), isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     for statement in statements(FIRST):
@@ -39,7 +40,9 @@ def first_version(path: Path) -> None:
 def test_a_file_of_the_first_schema_keeps_its_messages_and_their_order(tmp_path: Path, opener: Any) -> None:
     first_version(tmp_path / "old.db")
     connection = opener(tmp_path / "old.db")
-    rows = connection.execute("SELECT id, agent_id, seq, content, total_tokens FROM messages ORDER BY rowid").fetchall()
+    rows = connection.execute(
+        "SELECT id, agent_id, seq, content, total_tokens FROM messages ORDER BY rowid"
+    ).fetchall()
     assert rows == [(1, "a", 1, '"a1"', 1), (2, "b", 1, '"b1"', 1), (5, "a", 2, '"a2"', 2)]
     assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     connection.close()
@@ -56,7 +59,10 @@ def test_messages_stay_immutable_after_a_migration(tmp_path: Path) -> None:
 def test_a_migrated_file_has_the_schema_of_a_new_one(tmp_path: Path) -> None:
     def shape(path: Path) -> dict[str, list[Any]]:
         connection = database.open_writable(path)
-        names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+        names = [
+            row[0]
+            for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        ]
         columns = {name: connection.execute(f"PRAGMA table_info('{name}')").fetchall() for name in names}
         connection.close()
         return {name: found for name, found in columns.items() if not name.startswith("_sqlite")}
@@ -109,7 +115,11 @@ def test_sessions_of_an_earlier_schema_are_numbered_in_the_order_of_their_rows(t
     old.commit()
     old.close()
     connection = database.open_writable(tmp_path / "old.db")
-    assert connection.execute("SELECT id FROM sessions ORDER BY ordinal").fetchall() == [("b",), ("a",), ("c",)]
+    assert connection.execute("SELECT id FROM sessions ORDER BY ordinal").fetchall() == [
+        ("b",),
+        ("a",),
+        ("c",),
+    ]
     connection.execute(
         "INSERT INTO sessions (id, user_id, goal, workspace, model, status, created_at, last_active)"
         " VALUES ('d', 'ada', 'g', '/', 'm', 'done', 0, 0)"
@@ -123,12 +133,14 @@ def test_calls_that_an_ended_agent_left_pending_are_cancelled(tmp_path: Path) ->
     old = sqlite3.connect(str(tmp_path / "old.db"))
     for number, status in enumerate(("cancelled", "failed", "paused")):
         old.execute(
-            "INSERT INTO agents (id, session_id, name, role, model, system, current_goal, status, context_limit, created_at, last_active)"
+            "INSERT INTO agents (id, session_id, name, role, model, system, current_goal, status,"
+            " context_limit, created_at, last_active)"
             " VALUES (?, 's', 'n', 'coder', 'm', '', '', ?, 1, 0, 0)",
             (status, status),
         )
         old.execute(
-            "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status)"
+            "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name,"
+            " idempotent, status)"
             " VALUES (?, 's', ?, 1, 0, 1, 'u', 'bash', 0, 'pending')",
             (number, status),
         )

@@ -1,4 +1,5 @@
-"""What is asked of one session is found by an index: it costs the same however many other sessions the file holds."""
+"""What is asked of one session is found by an index: it costs the same however many other sessions the file
+holds."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ SESSION = "sessn001"
 def connection(tmp_path: Path) -> Iterator[Connection]:
     """A database with one session, something in most of its tables, and something waiting."""
     one, planner = full(lambda: Made(tmp_path / "watchkeeper.db", SESSION))
-    one.connection.execute("INSERT INTO inbox VALUES (1, ?, ?, 'steer', '{}', 1.0, NULL, NULL)", (SESSION, planner))
+    one.connection.execute(
+        "INSERT INTO inbox VALUES (1, ?, ?, 'steer', '{}', 1.0, NULL, NULL)", (SESSION, planner)
+    )
     one.connection.close()
     opened = database.open_writable(tmp_path / "watchkeeper.db")
     yield opened

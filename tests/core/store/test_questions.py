@@ -37,14 +37,30 @@ def test_every_argument_of_a_foreign_tool_is_shown(tmp_path: Path) -> None:
 def test_nothing_that_acts_or_hides_is_left_and_nothing_is_dropped(text: str) -> None:
     shown = reveal(text)
     assert not [
-        one for one in shown if one != "\n" and (ord(one) < 32 or 0x7F <= ord(one) < 0xA0 or one in "\u202e\u2066\u200b\ufeff")
+        one
+        for one in shown
+        if one != "\n" and (ord(one) < 32 or 0x7F <= ord(one) < 0xA0 or one in "\u202e\u2066\u200b\ufeff")
     ]
     assert shown.count("\n") == text.count("\n")
     assert len(shown) >= len(text)
 
 
 @pytest.mark.parametrize(
-    "odd", ["\x1b", "\r", "\x00", "\u202e", "\u2066", "\u200b", "\u00ad", "\U000e0041", "\u00a0", "\u3164", "\ufe0f", "\ud800"]
+    "odd",
+    [
+        "\x1b",
+        "\r",
+        "\x00",
+        "\u202e",
+        "\u2066",
+        "\u200b",
+        "\u00ad",
+        "\U000e0041",
+        "\u00a0",
+        "\u3164",
+        "\ufe0f",
+        "\ud800",
+    ],
 )
 def test_a_character_that_a_terminal_obeys_or_hides_is_named(odd: str) -> None:
     assert reveal(f"a{odd}b") == f"a<U+{ord(odd):04X}>b"
@@ -66,7 +82,9 @@ def test_a_difference_is_one_that_patch_applies(
         if coarse:
             patched.setattr("watchkeeper.store.questions._MOST_COMPARISONS", 0)
         text = unified_diff(before, after, "f") + "\n"
-    done = subprocess.run(["patch", "-s", "-p0", "f"], input=text, cwd=folder, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["patch", "-s", "-p0", "f"], input=text, cwd=folder, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, (text, done.stdout)
     found = (folder / "f").read_text() if (folder / "f").exists() else ""
     assert found == after

@@ -1,4 +1,5 @@
-"""What a recording tells of a step, against the rows as they really stood then: read after every commit of a run."""
+"""What a recording tells of a step, against the rows as they really stood then: read after every commit of a
+run."""
 
 from __future__ import annotations
 
@@ -60,7 +61,9 @@ def state_now(connection: Any, session_id: str) -> State:
     for agent in reading.agents:
         more = AgentFold(session_id, agent.id).read(connection)
         state |= {f"{name} of {agent.id}": [asdict(each) for each in getattr(more, name)] for name in PARTS}
-        state[f"messages of {agent.id}"] = [asdict(each) for each in newest_messages(connection, agent.id, MESSAGES)]
+        state[f"messages of {agent.id}"] = [
+            asdict(each) for each in newest_messages(connection, agent.id, MESSAGES)
+        ]
     return state
 
 
@@ -76,7 +79,10 @@ def state_then(connection: Any, recording: Recording, position: int) -> State:
     for agent in then.agents:
         more = recording.agent(connection, then, agent.id, MESSAGES)
         assert more is not None
-        state |= {f"{name} of {agent.id}": [asdict(each) for each in getattr(more, name)] for name in (*PARTS, "messages")}
+        state |= {
+            f"{name} of {agent.id}": [asdict(each) for each in getattr(more, name)]
+            for name in (*PARTS, "messages")
+        }
     return state
 
 
@@ -91,7 +97,9 @@ def differences(told: State, stood: State) -> list[str]:
         for row, other in zip(rows, mine, strict=True):
             for column, value in row.items():
                 if column not in skipped and not same(other[column], value):
-                    found.append(f"{part}.{column} of {row.get('id')}: {other[column]!r} told, {value!r} stood")
+                    found.append(
+                        f"{part}.{column} of {row.get('id')}: {other[column]!r} told, {value!r} stood"
+                    )
     return found
 
 
@@ -116,22 +124,30 @@ async def test_a_plain_run_is_replayed_as_it_was(bench: Bench, recorded: dict[in
     assert check(bench, recorded) > 20
 
 
-async def test_failures_revisions_and_reruns_are_replayed_as_they_were(bench: Bench, recorded: dict[int, list[State]]) -> None:
+async def test_failures_revisions_and_reruns_are_replayed_as_they_were(
+    bench: Bench, recorded: dict[int, list[State]]
+) -> None:
     await eventful_runs.failing_and_run_again(bench)
     assert check(bench, recorded) > 20
 
 
-async def test_compactions_undo_and_steering_are_replayed_as_they_were(bench: Bench, recorded: dict[int, list[State]]) -> None:
+async def test_compactions_undo_and_steering_are_replayed_as_they_were(
+    bench: Bench, recorded: dict[int, list[State]]
+) -> None:
     await eventful_runs.compacted_and_steered(bench)
     assert check(bench, recorded) > 40
 
 
-async def test_digests_of_a_full_context_are_replayed_as_they_were(bench: Bench, recorded: dict[int, list[State]]) -> None:
+async def test_digests_of_a_full_context_are_replayed_as_they_were(
+    bench: Bench, recorded: dict[int, list[State]]
+) -> None:
     await eventful_runs.digested(bench)
     assert check(bench, recorded) > 60
 
 
-async def test_pauses_and_questions_are_replayed_as_they_were(bench: Bench, recorded: dict[int, list[State]]) -> None:
+async def test_pauses_and_questions_are_replayed_as_they_were(
+    bench: Bench, recorded: dict[int, list[State]]
+) -> None:
     await eventful_runs.paused_at_a_question(bench)
     assert check(bench, recorded) > 10
     await eventful_runs.resumed_and_denied(bench)

@@ -58,7 +58,15 @@ def imported(tmp_path: Path) -> Iterator[Any]:
         connection, "compactions", session_id="imported", agent_id="main", trigger="auto", status="applied", tokens_before=50,
         tokens_after=20, requested_at=112.0, ended_at=119.0,
     )  # fmt: skip
-    put(connection, "events", session_id="imported", seq=1, at=119.0, kind="compaction.applied", agent_id="main")
+    put(
+        connection,
+        "events",
+        session_id="imported",
+        seq=1,
+        at=119.0,
+        kind="compaction.applied",
+        agent_id="main",
+    )
     yield connection
     connection.close()
 
@@ -78,10 +86,16 @@ def test_an_imported_session_is_replayed_by_the_times_of_messages_and_calls(impo
         then = recording.at(imported, position)
         tasks, passes = [each.status for each in then.tasks], [each.status for each in then.compactions]
         seen = [(each.name, each.status, each.turn, each.last_seq, each.input_tokens) for each in then.agents]
-        told.setdefault(at, [then.session.status, then.session.input_tokens, then.session.cost_usd, tasks, passes, seen])
+        told.setdefault(
+            at, [then.session.status, then.session.input_tokens, then.session.cost_usd, tasks, passes, seen]
+        )
     assert told[100] == ["running", 0, None, [], [], [("main", "working", 0, 1, 0)]]
     assert told[111] == ["running", 100, 0.5, ["pending"], [], [("main", "working", 1, 2, 100)]]
-    assert told[120][3:] == [["pending"], ["applied"], [("main", "working", 1, 3, 100), ("helper", "working", 0, 1, 0)]]
+    assert told[120][3:] == [
+        ["pending"],
+        ["applied"],
+        [("main", "working", 1, 3, 100), ("helper", "working", 0, 1, 0)],
+    ]
     assert told[121][3] == ["running"]
     assert told[141][:4] == ["done", 400, 2.0, ["done"]]
     assert [mark.kind for mark in recording.marks] == ["compaction", "failure", "failure", "task"]
@@ -95,7 +109,9 @@ def test_tasks_of_an_imported_session_stand_as_their_events_tell(imported: Any) 
         (4, 140.0, "task.running"),
         (5, 141.0, "task.done"),
     ):
-        put(imported, "events", session_id="imported", seq=seq, at=at, kind=kind, task_id="t", agent_id="main")
+        put(
+            imported, "events", session_id="imported", seq=seq, at=at, kind=kind, task_id="t", agent_id="main"
+        )
     recording = open_recording(imported, "imported")
     assert recording is not None
     stood: list[tuple[float, str]] = []
@@ -111,7 +127,12 @@ def test_what_an_imported_session_said_stands_among_its_events(imported: Any) ->
     assert recording is not None
     events = recording.events(imported, len(recording.times), 100)
     assert [event.seq for event in events] == list(range(1, 13))
-    assert [event.kind for event in events[:4]] == ["user.message", "assistant.message", "model.replied", "compaction.applied"]
+    assert [event.kind for event in events[:4]] == [
+        "user.message",
+        "assistant.message",
+        "model.replied",
+        "compaction.applied",
+    ]
     assert "main says 1" in events[0].data
     then = recording.at(imported, 5)
     main = recording.agent(imported, then, "main", 2)
@@ -121,14 +142,20 @@ def test_what_an_imported_session_said_stands_among_its_events(imported: Any) ->
 
 
 def test_a_result_in_blocks_is_told_by_its_text(imported: Any) -> None:
-    result = {"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "42 files"}, {"type": "image"}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "t",
+        "content": [{"type": "text", "text": "42 files"}, {"type": "image"}],
+    }
     put(
         imported, "messages", agent_id="main", seq=5, role="user", content=json.dumps([result]), tokens=10, total_tokens=50,
         created_at=145.0,
     )  # fmt: skip
     recording = open_recording(imported, "imported")
     assert recording is not None
-    said = [event.data for event in recording.events(imported, len(recording.times), 100) if "#5" in event.data]
+    said = [
+        event.data for event in recording.events(imported, len(recording.times), 100) if "#5" in event.data
+    ]
     assert [json.loads(data)["text"] for data in said] == ["#5 ← 42 files [image]"]
 
 

@@ -18,7 +18,14 @@ from watchkeeper.store.writer import Group
 def named(path: Path) -> Any:
     """Sessions of these ids, created in this order; the clock ran backwards once."""
     connection = database.open_writable(path)
-    for session_id, created in [("abcd", 1.0), ("abce", 3.0), ("a%c", 2.0), ("a_d", 2.0), ("q\\r", 2.0), ("newest", 3.0)]:
+    for session_id, created in [
+        ("abcd", 1.0),
+        ("abce", 3.0),
+        ("a%c", 2.0),
+        ("a_d", 2.0),
+        ("q\\r", 2.0),
+        ("newest", 3.0),
+    ]:
         sessions.create(
             Group(connection), session_id=session_id, user_id="u", goal="g", workspace=".", model="m", settings={}, budgets={},
             now=created,
@@ -31,8 +38,12 @@ def test_last_names_the_newest_and_of_equals_the_one_written_last(named: Any) ->
     assert sessions.find(named, "last") == "newest"
 
 
-@pytest.mark.parametrize(("name", "meant"), [("abcd", "abcd"), ("new", "newest"), ("a%", "a%c"), ("a_", "a_d"), ("q\\", "q\\r")])
-def test_an_id_or_a_unique_prefix_names_its_session_and_wildcards_mean_themselves(named: Any, name: str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"), [("abcd", "abcd"), ("new", "newest"), ("a%", "a%c"), ("a_", "a_d"), ("q\\", "q\\r")]
+)
+def test_an_id_or_a_unique_prefix_names_its_session_and_wildcards_mean_themselves(
+    named: Any, name: str, meant: str
+) -> None:
     assert sessions.find(named, name) == meant
 
 
@@ -41,7 +52,9 @@ def test_an_ambiguous_prefix_lists_what_it_could_be(named: Any) -> None:
         sessions.find(named, "abc")
 
 
-@pytest.mark.parametrize("name", ["", "%", "_", "zzz", "abcd%", "'; DROP TABLE sessions; --", "last ", "x" * 10_000, "\x00"])
+@pytest.mark.parametrize(
+    "name", ["", "%", "_", "zzz", "abcd%", "'; DROP TABLE sessions; --", "last ", "x" * 10_000, "\x00"]
+)
 def test_a_name_that_means_nothing_is_not_found(named: Any, name: str) -> None:
     with pytest.raises(NotFound, match="wk sessions"):
         sessions.find(named, name)

@@ -150,7 +150,9 @@ def test_one_bad_batch_never_harms_its_neighbours(writer: Writer, other: Any) ->
     assert notes(other) == ["before", "after"]
 
 
-def test_a_batch_that_ends_the_transaction_by_itself_leaves_the_writer_usable(writer: Writer, other: Any) -> None:
+def test_a_batch_that_ends_the_transaction_by_itself_leaves_the_writer_usable(
+    writer: Writer, other: Any
+) -> None:
     def disloyal(group: Group) -> None:
         group.connection.execute("ROLLBACK")
         raise ValueError("gone")
@@ -161,7 +163,9 @@ def test_a_batch_that_ends_the_transaction_by_itself_leaves_the_writer_usable(wr
     assert notes(other) == [1]
 
 
-def test_a_breach_of_a_constraint_keeps_its_type_and_other_database_errors_are_one_line(writer: Writer) -> None:
+def test_a_breach_of_a_constraint_keeps_its_type_and_other_database_errors_are_one_line(
+    writer: Writer,
+) -> None:
     writer.submit(note(1)).result(10)
     with pytest.raises(sqlite3.IntegrityError):
         writer.submit(note(1)).result(10)
@@ -191,7 +195,9 @@ def test_many_threads_and_event_loops_may_write_at_once(writer: Writer, other: A
     assert sorted(notes(other)) == [1000 * n + number for n in range(6) for number in range(25)]
 
 
-def test_close_commits_what_was_queued_and_refuses_what_comes_later(path: Path, writer: Writer, other: Any) -> None:
+def test_close_commits_what_was_queued_and_refuses_what_comes_later(
+    path: Path, writer: Writer, other: Any
+) -> None:
     gate = Gate(writer)
     waiting = [writer.submit(note(number)) for number in range(30)]
     closing = threading.Thread(target=writer.close)
@@ -244,7 +250,9 @@ def test_a_future_that_is_cancelled_does_not_stop_the_writer(writer: Writer, oth
     assert notes(other) == ["kept", "next"]
 
 
-def test_a_loop_that_closed_while_its_batch_was_queued_does_not_stop_the_writer(writer: Writer, other: Any) -> None:
+def test_a_loop_that_closed_while_its_batch_was_queued_does_not_stop_the_writer(
+    writer: Writer, other: Any
+) -> None:
     gate = Gate(writer)
 
     async def leave() -> None:
@@ -276,14 +284,18 @@ def test_a_lock_that_is_never_given_up_is_waited_for_once_for_the_whole_group(
     waiting = [writer.submit(note(number)) for number in range(10)]
     queued.set()
     errors = [one.exception(10) for one in waiting]
-    assert all(isinstance(error, StoreUnusable) and "locked by another program" in str(error) for error in errors)
+    assert all(
+        isinstance(error, StoreUnusable) and "locked by another program" in str(error) for error in errors
+    )
     assert len(attempts) <= 3  # groups, not batches
     holder.execute("ROLLBACK")
     holder.close()
     assert writer.submit(note("after")).result(10) == "after"
 
 
-BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 12), st.sampled_from(["ok", "raise", "sql"])), max_size=4), max_size=14)
+BATCHES = st.lists(
+    st.lists(st.tuples(st.integers(0, 12), st.sampled_from(["ok", "raise", "sql"])), max_size=4), max_size=14
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -293,7 +305,9 @@ def test_any_mixture_of_good_and_bad_batches_ends_as_if_each_had_run_alone(
 ) -> None:
     path = tmp_path_factory.mktemp("mixture") / "w.db"
     writer = Writer(path, gather_seconds=(0.0, 0.0))
-    writer.submit(lambda group: group.connection.execute("CREATE TABLE notes (value UNIQUE)") and None).result(10)
+    writer.submit(
+        lambda group: group.connection.execute("CREATE TABLE notes (value UNIQUE)") and None
+    ).result(10)
 
     def made(steps: list[tuple[int, str]]) -> Any:
         def batch(group: Group) -> int:
@@ -328,7 +342,9 @@ def test_any_mixture_of_good_and_bad_batches_ends_as_if_each_had_run_alone(
     writer.close()
 
 
-def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_were_there(path: Path, writer: Writer) -> None:
+def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_were_there(
+    path: Path, writer: Writer
+) -> None:
     moved = path.with_name("moved.db")
     path.rename(moved)
     with pytest.raises(StoreUnusable, match="deleted or replaced"):
@@ -341,7 +357,9 @@ def test_a_file_deleted_or_replaced_under_the_writer_is_never_written_as_if_it_w
     assert writer.submit(note(1)).result(10) == 1
 
 
-def test_a_copy_of_the_file_alone_has_everything_once_its_writer_is_closed(path: Path, writer: Writer, other: Any) -> None:
+def test_a_copy_of_the_file_alone_has_everything_once_its_writer_is_closed(
+    path: Path, writer: Writer, other: Any
+) -> None:
     """SQLite leaves the log where it is when the last connection to close cannot write, as a viewer's."""
     writer.submit(note(1)).result(10)
     assert notes(other) == [1]

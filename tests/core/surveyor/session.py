@@ -17,7 +17,16 @@ from watchkeeper.models.surveyor import SurveyorModel
 from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.model import ModelRequest, Reply, ToolSpec
 
-PLANNER = ("list_folder", "create_plan", "resume_task", "rerun_task", "drop_task", "finish_session", "remember", "recall")
+PLANNER = (
+    "list_folder",
+    "create_plan",
+    "resume_task",
+    "rerun_task",
+    "drop_task",
+    "finish_session",
+    "remember",
+    "recall",
+)
 EXPLORER = ("list_folder", "read", "save_artifact", "read_artifact", "remember", "recall")
 WRITER = ("read_artifact", "save_artifact", "merge_artifacts", "recall")
 TOOLS = {"planner": PLANNER, "explorer": EXPLORER, "writer": WRITER}
@@ -56,7 +65,8 @@ class FakeSession:
         self.random = random.Random(self.seed)
         self.model = SurveyorModel(speed=None, clock=ManualClock(), context_window=self.window)
 
-    # -- one agent ----------------------------------------------------------------------------------------------
+    # -- one agent
+    # ----------------------------------------------------------------------------------------------
 
     def reply(self, role: str, messages: list[Message], tools: tuple[str, ...] | None = None) -> Reply:
         request = ModelRequest(
@@ -94,11 +104,15 @@ class FakeSession:
         raise AssertionError(f"{agent} does not come to an end")
 
     def context(self, messages: list[Message]) -> list[Message]:
-        """What the agent is shown: all of it, or the first message, a summary of sorts, and the newest two."""
+        """What the agent is shown: all of it, or the first message, a summary of sorts, and the newest
+        two."""
         full = len(json.dumps(messages)) / 3 > 0.75 * self.window
         if len(messages) < 4 or not (full or self.random.random() < self.compaction):
             return messages
-        front = {"role": "user", "content": [*messages[0]["content"], {"type": "text", "text": "Observations: #1 work went on."}]}
+        front = {
+            "role": "user",
+            "content": [*messages[0]["content"], {"type": "text", "text": "Observations: #1 work went on."}],
+        }
         return [front, *messages[-2:]]
 
     def result(self, agent: str, use: dict[str, Any]) -> dict[str, Any]:
@@ -112,9 +126,15 @@ class FakeSession:
                 error, content = str(failure), str(failure)
         else:
             content = error
-        return {"type": "tool_result", "tool_use_id": use["id"], "content": content, "is_error": error is not None}
+        return {
+            "type": "tool_result",
+            "tool_use_id": use["id"],
+            "content": content,
+            "is_error": error is not None,
+        }
 
-    # -- tools --------------------------------------------------------------------------------------------------
+    # -- tools
+    # --------------------------------------------------------------------------------------------------
 
     def list_folder(self, agent: str, **arguments: Any) -> str:
         return scan_page(self.workspace, **arguments_of(arguments))
@@ -128,7 +148,9 @@ class FakeSession:
         value = content if isinstance(content, str) else expand_includes(content, self.load)
         self.artifacts[name] = value
         data = json.dumps(value)
-        return json.dumps({"ref": hashlib.sha256(data.encode()).hexdigest(), "name": name, "bytes": len(data)})
+        return json.dumps(
+            {"ref": hashlib.sha256(data.encode()).hexdigest(), "name": name, "bytes": len(data)}
+        )
 
     def load(self, name: str) -> Any:
         if name not in self.artifacts:
@@ -136,7 +158,9 @@ class FakeSession:
         # A copy, as one that came out of a database would be.
         return json.loads(json.dumps(self.artifacts[name]))
 
-    def read_artifact(self, agent: str, ref: str, pointer: str = "", offset: int = 0, limit: int = 6_000) -> str:
+    def read_artifact(
+        self, agent: str, ref: str, pointer: str = "", offset: int = 0, limit: int = 6_000
+    ) -> str:
         missing = object()
         value = at_pointer(self.load(ref), pointer, missing)
         if value is missing:
@@ -154,7 +178,10 @@ class FakeSession:
         return "remembered"
 
     def recall(self, agent: str, query: str) -> str:
-        return "\n".join(f"- {fact}" for fact in self.random.sample(self.facts, min(5, len(self.facts)))) or "nothing"
+        return (
+            "\n".join(f"- {fact}" for fact in self.random.sample(self.facts, min(5, len(self.facts))))
+            or "nothing"
+        )
 
     def create_plan(self, agent: str, goal: str, tasks: list[dict[str, Any]]) -> str:
         if self.tasks:
@@ -185,11 +212,14 @@ class FakeSession:
         self.finished = {"summary": summary, "status": status}
         return "the session ends"
 
-    # -- the whole ----------------------------------------------------------------------------------------------
+    # -- the whole
+    # ----------------------------------------------------------------------------------------------
 
     def run(self) -> FakeSession:
         """Plan, work through the tasks in a random order that respects dependencies, and end."""
-        self.run_agent("planner", "planner", f"# Goal\nSurvey it.\n\nThe workspace is {self.workspace}. Make a plan.")
+        self.run_agent(
+            "planner", "planner", f"# Goal\nSurvey it.\n\nThe workspace is {self.workspace}. Make a plan."
+        )
         for _ in range(200):
             if self.finished:
                 return self
@@ -197,27 +227,41 @@ class FakeSession:
                 name
                 for name, task in self.tasks.items()
                 if task["status"] in ("pending", "resume")
-                and all(self.tasks[need]["status"] in ("done", "dropped") for need in task.get("depends_on", ()))
+                and all(
+                    self.tasks[need]["status"] in ("done", "dropped") for need in task.get("depends_on", ())
+                )
             ]
             if not ready:
                 raise AssertionError(f"nothing is ready, and the session is not finished: {self.tasks}")
             batch = self.random.sample(ready, min(len(ready), self.random.randint(1, 4)))
             items = [self.run_task(name) for name in batch]
             headlines = "\n".join(f"Task {item['task']} reports." for item in items)
-            self.run_agent("planner", "planner", f"{headlines}\n\n{json.dumps({'inbox': items}, ensure_ascii=False)}")
+            self.run_agent(
+                "planner", "planner", f"{headlines}\n\n{json.dumps({'inbox': items}, ensure_ascii=False)}"
+            )
         raise AssertionError("the session does not come to an end")
 
     def run_task(self, name: str) -> dict[str, Any]:
         task = self.tasks[name]
-        message = assignment(task) if task["status"] == "pending" else "You were resumed. Go on where you stopped."
+        message = (
+            assignment(task) if task["status"] == "pending" else "You were resumed. Go on where you stopped."
+        )
         self.results[name] = self.run_agent(name, task["role"], message)
         failed = self.results[name].startswith("FAILED")
         task["status"] = "failed" if failed else "done"
         if failed:
             return {"kind": "task_failed", "task": name, "error": self.results[name], "attempt": 1}
-        outputs = [{"name": output, "ref": output} for output in task["expected_outputs"] if output in self.artifacts]
+        outputs = [
+            {"name": output, "ref": output} for output in task["expected_outputs"] if output in self.artifacts
+        ]
         assert len(outputs) == len(task["expected_outputs"])
-        return {"kind": "task_done", "task": name, "title": task["title"], "result": self.results[name], "artifacts": outputs}
+        return {
+            "kind": "task_done",
+            "task": name,
+            "title": task["title"],
+            "result": self.results[name],
+            "artifacts": outputs,
+        }
 
     @property
     def survey(self) -> dict[str, Any]:
@@ -231,7 +275,11 @@ class FakeSession:
 
 
 def assignment(task: dict[str, Any]) -> str:
-    handoff = {"task": task["name"], "inputs_ref": task.get("inputs", []), "expected_outputs": task["expected_outputs"]}
+    handoff = {
+        "task": task["name"],
+        "inputs_ref": task.get("inputs", []),
+        "expected_outputs": task["expected_outputs"],
+    }
     return f"# Task: {task['title']}\n\n{task['instructions']}\n\nhandoff: {json.dumps(handoff)}\n\nWhen done, reply."
 
 

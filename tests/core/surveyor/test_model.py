@@ -13,7 +13,9 @@ from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelRequest, Purpose, Reply
 
 
-def request(role: str = "planner", text: str = "# Goal\nSurvey it.", *, tools=None, purpose=Purpose.TURN) -> ModelRequest:
+def request(
+    role: str = "planner", text: str = "# Goal\nSurvey it.", *, tools=None, purpose=Purpose.TURN
+) -> ModelRequest:
     names = TOOLS.get(role, ()) if tools is None else tools
     return ModelRequest(
         system=f"Role: {role}\nWork.",
@@ -110,7 +112,9 @@ async def test_a_role_may_follow_from_the_tools():
     assert reply.content[1]["name"] == "list_folder"
 
 
-LOG = "\n".join(f"#{n} assistant: looked at src/file_{n}.py, and found nothing of note; error E{n}" for n in range(1, 60))
+LOG = "\n".join(
+    f"#{n} assistant: looked at src/file_{n}.py, and found nothing of note; error E{n}" for n in range(1, 60)
+)
 
 
 @pytest.mark.parametrize("role", ["observer", "reflector", "summarizer"])
@@ -131,17 +135,31 @@ async def test_an_observer_keeps_the_last_cursor_word_for_word():
 
 
 async def test_the_purpose_makes_an_observer_where_the_prompt_names_no_role():
-    asked = ModelRequest(system="Condense.", messages=[{"role": "user", "content": LOG}], purpose=Purpose.OBSERVER)
+    asked = ModelRequest(
+        system="Condense.", messages=[{"role": "user", "content": LOG}], purpose=Purpose.OBSERVER
+    )
     reply = await reply_to(asked)
     assert "#59" in reply.content[0]["text"]
 
 
 async def test_hostile_text_neither_crashes_nor_stalls_it():
-    hostile = ["cursor: {", "scope: [[[[", "[" * 100_000, '{"inbox": [' * 1_000, "#" * 50_000, "a\udcffb", "cursor: " * 10_000]
+    hostile = [
+        "cursor: {",
+        "scope: [[[[",
+        "[" * 100_000,
+        '{"inbox": [' * 1_000,
+        "#" * 50_000,
+        "a\udcffb",
+        "cursor: " * 10_000,
+    ]
     started = time.monotonic()
     for text in hostile:
         for role in ("planner", "explorer", "writer", "observer"):
-            for block in (text, [{"type": "text", "text": text}], [{"type": "tool_result", "tool_use_id": "x", "content": text}]):
+            for block in (
+                text,
+                [{"type": "text", "text": text}],
+                [{"type": "tool_result", "tool_use_id": "x", "content": text}],
+            ):
                 asked = ModelRequest(
                     system=f"Role: {role}",
                     messages=[

@@ -27,7 +27,9 @@ def test_grouping_keeps_every_folder_once_and_in_order(files, most):
     for one, two in pairwise(covered):
         assert one.first <= one.last < two.first
     for part in covered:
-        assert not part.names or part.names == tuple(f"dir{n:04}" for n in range(int(part.first[3:]), int(part.last[3:]) + 1))
+        assert not part.names or part.names == tuple(
+            f"dir{n:04}" for n in range(int(part.first[3:]), int(part.last[3:]) + 1)
+        )
 
 
 @given(sizes)
@@ -36,7 +38,11 @@ def test_few_folders_are_never_grouped(files):
     assert grouped(parts, 24) == parts
 
 
-@given(st.lists(st.sampled_from(["a b", "a-b", "a_b", "A.B", "日本", "synthesis", "\\xff", "x" * 300]), unique=True))
+@given(
+    st.lists(
+        st.sampled_from(["a b", "a-b", "a_b", "A.B", "日本", "synthesis", "\\xff", "x" * 300]), unique=True
+    )
+)
 def test_task_names_are_short_plain_and_unique(paths):
     names = task_names([Part("."), *(folder_part(".", path, 1) for path in paths)])
     assert len({*names, "synthesis"}) == len(paths) + 2

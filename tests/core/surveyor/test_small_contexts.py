@@ -16,7 +16,8 @@ from watchkeeper.memory.tokens import as_counter
 
 
 class RememberingSession(FakeSession):
-    """Each agent's context is a real `ContextState` of `limit` tokens, a third of it taken by tools and reply."""
+    """Each agent's context is a real `ContextState` of `limit` tokens, a third of it taken by tools and
+    reply."""
 
     limit = 16_000
     digests = 0
@@ -25,7 +26,9 @@ class RememberingSession(FakeSession):
     def run_agent(self, agent: str, role: str, arrives: str, *, most_turns: int = 400) -> str:
         states: dict[str, Any] = self.contexts
         if agent not in states:
-            limits = ContextLimits(max_tokens=self.limit, reserve_tokens=self.limit // 6, overhead_tokens=self.limit // 6)
+            limits = ContextLimits(
+                max_tokens=self.limit, reserve_tokens=self.limit // 6, overhead_tokens=self.limit // 6
+            )
             states[agent] = ContextState(limits, as_counter(lambda text: len(text) // 3 + 1), agent_id=agent)
         state: ContextState = states[agent]
         state.append("user", arrives, at=0.0)
@@ -44,11 +47,15 @@ class RememberingSession(FakeSession):
         raise AssertionError(f"{agent} does not come to an end")
 
 
-@pytest.mark.parametrize(("window", "limit"), [(16_000, 16_000), (8_000, 8_000), (16_000, 7_000), (6_000, 6_000)])
+@pytest.mark.parametrize(
+    ("window", "limit"), [(16_000, 16_000), (8_000, 8_000), (16_000, 7_000), (6_000, 6_000)]
+)
 def test_a_survey_in_any_context_is_the_survey(tmp_path, window, limit):
     root = grow(tmp_path / "w", random.Random(3), 500)
     (root / "long").mkdir()
-    (root / "long" / "todos.py").write_text("".join(f"# TODO number {n} {'and so on ' * 9}\n" for n in range(200)))
+    (root / "long" / "todos.py").write_text(
+        "".join(f"# TODO number {n} {'and so on ' * 9}\n" for n in range(200))
+    )
     plain = FakeSession(root).run()
     session = RememberingSession(root, window=window)
     session.limit = limit

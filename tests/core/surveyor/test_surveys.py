@@ -37,7 +37,12 @@ def test_the_plan_has_a_task_for_each_top_level_part_and_a_synthesis_that_depend
     assert list(tasks) == ["loose-files", "docs", "src", "tests", "synthesis"]
     assert all(task["role"] == "explorer" for name, task in tasks.items() if name != "synthesis")
     assert tasks["synthesis"]["depends_on"] == ["loose-files", "docs", "src", "tests"]
-    assert tasks["synthesis"]["inputs"] == ["figures/loose-files", "figures/docs", "figures/src", "figures/tests"]
+    assert tasks["synthesis"]["inputs"] == [
+        "figures/loose-files",
+        "figures/docs",
+        "figures/src",
+        "figures/tests",
+    ]
     assert tasks["synthesis"]["expected_outputs"] == ["SURVEY.md", "survey.json"]
 
 
@@ -47,14 +52,30 @@ def test_the_report_is_readable_and_says_that_no_llm_wrote_it(project, survey_of
     assert "| Files | 10 |" in report
     assert "`src/ten/core.py:3` `TODO make it eleven`" in report
     assert "`.git`" in report
-    for heading in ("Languages", "Largest files", "Entry points", "TODO and FIXME", "Tests", "How it was counted"):
+    for heading in (
+        "Languages",
+        "Largest files",
+        "Entry points",
+        "TODO and FIXME",
+        "Tests",
+        "How it was counted",
+    ):
         assert f"\n## {heading}\n" in report
 
 
 def test_explorers_read_files_with_the_real_tools_and_remember_what_they_say(project, survey_of):
     session = survey_of(project)
-    assert {tool for _, tool in session.used} >= {"list_folder", "read", "save_artifact", "remember", "recall", "merge_artifacts"}
-    assert "src/ten/core.py begins: Counts to ten." in session.facts or any("README.md begins" in fact for fact in session.facts)
+    assert {tool for _, tool in session.used} >= {
+        "list_folder",
+        "read",
+        "save_artifact",
+        "remember",
+        "recall",
+        "merge_artifacts",
+    }
+    assert "src/ten/core.py begins: Counts to ten." in session.facts or any(
+        "README.md begins" in fact for fact in session.facts
+    )
 
 
 def test_an_empty_folder_gets_an_honest_empty_survey(tmp_path, survey_of):
@@ -91,7 +112,9 @@ def awkward(tmp_path: Path) -> Path:
     (root / "b" / "crlf.txt").write_bytes(b"one\r\ntwo FIXME\r\n")
     (root / "c d" / "many.py").write_text("".join(f"# TODO {n} {'é' * 90}\n" for n in range(300)))
     (root / "c d" / 'quote"|`x`.md').write_text("TODO `|`\n")
-    (root / "c d" / "cursor.md").write_text('cursor: {"role":"explorer","phase":"close"}\nscope: {"task":"x"}\n{"inbox":[]}\n')
+    (root / "c d" / "cursor.md").write_text(
+        'cursor: {"role":"explorer","phase":"close"}\nscope: {"task":"x"}\n{"inbox":[]}\n'
+    )
     (root / "tests" / "test_a.py").write_text("")
     (root / "$merge" / "test_b.py").write_text("# TODO [… 99 characters left out, whole: message://x/1 …]\n")
     (root / "$artifact" / "test_c.py").write_text("x")
@@ -118,7 +141,9 @@ def test_odd_names_survive_from_the_folder_to_the_survey(tmp_path, survey_of):
 
     survey = survey_of(tmp_path, compaction=0.5).survey
     assert survey["files"] == survey["folders"] == len(names)
-    assert {unshow(place["path"]) for place in survey["todos"]["places"]} == {name + b"/TODO " + name for name in names}
+    assert {unshow(place["path"]) for place in survey["todos"]["places"]} == {
+        name + b"/TODO " + name for name in names
+    }
 
 
 def test_unreadable_files_are_counted_and_named_with_the_reason(project, survey_of, monkeypatch):
@@ -143,10 +168,14 @@ def grow(root: Path, rng: random.Random, files: int) -> Path:
     """A random folder."""
     for number in range(files):
         depth = rng.choice([0, 1, 1, 2, 2, 3])
-        folder = root.joinpath(*(rng.choice(["pkg", "lib", "tests", "a-b", "x.y", "Z"]) for _ in range(depth)))
+        folder = root.joinpath(
+            *(rng.choice(["pkg", "lib", "tests", "a-b", "x.y", "Z"]) for _ in range(depth))
+        )
         folder.mkdir(parents=True, exist_ok=True)
         ending = rng.choice([".py", ".md", ".txt", "", ".json", ".png"])
-        lines = [rng.choice(["x = 1", "# TODO go on", "FIXME", "", "TODOS"]) for _ in range(rng.randrange(30))]
+        lines = [
+            rng.choice(["x = 1", "# TODO go on", "FIXME", "", "TODOS"]) for _ in range(rng.randrange(30))
+        ]
         content = "\n".join(lines).encode() + rng.choice([b"", b"\n", b"\0"])
         (folder / f"{rng.choice(['test_', '', 'main'])}{number}{ending}").write_bytes(content)
     return root
@@ -188,7 +217,9 @@ def test_a_large_package_tree_takes_few_calls_and_small_contexts(tmp_path, surve
     for number in range(5_000):
         folder = root / "package" / f"part_{number % 9}" / f"group_{number % 70}"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"module_{number}.py").write_text("x = 1\n" * rng.randrange(9) + ("# TODO\n" if number % 50 == 0 else ""))
+        (folder / f"module_{number}.py").write_text(
+            "x = 1\n" * rng.randrange(9) + ("# TODO\n" if number % 50 == 0 else "")
+        )
     (root / "README.md").write_text("# A tree\n")
     session = survey_of(root)
     assert_true(session.survey, root)

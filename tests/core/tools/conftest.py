@@ -27,7 +27,10 @@ def workspace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def pool(workspace: Path) -> AsyncIterator[WorkerPool]:
-    environ = dict(os.environ) | {"ANTHROPIC_API_KEY": "sk-ant-planted-key-000000", "MY_SECRET": "planted-secret"}
+    environ = dict(os.environ) | {
+        "ANTHROPIC_API_KEY": "sk-ant-planted-key-000000",
+        "MY_SECRET": "planted-secret",
+    }
     made = WorkerPool(2, workspace, environ, timeout_seconds=60)
     yield made
     await made.aclose()

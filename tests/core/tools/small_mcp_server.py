@@ -86,5 +86,7 @@ if __name__ == "__main__":
         server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[2]))
     elif len(sys.argv) > 1:
         # Says in a file when it was asked to end, as a server that has something to put in order would.
-        signal.signal(signal.SIGTERM, lambda *_: (Path(sys.argv[1]).write_text("ended in order"), os._exit(0)))
+        signal.signal(
+            signal.SIGTERM, lambda *_: (Path(sys.argv[1]).write_text("ended in order"), os._exit(0))
+        )
     server.run("stdio")

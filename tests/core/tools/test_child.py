@@ -29,7 +29,8 @@ LIES = {
 
 @pytest.fixture
 def worker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that runs in place of the worker, by an interpreter that ignores which module it is asked to run."""
+    """A file that runs in place of the worker, by an interpreter that ignores which module it is asked to
+    run."""
     program = tmp_path / "program.py"
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
@@ -51,7 +52,9 @@ async def test_a_worker_that_lies_is_killed(worker_program: Path, lie: str) -> N
     await child.kill()
 
 
-async def test_answers_that_are_no_content_do_not_reach_a_model(worker_program: Path, workspace: Path) -> None:
+async def test_answers_that_are_no_content_do_not_reach_a_model(
+    worker_program: Path, workspace: Path
+) -> None:
     answer = '{"id": 1, "content": [{"type": "tool_use", "name": "bash"}]}'
     worker_program.write_text(READY + f"print({answer!r}, flush=True)\nsys.stdin.readline()\n")
     pool = WorkerPool(1, workspace, os.environ)
@@ -74,7 +77,9 @@ async def test_a_worker_that_cannot_start_says_why_in_one_line(worker_program: P
 
 
 @pytest.mark.parametrize("before", ["", "sys.stdin.readline(); "], ids=["at once", "told what it is to do"])
-async def test_ctrl_c_that_meets_a_worker_as_it_starts_costs_no_call(worker_program: Path, before: str) -> None:
+async def test_ctrl_c_that_meets_a_worker_as_it_starts_costs_no_call(
+    worker_program: Path, before: str
+) -> None:
     first = f"import os, signal, sys; {before}signal.signal(2, signal.SIG_DFL); os.unlink(__file__ + '.first'); os.kill(os.getpid(), 2)"
     Path(f"{worker_program}.first").touch()
     worker_program.write_text(f"import os\nif os.path.exists(__file__ + '.first'):\n    {first}\n" + READY)
@@ -89,7 +94,9 @@ async def test_a_worker_that_always_dies_of_a_signal_is_not_started_for_ever(wor
         await Child.start({}, os.environ, "")
 
 
-async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(worker_program: Path, workspace: Path) -> None:
+async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(
+    worker_program: Path, workspace: Path
+) -> None:
     worker_program.write_text(READY + "import time; time.sleep(1000)")
     pool = WorkerPool(1, workspace, os.environ, timeout_seconds=0.2)
     tool = builtin_tools(pool)["read"]
@@ -97,14 +104,17 @@ async def test_a_file_tool_that_hangs_is_stopped_and_the_next_call_works(worker_
     result = await tool.run({"file_path": "hello.py"}, context(workspace))
     assert result.is_error
     assert "stopped after 0.2 s" in str(result.content)
-    worker_program.write_text(READY + 'print(\'{"id": 1, "content": "fine"}\', flush=True)\nsys.stdin.readline()')
+    worker_program.write_text(
+        READY + 'print(\'{"id": 1, "content": "fine"}\', flush=True)\nsys.stdin.readline()'
+    )
     assert (await tool.run({"file_path": "hello.py"}, context(workspace))).content == "fine"
     await pool.aclose()
 
 
 async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program: Path, workspace: Path) -> None:
     worker_program.write_text(
-        READY + 'print(json.dumps({"id": 1, "content": "a" * 300000 + "z" * 200000}), flush=True)\nsys.stdin.readline()'
+        READY
+        + 'print(json.dumps({"id": 1, "content": "a" * 300000 + "z" * 200000}), flush=True)\nsys.stdin.readline()'
     )
     pool = WorkerPool(1, workspace, os.environ)
     tool = builtin_tools(pool)["read"]
@@ -119,7 +129,9 @@ async def test_long_output_is_cut_in_the_middle_and_says_so(worker_program: Path
     await pool.aclose()
 
 
-async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(run: object, workspace: Path) -> None:
+async def test_nothing_in_a_workspace_stands_in_for_a_module_of_the_worker(
+    run: object, workspace: Path
+) -> None:
     for name in ("json", "asyncio", "anthropic", "watchkeeper", "sitecustomize", "usercustomize"):
         (workspace / f"{name}.py").write_text("import os; os._exit(66)")
     here = Path.cwd()

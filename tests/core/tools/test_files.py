@@ -34,7 +34,13 @@ async def test_no_file_tool_reaches_outside_the_workspace(run: Run, workspace: P
     outside = workspace.parent
     (workspace / "link.txt").symlink_to(outside / "secret.txt")
     (workspace / "folder_link").symlink_to(outside)
-    for path in ("../secret.txt", f"{outside}/secret.txt", "link.txt", "folder_link/secret.txt", "/etc/passwd"):
+    for path in (
+        "../secret.txt",
+        f"{outside}/secret.txt",
+        "link.txt",
+        "folder_link/secret.txt",
+        "/etc/passwd",
+    ):
         results = [
             await run("read", file_path=path),
             await run("write", file_path=path, content="owned"),
@@ -147,7 +153,9 @@ assert not heavy, heavy
 """
     root = Path(__file__).parents[3] / "core"
     environ = dict(os.environ) | {"PYTHONPATH": str(root)}
-    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -168,9 +176,13 @@ async def test_no_redaction_mark_is_written_into_a_file(run: Run, workspace: Pat
     assert {path.name for path in workspace.iterdir()} == {".env", "hello.py"}
 
 
-async def test_an_edit_that_looks_for_a_redaction_mark_is_told_why_it_cannot_match(run: Run, workspace: Path) -> None:
+async def test_an_edit_that_looks_for_a_redaction_mark_is_told_why_it_cannot_match(
+    run: Run, workspace: Path
+) -> None:
     (workspace / ".env").write_text("DATABASE_PASSWORD=secret\nMODE=a\n")
-    refused = await run("edit", file_path=".env", old_string=f"DATABASE_PASSWORD={MARK}\nMODE=a", new_string="MODE=b")
+    refused = await run(
+        "edit", file_path=".env", old_string=f"DATABASE_PASSWORD={MARK}\nMODE=a", new_string="MODE=b"
+    )
     assert refused.is_error
     assert "old_string cannot match" in str(refused.content)
     assert not (await run("edit", file_path=".env", old_string="MODE=a", new_string="MODE=b")).is_error

@@ -30,7 +30,9 @@ def server(**settings: Any) -> McpServer:
 @pytest.fixture
 async def servers(workspace: Path) -> AsyncIterator[McpServers]:
     environ = dict(os.environ) | {"ANTHROPIC_API_KEY": "planted"}
-    made = McpServers([server(timeout_seconds=3, env={"SMALL_TOKEN": "given"}, idempotent=("add",))], workspace, environ)
+    made = McpServers(
+        [server(timeout_seconds=3, env={"SMALL_TOKEN": "given"}, idempotent=("add",))], workspace, environ
+    )
     await made.start()
     assert made.warnings == []
     yield made
@@ -119,7 +121,9 @@ async def test_a_server_that_lies_or_hangs_or_floods_harms_nobody_else(workspace
     assert psutil.Process().memory_info().rss - before < 50_000_000
     assert (await call(servers, "add", a=1, b=1)).content == "2"
     await servers.aclose()
-    assert not [child for child in psutil.Process().children(recursive=True) if PROGRAM in " ".join(child.cmdline())]
+    assert not [
+        child for child in psutil.Process().children(recursive=True) if PROGRAM in " ".join(child.cmdline())
+    ]
 
 
 async def test_a_server_that_cannot_start_is_one_warning_and_the_others_work(workspace: Path) -> None:
@@ -157,7 +161,11 @@ async def test_cancelling_a_call_tells_the_server(servers: McpServers, workspace
 
 async def test_a_server_may_put_its_things_in_order_at_the_end(workspace: Path) -> None:
     note = workspace / "note"
-    servers = McpServers([McpServer("small", command=sys.executable, args=(PROGRAM, "${workspace}/note"))], workspace, os.environ)
+    servers = McpServers(
+        [McpServer("small", command=sys.executable, args=(PROGRAM, "${workspace}/note"))],
+        workspace,
+        os.environ,
+    )
     await servers.start()
     await servers.aclose()
     assert note.read_text() == "ended in order"
@@ -170,7 +178,9 @@ async def test_a_server_over_http_is_reached_again_after_it_was_restarted(worksp
 
     async def serve() -> asyncio.subprocess.Process:
         quiet = asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, "--http", str(port), stdout=quiet, stderr=quiet)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, PROGRAM, "--http", str(port), stdout=quiet, stderr=quiet
+        )
         for _ in range(1000):
             try:
                 (await asyncio.open_connection("127.0.0.1", port))[1].close()
@@ -180,7 +190,9 @@ async def test_a_server_over_http_is_reached_again_after_it_was_restarted(worksp
         return process
 
     process = await serve()
-    servers = McpServers([McpServer("small", url=f"http://127.0.0.1:{port}/mcp", timeout_seconds=5)], workspace, os.environ)
+    servers = McpServers(
+        [McpServer("small", url=f"http://127.0.0.1:{port}/mcp", timeout_seconds=5)], workspace, os.environ
+    )
     await servers.start()
     assert servers.warnings == []
     assert (await call(servers, "add", a=1, b=2)).content == "3"
@@ -212,4 +224,6 @@ def test_a_wrong_setting_is_named(table: dict[str, Any], said: str) -> None:
 
 def test_settings_become_servers() -> None:
     table = {"files": {"command": "npx", "args": ["-y", "server", "${workspace}"], "timeout_seconds": 5}}
-    assert parse_servers(table) == [McpServer("files", command="npx", args=("-y", "server", "${workspace}"), timeout_seconds=5)]
+    assert parse_servers(table) == [
+        McpServer("files", command="npx", args=("-y", "server", "${workspace}"), timeout_seconds=5)
+    ]

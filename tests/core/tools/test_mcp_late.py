@@ -1,4 +1,5 @@
-"""An MCP server that dies while it starts is not lost for its host: it is tried again, and when an agent asks for it."""
+"""An MCP server that dies while it starts is not lost for its host: it is tried again, and when an agent asks
+for it."""
 
 from __future__ import annotations
 
@@ -44,7 +45,12 @@ async def late(workspace: Path, tmp_path: Path, pauses: Pauses) -> AsyncIterator
     """A server whose program dies at once until it is told to work."""
     works = tmp_path / "works"
     program = f"import os, sys\nif not os.path.exists({str(works)!r}): sys.exit(3)\nos.execv(sys.executable, [sys.executable, {PROGRAM!r}])"
-    made = McpServers([McpServer("small", command=sys.executable, args=("-c", program))], workspace, os.environ, clock=pauses)
+    made = McpServers(
+        [McpServer("small", command=sys.executable, args=("-c", program))],
+        workspace,
+        os.environ,
+        clock=pauses,
+    )
     await made.start()
     assert made.tools() == {}
     yield made, works
@@ -73,7 +79,9 @@ async def test_a_server_that_died_at_its_start_is_tried_again_ever_more_seldom_u
     assert set(found) == set(servers.tools())
 
 
-async def test_an_agent_that_asks_for_a_tool_of_it_makes_it_be_tried_at_once(late: tuple[McpServers, Path]) -> None:
+async def test_an_agent_that_asks_for_a_tool_of_it_makes_it_be_tried_at_once(
+    late: tuple[McpServers, Path],
+) -> None:
     servers, works = late
     works.touch()
     await servers.look_for("mcp__other__add")

@@ -48,7 +48,9 @@ DEFAULTS = {"read": ALLOW, "bash": ASK, "mcp__git__push": ASK}
         ({"tools_by_role": {"writer": ["mcp__git__*"]}}, "writer", "mcp__git__push", ASK),
     ],
 )
-def test_permissions_are_decided_by_the_table(settings: dict[str, Any], role: str, tool: str, expected: Permission) -> None:
+def test_permissions_are_decided_by_the_table(
+    settings: dict[str, Any], role: str, tool: str, expected: Permission
+) -> None:
     assert Permissions(DEFAULTS, **settings).resolve(role, tool) is expected
 
 
@@ -63,7 +65,9 @@ rules = st.dictionaries(names, st.sampled_from(Permission), max_size=3)
 
 
 @given(rules, rules, st.sampled_from(["read", "bash", "mcp__git__push", "other"]))
-def test_a_workspace_never_widens_anything(user: dict[str, Permission], workspace: dict[str, Permission], tool: str) -> None:
+def test_a_workspace_never_widens_anything(
+    user: dict[str, Permission], workspace: dict[str, Permission], tool: str
+) -> None:
     without = Permissions(DEFAULTS, user=user).resolve("coder", tool)
     with_it = Permissions(DEFAULTS, user=user, workspace=workspace).resolve("coder", tool)
     assert narrowest(without, with_it) is with_it
@@ -71,5 +75,7 @@ def test_a_workspace_never_widens_anything(user: dict[str, Permission], workspac
 
 @given(rules, rules, st.sampled_from(["read", "bash", "other"]))
 def test_deny_wins_over_all(user: dict[str, Permission], by_role: dict[str, Permission], tool: str) -> None:
-    decided = Permissions(DEFAULTS, user=user, user_by_role={"coder": by_role}, allow=frozenset({"*"}), deny=frozenset({tool}))
+    decided = Permissions(
+        DEFAULTS, user=user, user_by_role={"coder": by_role}, allow=frozenset({"*"}), deny=frozenset({tool})
+    )
     assert decided.resolve("coder", tool) is DENY

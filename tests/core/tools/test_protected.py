@@ -1,4 +1,5 @@
-"""File tools never open the files of the run's own database, wherever they are and whatever they are called."""
+"""File tools never open the files of the run's own database, wherever they are and whatever they are
+called."""
 
 from __future__ import annotations
 
@@ -71,7 +72,9 @@ async def assert_hidden(run: Run) -> None:
     assert "needle" not in str((await run("list_folder", recursive=True)).content)
 
 
-async def test_a_hard_link_to_any_of_the_files_is_refused(run: Run, workspace: Path, files: list[Path]) -> None:
+async def test_a_hard_link_to_any_of_the_files_is_refused(
+    run: Run, workspace: Path, files: list[Path]
+) -> None:
     before = [file.read_bytes() for file in files]
     await run("read", file_path="hello.py")  # the worker runs before the links are made
     for number, file in enumerate(files):
@@ -82,18 +85,24 @@ async def test_a_hard_link_to_any_of_the_files_is_refused(run: Run, workspace: P
     assert [file.read_bytes() for file in files] == before
 
 
-async def test_files_that_were_moved_into_the_workspace_are_refused(run: Run, workspace: Path, files: list[Path]) -> None:
+async def test_files_that_were_moved_into_the_workspace_are_refused(
+    run: Run, workspace: Path, files: list[Path]
+) -> None:
     before = [file.read_bytes() for file in files]
     await run("read", file_path="hello.py")
     for number, file in enumerate(files):
         os.rename(file, workspace / f"moved{number}.txt")
     for number in range(3):
         await assert_refused(run, f"moved{number}.txt")
-    assert "needle" not in str((await run("grep", pattern="needle in the database#", path="moved0.txt")).content)
+    assert "needle" not in str(
+        (await run("grep", pattern="needle in the database#", path="moved0.txt")).content
+    )
     assert [(workspace / f"moved{number}.txt").read_bytes() for number in range(3)] == before[:3]
 
 
-async def test_links_and_descriptors_that_lead_to_the_files_are_refused(run: Run, workspace: Path, files: list[Path]) -> None:
+async def test_links_and_descriptors_that_lead_to_the_files_are_refused(
+    run: Run, workspace: Path, files: list[Path]
+) -> None:
     (workspace / "link.txt").symlink_to(files[0])
     (workspace / "folder").symlink_to(files[0].parent)
     holder = os.open(files[0], os.O_RDONLY)
@@ -158,7 +167,10 @@ def test_a_file_that_becomes_the_database_after_it_was_checked_is_not_changed(
 
     for name, arguments in (
         ("write", {"file_path": "hello.py", "content": "destroyed"}),
-        ("edit", {"file_path": "hello.py", "old_string": "needle", "new_string": "destroyed", "replace_all": True}),
+        (
+            "edit",
+            {"file_path": "hello.py", "old_string": "needle", "new_string": "destroyed", "replace_all": True},
+        ),
     ):
         (workspace / "hello.py").unlink()
         (workspace / "hello.py").write_text("needle")

@@ -26,7 +26,9 @@ OLD_TURN = "019a0000-1000-7000-8000-00000000000a"
 class Rollout:
     """Lines of one thread's log, a second apart."""
 
-    def __init__(self, thread: str = ROOT, *, minute: int = 0, model: str = "gpt-5.1-codex", **meta: Any) -> None:
+    def __init__(
+        self, thread: str = ROOT, *, minute: int = 0, model: str = "gpt-5.1-codex", **meta: Any
+    ) -> None:
         self.thread = thread
         self.lines: list[dict[str, Any]] = []
         self._second = minute * 60
@@ -35,7 +37,9 @@ class Rollout:
             "id": thread, "timestamp": self.now, "cwd": "/home/somebody/project", "cli_version": "0.101.0", "source": "cli",
             "model_provider": "openai", **meta,
         })  # fmt: skip
-        self.add("turn_context", {"cwd": "/home/somebody/project", "model": model, "approval_policy": "never"})
+        self.add(
+            "turn_context", {"cwd": "/home/somebody/project", "model": model, "approval_policy": "never"}
+        )
 
     @property
     def now(self) -> str:
@@ -64,12 +68,17 @@ class Rollout:
     def output(self, call_id: str, output: Any = "fine") -> Rollout:
         return self.item("function_call_output", call_id=call_id, output=output)
 
-    def tokens(self, prompt: int, cached: int, output: int, *, last: bool = True, again: bool = False) -> Rollout:
+    def tokens(
+        self, prompt: int, cached: int, output: int, *, last: bool = True, again: bool = False
+    ) -> Rollout:
         """A count: what the last call used, and the sum so far."""
         if not again:
             self._total = [old + new for old, new in zip(self._total, (prompt, cached, output), strict=True)]
         names = ("input_tokens", "cached_input_tokens", "output_tokens")
-        info: dict[str, Any] = {"total_token_usage": dict(zip(names, self._total, strict=True)), "model_context_window": 272_000}
+        info: dict[str, Any] = {
+            "total_token_usage": dict(zip(names, self._total, strict=True)),
+            "model_context_window": 272_000,
+        }
         if last:
             info["last_token_usage"] = dict(zip(names, (prompt, cached, output), strict=True))
         return self.event("token_count", info=info, rate_limits=None)
@@ -91,13 +100,18 @@ def spawned(parent: str, depth: int = 1, **about: Any) -> dict[str, Any]:
 
 
 def spawned_tree(copied: str) -> tuple[Rollout, Rollout]:
-    """A thread and one that it spawned, whose log begins with a copy of the other's, as different versions write it."""
-    root = Rollout().event("task_started", turn_id=OLD_TURN, model_context_window=272_000).user("Mend the cache")
+    """A thread and one that it spawned, whose log begins with a copy of the other's, as different versions
+    write it."""
+    root = (
+        Rollout().event("task_started", turn_id=OLD_TURN, model_context_window=272_000).user("Mend the cache")
+    )
     root.call("s1", name="spawn_agent", message="Look for it", agent_type="explorer").tokens(1_000, 0, 50)
     history = list(root.lines)
     root.event("collab_agent_spawn_end", call_id="s1", sender_thread_id=ROOT, new_thread_id=CHILD, new_agent_nickname="Kepler",
                new_agent_role="explorer", prompt="Look for it", status="running")  # fmt: skip
-    root.output("s1", json.dumps({"agent_id": CHILD, "nickname": "Kepler"})).says("Waiting.").tokens(2_000, 1_000, 30)
+    root.output("s1", json.dumps({"agent_id": CHILD, "nickname": "Kepler"})).says("Waiting.").tokens(
+        2_000, 1_000, 30
+    )
     child = Rollout(CHILD, minute=1, **spawned(ROOT, forked_from_id=ROOT))
     began = child.lines[0]["timestamp"]
     context = child.lines.pop()

@@ -79,7 +79,9 @@ class Log:
         return self.add("assistant", message=message, requestId=about.pop("request", f"req_{id}"), **about)
 
     def result(self, call: str, text: str = "fine", *, error: bool = False, **about: Any) -> dict[str, Any]:
-        return self.user([{"type": "tool_result", "tool_use_id": call, "content": text, "is_error": error}], **about)
+        return self.user(
+            [{"type": "tool_result", "tool_use_id": call, "content": text, "is_error": error}], **about
+        )
 
     def boundary(self, before: int = 150_000, **about: Any) -> dict[str, Any]:
         return self.add(
@@ -114,7 +116,8 @@ def call(name: str, id: str, **arguments: Any) -> dict[str, Any]:
 
 
 def dollar_a_token(each: ModelCall) -> Cost:
-    """A price that can be added up by hand: a dollar a token of input or output, a tenth for what the cache served."""
+    """A price that can be added up by hand: a dollar a token of input or output, a tenth for what the cache
+    served."""
     usd = each.input_tokens + each.output_tokens + each.cache_write_tokens + each.cache_read_tokens / 10
     if each.model.endswith("unheard-of"):
         return Cost(None, PriceStatus.UNPRICED)
@@ -126,7 +129,12 @@ def work(session: str = Log().session, turns: int = 6) -> Log:
     log.user("Mend the cache")
     for turn in range(turns):
         log.reply(text(f"Step {turn}."), id=f"msg_{session[:2]}{turn}", output=1, stop=None)
-        log.reply(call("Bash", f"t{turn}", command=f"step {turn}"), id=f"msg_{session[:2]}{turn}", output=20, stop="tool_use")
+        log.reply(
+            call("Bash", f"t{turn}", command=f"step {turn}"),
+            id=f"msg_{session[:2]}{turn}",
+            output=20,
+            stop="tool_use",
+        )
         log.add("queue-operation", operation="enqueue")
         log.result(f"t{turn}")
         if turn == 3:

@@ -51,7 +51,13 @@ class Book:
     def session(self, title: str = "A title", parent: str | None = None) -> str:
         session = self._id("ses")
         at = self.tick()
-        about = {"id": session, "projectID": "p", "directory": "/home/somebody/project", "title": title, "version": "1.2.0"}
+        about = {
+            "id": session,
+            "projectID": "p",
+            "directory": "/home/somebody/project",
+            "title": title,
+            "version": "1.2.0",
+        }
         self.sessions[session] = about | {"time": {"created": at, "updated": at}}
         if parent is not None:
             self.sessions[session]["parentID"] = parent
@@ -61,7 +67,13 @@ class Book:
     def user(self, session: str, text: str | None = None, **about: Any) -> str:
         message = self._id("msg")
         at = self.tick()
-        self.messages[message] = {"id": message, "sessionID": session, "role": "user", "time": {"created": at}, **about}
+        self.messages[message] = {
+            "id": message,
+            "sessionID": session,
+            "role": "user",
+            "time": {"created": at},
+            **about,
+        }
         self.times[message] = at
         if text is not None:
             self.part(message, "text", text=text)
@@ -84,22 +96,53 @@ class Book:
         owner = self.messages[message]
         if kind in ("text", "reasoning") and owner["role"] == "assistant" and "time" not in about:
             about["time"] = {"start": self.now, "end": self.now + 100}
-        self.parts[part] = {"id": part, "messageID": message, "sessionID": owner["sessionID"], "type": kind, **about}
+        self.parts[part] = {
+            "id": part,
+            "messageID": message,
+            "sessionID": owner["sessionID"],
+            "type": kind,
+            **about,
+        }
         self.times[part] = self.tick()
         return part
 
-    def tool(self, message: str, call: str, name: str = "bash", status: str = "completed", **state: Any) -> str:
+    def tool(
+        self, message: str, call: str, name: str = "bash", status: str = "completed", **state: Any
+    ) -> str:
         times: dict[str, Any] = {"start": self.now}
         if status in ("completed", "error"):
             times["end"] = self.now + 500
-        inside = {"status": status, "input": state.pop("input", {"command": "ls"}), "time": times | state.pop("time", {})}
-        inside |= {"output": "fine"} if status == "completed" else {"error": "it failed"} if status == "error" else {}
+        inside = {
+            "status": status,
+            "input": state.pop("input", {"command": "ls"}),
+            "time": times | state.pop("time", {}),
+        }
+        inside |= (
+            {"output": "fine"}
+            if status == "completed"
+            else {"error": "it failed"}
+            if status == "error"
+            else {}
+        )
         return self.part(message, "tool", callID=call, tool=name, state=inside | state)
 
     def step(
-        self, message: str, input: int, output: int, *, reasoning: int = 0, read: int = 0, write: int = 0, cost: float = 0.0
+        self,
+        message: str,
+        input: int,
+        output: int,
+        *,
+        reasoning: int = 0,
+        read: int = 0,
+        write: int = 0,
+        cost: float = 0.0,
     ) -> str:
-        tokens = {"input": input, "output": output, "reasoning": reasoning, "cache": {"read": read, "write": write}}
+        tokens = {
+            "input": input,
+            "output": output,
+            "reasoning": reasoning,
+            "cache": {"read": read, "write": write},
+        }
         return self.part(message, "step-finish", reason="stop", cost=cost, tokens=tokens)
 
     def touch(self, name: str) -> None:
@@ -109,7 +152,9 @@ class Book:
 
     def undo(self, session: str, message: str, part: str | None = None) -> None:
         """From a message on (or from one of its parts), nothing is in the context any more."""
-        about = {"messageID": message, "snapshot": "abc", "diff": "--- a"} | ({"partID": part} if part else {})
+        about = {"messageID": message, "snapshot": "abc", "diff": "--- a"} | (
+            {"partID": part} if part else {}
+        )
         self.sessions[session]["revert"] = about
         self.touch(session)
         self.sessions[session]["time"]["updated"] = self.now
@@ -149,12 +194,22 @@ class Book:
                       about["version"], about["time"]["created"], self.times[session],
                       json.dumps(about["revert"]) if "revert" in about else None))  # fmt: skip
         for message, about in self.messages.items():
-            data = json.dumps({name: value for name, value in about.items() if name not in ("id", "sessionID")})
-            self._put(connection, "message", (message, about["sessionID"], about["time"]["created"], self.times[message], data))
-        for part, about in self.parts.items():
-            data = json.dumps({name: value for name, value in about.items() if name not in ("id", "sessionID", "messageID")})
+            data = json.dumps(
+                {name: value for name, value in about.items() if name not in ("id", "sessionID")}
+            )
             self._put(
-                connection, "part", (part, about["messageID"], about["sessionID"], self.times[part], self.times[part], data)
+                connection,
+                "message",
+                (message, about["sessionID"], about["time"]["created"], self.times[message], data),
+            )
+        for part, about in self.parts.items():
+            data = json.dumps(
+                {name: value for name, value in about.items() if name not in ("id", "sessionID", "messageID")}
+            )
+            self._put(
+                connection,
+                "part",
+                (part, about["messageID"], about["sessionID"], self.times[part], self.times[part], data),
             )
         for session, todos in self.todos.items():
             connection.execute("DELETE FROM todo WHERE session_id = ?", (session,))
@@ -181,7 +236,9 @@ class Book:
         for session, about in self.sessions.items():
             self._file(folder / "storage" / "session" / "p" / f"{session}.json", about, session)
         for message, about in self.messages.items():
-            self._file(folder / "storage" / "message" / about["sessionID"] / f"{message}.json", about, message)
+            self._file(
+                folder / "storage" / "message" / about["sessionID"] / f"{message}.json", about, message
+            )
         for part, about in self.parts.items():
             self._file(folder / "storage" / "part" / about["messageID"] / f"{part}.json", about, part)
         for session, todos in self.todos.items():
@@ -254,7 +311,11 @@ def lively() -> tuple[Book, list[Callable[[], Any]]]:
         names["tool"] = book.tool(names["a"], "c1", status="pending", input={})
 
     def run() -> None:
-        book.parts[names["tool"]]["state"] = {"status": "running", "input": {"command": "ls"}, "time": {"start": BEGAN + 1}}
+        book.parts[names["tool"]]["state"] = {
+            "status": "running",
+            "input": {"command": "ls"},
+            "time": {"start": BEGAN + 1},
+        }
         book.touch(names["tool"])
 
     def result() -> None:

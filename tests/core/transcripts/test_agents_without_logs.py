@@ -18,13 +18,22 @@ from watchkeeper.store import database
 from watchkeeper.store.dashboard_fold import SessionFold
 
 ROW = "SELECT status, context_tokens, active_seconds, model_calls, last_seq, status_reason FROM agents WHERE parent_agent_id IS NOT NULL"
-USAGE = {"input_tokens": 6, "cache_creation_input_tokens": 250, "cache_read_input_tokens": 3_255, "output_tokens": 14}
+USAGE = {
+    "input_tokens": 6,
+    "cache_creation_input_tokens": 250,
+    "cache_read_input_tokens": 3_255,
+    "output_tokens": 14,
+}
 
 
 def _parent(logs: Path) -> Log:
     log = Log()
     log.user("Mend the cache")
-    log.reply(call("Task", "t1", prompt="Look for it", description="Look", subagent_type="Explore"), id="m1", stop="tool_use")
+    log.reply(
+        call("Task", "t1", prompt="Look for it", description="Look", subagent_type="Explore"),
+        id="m1",
+        stop="tool_use",
+    )
     told = {
         "status": "completed",
         "agentId": "a1",
@@ -50,22 +59,30 @@ def test_what_the_call_told_is_shown_and_added_to_nothing(store: Store, logs: Pa
     store.run(logs)
     status, context, seconds, calls, messages, reason = store.all(ROW)[0]
     assert (status, context, seconds, calls, messages) == ("done", 3_525, 20.281, 0, 0)
-    assert reason == "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call told"
+    assert (
+        reason
+        == "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call told"
+    )
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (1, 10)
 
 
 def _seen(store: Store, tmp_path: Path) -> tuple[dict[str, Any], list[str]]:
-    """The session as `wk show --json` tells it, and what a person reads: `wk show`, and an export in each form."""
+    """The session as `wk show --json` tells it, and what a person reads: `wk show`, and an export in each
+    form."""
     whole = json.loads(CliRunner().invoke(show, ["last", "--db", str(store.path), "--json"]).output)
     texts = [CliRunner().invoke(show, ["last", "--db", str(store.path)]).output]
     for form in ("md", "html", "json"):
         file = tmp_path / f"seen.{form}"
-        CliRunner().invoke(export, ["last", "--db", str(store.path), "--format", form, "--output", str(file), "--force"])
+        CliRunner().invoke(
+            export, ["last", "--db", str(store.path), "--format", form, "--output", str(file), "--force"]
+        )
         texts.append(file.read_text())
     return whole["session"], texts
 
 
-def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(store: Store, logs: Path, tmp_path: Path) -> None:
+def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(
+    store: Store, logs: Path, tmp_path: Path
+) -> None:
     _parent(logs)
     store.run(logs)
     session, texts = _seen(store, tmp_path)
@@ -86,14 +103,31 @@ def test_totals_to_which_a_log_is_missing_are_partial_until_it_comes(store: Stor
 
 def test_usage_that_only_progress_tells_counts_once_with_the_agents_own_log(store: Store, logs: Path) -> None:
     parent = _parent(logs)
-    reply = {"id": "c0", "model": "claude-opus-4-6", "usage": USAGE | {"output_tokens": 4}, "content": [], "stop_reason": None}
+    reply = {
+        "id": "c0",
+        "model": "claude-opus-4-6",
+        "usage": USAGE | {"output_tokens": 4},
+        "content": [],
+        "stop_reason": None,
+    }
     for _ in range(2):  # a reply is told with each of its blocks
-        said = {"type": "assistant", "message": reply, "requestId": "req_c0", "timestamp": "2026-02-03T04:00:02.500Z"}
-        parent.add("progress", parentToolUseID="t1", data={"type": "agent_progress", "agentId": "a1", "message": said})
+        said = {
+            "type": "assistant",
+            "message": reply,
+            "requestId": "req_c0",
+            "timestamp": "2026-02-03T04:00:02.500Z",
+        }
+        parent.add(
+            "progress",
+            parentToolUseID="t1",
+            data={"type": "agent_progress", "agentId": "a1", "message": said},
+        )
     parent.write(logs)
     store.run(logs)
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 14)
-    assert store.all("SELECT model_calls, output_tokens, last_seq FROM agents WHERE parent_agent_id IS NOT NULL") == [(1, 4, 0)]
+    assert store.all(
+        "SELECT model_calls, output_tokens, last_seq FROM agents WHERE parent_agent_id IS NOT NULL"
+    ) == [(1, 4, 0)]
     child = Log(SESSION, isSidechain=True, agentId="a1")
     child.user("Look for it")
     child.reply(text("Looking."), id="c0", output=9)
@@ -101,7 +135,9 @@ def test_usage_that_only_progress_tells_counts_once_with_the_agents_own_log(stor
     child.write(logs, f"{SESSION}/subagents/agent-a1.jsonl")
     store.run(logs)
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (3, 33)
-    assert store.all("SELECT model_calls, output_tokens, last_seq FROM agents WHERE parent_agent_id IS NOT NULL") == [(2, 23, 3)]
+    assert store.all(
+        "SELECT model_calls, output_tokens, last_seq FROM agents WHERE parent_agent_id IS NOT NULL"
+    ) == [(2, 23, 3)]
 
 
 @pytest.mark.parametrize("ending", ["nothing", "cut", "replied", "result"])
@@ -109,7 +145,11 @@ def test_an_agent_is_done_by_a_result_or_a_last_reply_alone(store: Store, logs: 
     parent = _parent(logs)
     if ending != "result":
         parent.records.pop()
-        parent.add("progress", parentToolUseID="t1", data={"type": "agent_progress", "agentId": "a1", "prompt": "Look for it"})
+        parent.add(
+            "progress",
+            parentToolUseID="t1",
+            data={"type": "agent_progress", "agentId": "a1", "prompt": "Look for it"},
+        )
     parent.write(logs)
     if ending in ("cut", "replied"):
         child = Log(SESSION, isSidechain=True, agentId="a1")
@@ -141,7 +181,9 @@ def test_its_log_takes_the_place_of_what_was_told_in_whatever_order_they_come(
     assert at_once.all(ROW) == other.all(ROW) == found
 
 
-def test_what_its_call_told_is_seen_where_the_session_is_looked_at(store: Store, logs: Path, tmp_path: Path) -> None:
+def test_what_its_call_told_is_seen_where_the_session_is_looked_at(
+    store: Store, logs: Path, tmp_path: Path
+) -> None:
     _parent(logs)
     store.run(logs)
     told = "its own log is not here; 3,525 tokens of context, 20.3 s and 3 tool calls are what its call told"
@@ -149,5 +191,7 @@ def test_what_its_call_told_is_seen_where_the_session_is_looked_at(store: Store,
     assert (shown.exit_code, shown.output.count(told)) == (0, 1)
     for form in ("md", "html"):
         file = tmp_path / f"session.{form}"
-        written = CliRunner().invoke(export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)])
+        written = CliRunner().invoke(
+            export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)]
+        )
         assert (written.exit_code, file.read_text().replace("\\", "").count(told)) == (0, 1)

@@ -16,30 +16,39 @@ def test_a_session_has_its_folder_goal_title_and_times(store: Store, logs: Path)
     log.reply(text("Done."), id="msg_1")
     log.records.append({"type": "ai-title", "sessionId": log.session, "aiTitle": "Cache mended"})
     store.run(log.write(logs))
-    row = store.one("SELECT goal, title, workspace, origin, source, status, model, created_at, last_active FROM sessions")
+    row = store.one(
+        "SELECT goal, title, workspace, origin, source, status, model, created_at, last_active FROM sessions"
+    )
     assert tuple(row) == (
         "Mend the cache", "Cache mended", "/home/somebody/project", "claude-code", f"claude-code:{log.session}", "done",
         "anthropic/claude-opus-4-6", 1770091201.0, 1770091203.0,
     )  # fmt: skip
 
 
-def test_usage_counts_once_for_each_message_and_request_with_the_most_output(store: Store, logs: Path) -> None:
+def test_usage_counts_once_for_each_message_and_request_with_the_most_output(
+    store: Store, logs: Path
+) -> None:
     log = Log()
     log.user("go")
     # One reply in three records: 3 + 40 + 100 * 0.1 + 20 = 73 dollars at a dollar a token.
     log.reply(text("a"), id="msg_1", input=3, output=1, read=100, write=20, stop=None)
-    log.reply(call("Read", "t1", file_path="x"), id="msg_1", input=3, output=40, read=100, write=20, stop="tool_use")
+    log.reply(
+        call("Read", "t1", file_path="x"), id="msg_1", input=3, output=40, read=100, write=20, stop="tool_use"
+    )
     log.reply(call("Read", "t2", file_path="y"), id="msg_1", input=3, output=1, read=100, write=20, stop=None)
     # The same message by another request is another call: 3 + 7 = 10.
     log.reply(text("b"), id="msg_1", request="req_other", output=7)
     store.run(log.write(logs))
-    assert store.all("SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd FROM model_calls") == [
+    assert store.all(
+        "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd FROM model_calls"
+    ) == [
         (3, 40, 100, 20, 73.0),
         (3, 7, 0, 0, 10.0),
     ]
     for table in ("sessions", "agents"):
         row = store.one(
-            f"SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd FROM {table}"
+            "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,"
+            f" cost_usd FROM {table}"
         )
         assert tuple(row) == (2, 6, 47, 100, 20, 83.0)
 
@@ -68,7 +77,9 @@ def test_tool_calls_are_paired_with_their_results(store: Store, logs: Path) -> N
     log.result("t3", "no such file", error=True)
     log.reply(call("Edit", "t4"), id="msg_3")
     store.run(log.write(logs))
-    assert store.all("SELECT tool_use_id, turn, position, status, is_error, seq, result_seq FROM tool_calls ORDER BY id") == [
+    assert store.all(
+        "SELECT tool_use_id, turn, position, status, is_error, seq, result_seq FROM tool_calls ORDER BY id"
+    ) == [
         ("t1", 1, 0, "done", 0, 1, 4),
         ("t2", 1, 1, "denied", 1, 2, 3),
         ("t3", 2, 0, "error", 1, 5, 6),
@@ -86,8 +97,15 @@ def _child(session: str, agent: str, *, said: str = "Looked.", tokens: int = 5) 
 def _parent(agent: str) -> Log:
     log = Log()
     log.user("Mend the cache")
-    log.reply(call("Task", "t1", prompt="Look for the cache", description="Find it", subagent_type="Explore"), id="msg_1")
-    log.result("t1", "Looked.", toolUseResult={"status": "completed", "agentId": agent, "prompt": "Look for the cache"})
+    log.reply(
+        call("Task", "t1", prompt="Look for the cache", description="Find it", subagent_type="Explore"),
+        id="msg_1",
+    )
+    log.result(
+        "t1",
+        "Looked.",
+        toolUseResult={"status": "completed", "agentId": agent, "prompt": "Look for the cache"},
+    )
     return log
 
 
@@ -95,7 +113,9 @@ AGENTS = "SELECT a.name, a.role, a.status, a.last_seq, a.output_tokens, p.name F
 
 
 @pytest.mark.parametrize("layout", ["folder", "sibling", "inline"])
-def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(store: Store, logs: Path, layout: str) -> None:
+def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(
+    store: Store, logs: Path, layout: str
+) -> None:
     parent, child = _parent("abc123"), _child(Log().session, "abc123")
     if layout == "inline":
         for record in child.records:
@@ -105,10 +125,16 @@ def test_sub_agents_stand_below_the_agent_that_started_them_in_every_layout(stor
         store.run(parent.write(logs))
     else:
         parent.write(logs)
-        child.write(logs, f"{parent.session}/subagents/agent-abc123.jsonl" if layout == "folder" else "agent-abc123.jsonl")
+        child.write(
+            logs,
+            f"{parent.session}/subagents/agent-abc123.jsonl" if layout == "folder" else "agent-abc123.jsonl",
+        )
         store.run(logs)
     assert store.counts()["sessions"] == 1
-    assert store.all(AGENTS) == [("main", "main", "done", 3, 10, None), ("Find it", "Explore", "done", 2, 5, "main")]
+    assert store.all(AGENTS) == [
+        ("main", "main", "done", 3, 10, None),
+        ("Find it", "Explore", "done", 2, 5, "main"),
+    ]
     assert store.one("SELECT output_tokens FROM sessions") == 15
 
 
@@ -137,7 +163,9 @@ def test_progress_records_join_an_agent_before_its_call_has_a_result(store: Stor
 
 def test_the_file_beside_a_sub_agents_log_tells_its_type(store: Store, logs: Path) -> None:
     path = _child(Log().session, "abc123").write(logs, f"{Log().session}/subagents/agent-abc123.jsonl")
-    path.with_suffix(".meta.json").write_text(json.dumps({"agentType": "Explore", "description": "Find it", "spawnDepth": 1}))
+    path.with_suffix(".meta.json").write_text(
+        json.dumps({"agentType": "Explore", "description": "Find it", "spawnDepth": 1})
+    )
     store.run(logs)
     assert ("Find it", "Explore", "done", 2, 5, "main") in store.all(AGENTS)
 
@@ -147,10 +175,14 @@ def test_an_agent_without_a_log_of_its_own_stands_in_the_tree(store: Store, logs
     assert ("Find it", "Explore", "done", 0, 0, "main") in store.all(AGENTS)
 
 
-def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(store: Store, logs: Path) -> None:
+def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(
+    store: Store, logs: Path
+) -> None:
     for agent, other in (("aaa", "bbb"), ("bbb", "aaa")):
         log = _child(Log().session, agent)
-        log.reply(call("Task", f"t{agent}", prompt="x", description=other), id=f"msg_t{agent}", uuid=f"{agent}-2")
+        log.reply(
+            call("Task", f"t{agent}", prompt="x", description=other), id=f"msg_t{agent}", uuid=f"{agent}-2"
+        )
         log.result(f"t{agent}", toolUseResult={"agentId": other, "status": "completed"}, uuid=f"{agent}-3")
         log.write(logs, f"{log.session}/subagents/agent-{agent}.jsonl")
     store.run(logs)
@@ -167,7 +199,10 @@ def test_agents_that_are_each_others_parents_are_kept_and_stand_in_no_circle(sto
 def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -> None:
     log = Log()
     for place, todos in enumerate((["in_progress", "pending"], ["completed", "in_progress"], ["completed"])):
-        items = [{"content": name, "status": status, "activeForm": "…"} for name, status in zip("ab", todos, strict=False)]
+        items = [
+            {"content": name, "status": status, "activeForm": "…"}
+            for name, status in zip("ab", todos, strict=False)
+        ]
         log.reply(call("TodoWrite", f"t{place}", todos=items), id=f"msg_{place}")
         log.result(f"t{place}")
     store.run(log.write(logs))
@@ -175,7 +210,10 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -
         ("a", 0, "done", 1770091201.0, 1770091203.0),
         ("b", 1, "dropped", 1770091203.0, 1770091205.0),
     ]
-    snapshots = [json.loads(row[0]) for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")]
+    snapshots = [
+        json.loads(row[0])
+        for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")
+    ]
     assert [[(item["title"], item["status"]) for item in snapshot] for snapshot in snapshots] == [
         [("a", "running"), ("b", "pending")],
         [("a", "done"), ("b", "running")],
@@ -184,12 +222,18 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path) -
     assert store.one("SELECT current_plan_id = planner_agent_id FROM sessions") == 1
 
 
-def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(store: Store, logs: Path) -> None:
+def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(
+    store: Store, logs: Path
+) -> None:
     log = Log()
     log.reply(
-        call("TaskCreate", "t1", subject="Read", description="all of it"), call("TaskCreate", "t2", subject="Write"), id="msg_1"
+        call("TaskCreate", "t1", subject="Read", description="all of it"),
+        call("TaskCreate", "t2", subject="Write"),
+        id="msg_1",
     )
-    log.result("t1", "Task #1 created successfully: Read", toolUseResult={"task": {"id": "1", "subject": "Read"}})
+    log.result(
+        "t1", "Task #1 created successfully: Read", toolUseResult={"task": {"id": "1", "subject": "Read"}}
+    )
     log.result("t2", "Task #2 created successfully: Write")
     log.reply(
         call("TaskUpdate", "t3", taskId="2", addBlockedBy=["1"]),
@@ -205,7 +249,8 @@ def test_created_tasks_take_the_ids_of_their_results_and_are_updated_by_them(sto
         ("Write", "", "dropped"),
     ]
     assert store.all(
-        "SELECT t.title, n.title FROM task_dependencies d JOIN tasks t ON t.id = d.task_id JOIN tasks n ON n.id = d.depends_on"
+        "SELECT t.title, n.title FROM task_dependencies d JOIN tasks t ON t.id = d.task_id JOIN tasks n ON"
+        " n.id = d.depends_on"
     ) == [("Write", "Read")]
     assert store.counts()["plan_revisions"] == 5
 
@@ -228,7 +273,11 @@ def test_ids_that_a_list_begun_anew_gives_once_more_are_of_other_tasks(store: St
     log = Log()
     for id, task, title in (("t1", "1", "Read"), ("t2", "2", "Write"), ("t3", "1", "Sing")):
         log.reply(call("TaskCreate", id, subject=title), id=f"m{id}", stop="tool_use")
-        log.result(id, f"Task #{task} created successfully: {title}", toolUseResult={"task": {"id": task, "subject": title}})
+        log.result(
+            id,
+            f"Task #{task} created successfully: {title}",
+            toolUseResult={"task": {"id": task, "subject": title}},
+        )
     path = log.write(logs)
     store.run(path)
     log.reply(call("TaskUpdate", "t4", taskId="1", status="completed"), id="m4", stop="tool_use")
@@ -241,11 +290,21 @@ def test_ids_that_a_list_begun_anew_gives_once_more_are_of_other_tasks(store: St
 
 def test_errors_retries_and_interruptions_are_events_and_counted(store: Store, logs: Path) -> None:
     log = Log()
-    log.add("system", subtype="api_error", error={"status": 529, "error": {"error": {"message": "Overloaded"}}}, retryInMs=500)
-    log.reply(text("API Error: no credit"), id="msg_1", model="<synthetic>", isApiErrorMessage=True, error="billing")
+    log.add(
+        "system",
+        subtype="api_error",
+        error={"status": 529, "error": {"error": {"message": "Overloaded"}}},
+        retryInMs=500,
+    )
+    log.reply(
+        text("API Error: no credit"), id="msg_1", model="<synthetic>", isApiErrorMessage=True, error="billing"
+    )
     log.user([text("[Request interrupted by user]")])
     store.run(log.write(logs))
-    events = store.all("SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY seq")
+    events = store.all(
+        "SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY"
+        " seq"
+    )
     assert events == [
         ("model.retrying", "Overloaded"),
         ("model.error", "API Error: no credit"),
@@ -258,7 +317,9 @@ def test_errors_retries_and_interruptions_are_events_and_counted(store: Store, l
 def test_message_tokens_are_estimates_by_bytes_and_say_so(store: Store, logs: Path) -> None:
     log = Log()
     log.user("x" * 4_000)
-    log.user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}}])
+    log.user(
+        [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}}]
+    )
     store.run(log.write(logs))
     tokens = [row[0] for row in store.all("SELECT tokens FROM messages ORDER BY seq")]
     assert 950 <= tokens[0] <= 1_050
@@ -269,12 +330,16 @@ def test_message_tokens_are_estimates_by_bytes_and_say_so(store: Store, logs: Pa
 def test_what_was_typed_while_a_turn_ran_is_a_message(store: Store, logs: Path) -> None:
     log = Log()
     log.user("Mend the cache")
-    log.add("attachment", attachment={"type": "queued_command", "prompt": "and the docs", "commandMode": "prompt"})
+    log.add(
+        "attachment", attachment={"type": "queued_command", "prompt": "and the docs", "commandMode": "prompt"}
+    )
     store.run(log.write(logs))
     assert store.one("SELECT content FROM messages WHERE seq = 2") == '"and the docs"'
 
 
-def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_estimates(store: Store, logs: Path) -> None:
+def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_estimates(
+    store: Store, logs: Path
+) -> None:
     log = Log()
     log.reply(text("a"), id="msg_1", model="us.anthropic.claude-sonnet-4-5-20250929-v1:0")
     log.reply(text("b"), id="msg_2", model="claude-opus-4@20250514")
@@ -287,7 +352,9 @@ def test_models_of_other_clouds_are_priced_there_and_costs_beyond_tokens_are_est
     ]
 
 
-def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their_prompts(store: Store, logs: Path) -> None:
+def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their_prompts(
+    store: Store, logs: Path
+) -> None:
     log = Log()
     calls = [call("Task", f"t{name}", prompt=f"Look for {name}", description=name) for name in "ab"]
     spawning = log.reply(*calls, id="msg_1")["uuid"]
@@ -296,7 +363,9 @@ def test_parallel_side_chains_that_hang_below_one_record_are_told_apart_by_their
     for name in "ba":
         log.reply(text("Looked."), id=f"msg_{name}", isSidechain=True, parent=f"{name}0", uuid=f"{name}1")
     store.run(log.write(logs))
-    assert store.all("SELECT name, last_seq, current_goal FROM agents WHERE name <> 'main' ORDER BY name") == [
+    assert store.all(
+        "SELECT name, last_seq, current_goal FROM agents WHERE name <> 'main' ORDER BY name"
+    ) == [
         ("a", 2, "Look for a"),
         ("b", 2, "Look for b"),
     ]
@@ -328,7 +397,8 @@ def test_the_goal_is_what_a_person_asked_for_by_a_command_too(store: Store, logs
     log.user("<command-name>/model</command-name>\n            <command-message>model</command-message>")
     log.user("<local-command-stdout>Set model</local-command-stdout>")
     log.user(
-        "<command-message>plan-implement is running…</command-message>\n<command-name>/plan-implement</command-name>\n"
+        "<command-message>plan-implement is"
+        " running…</command-message>\n<command-name>/plan-implement</command-name>\n"
         "<command-args>7975 with care</command-args>"
     )
     log.user([text("# /plan-implement\n\nImplement a plan")], isMeta=True)

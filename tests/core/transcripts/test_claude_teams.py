@@ -17,7 +17,13 @@ def _lead() -> Log:
     spawn["input"]["name"] = "mender"
     log.reply(spawn, id="m1", stop="tool_use")
     log.result(
-        "t1", toolUseResult={"status": "teammate_spawned", "name": "mender", "teammate_id": "mender@all", "prompt": PROMPT}
+        "t1",
+        toolUseResult={
+            "status": "teammate_spawned",
+            "name": "mender",
+            "teammate_id": "mender@all",
+            "prompt": PROMPT,
+        },
     )
     return log
 
@@ -25,10 +31,15 @@ def _lead() -> Log:
 def _woken(logs: Path, agent: str, times: int) -> None:
     """The log that the teammate begins when it is woken for the nth time."""
     log = Log(isSidechain=True, agentId=agent)
-    log.user(f'<teammate-message teammate_id="team-lead" summary="Mend the loss">\n{PROMPT}\n</teammate-message>', uuid="w0")
+    log.user(
+        f'<teammate-message teammate_id="team-lead" summary="Mend the loss">\n{PROMPT}\n</teammate-message>',
+        uuid="w0",
+    )
     for turn in range(times):
         log.reply(text(f"Mended {turn}."), id=f"w{turn}", output=5, uuid=f"w{turn}-reply")
-        log.user('<teammate-message teammate_id="team-lead">\nAnd now?\n</teammate-message>', uuid=f"w{turn}-next")
+        log.user(
+            '<teammate-message teammate_id="team-lead">\nAnd now?\n</teammate-message>', uuid=f"w{turn}-next"
+        )
     path = log.write(logs, f"{SESSION}/subagents/agent-{agent}.jsonl")
     path.with_suffix(".meta.json").write_text(json.dumps({"agentType": "mender"}))
 
@@ -39,7 +50,10 @@ def test_a_teammate_is_one_agent_however_often_it_was_woken(store: Store, logs: 
         _woken(logs, agent, times)
     report = store.run(logs)
     assert report.raw.total() == 0
-    agents = store.all("SELECT name, role, last_seq, model_calls, output_tokens FROM agents WHERE parent_agent_id IS NOT NULL")
+    agents = store.all(
+        "SELECT name, role, last_seq, model_calls, output_tokens FROM agents WHERE parent_agent_id IS NOT"
+        " NULL"
+    )
     assert agents == [("Mend the loss", "mender", 7, 3, 15)]
 
 
@@ -49,6 +63,6 @@ def test_a_teammate_that_is_woken_again_goes_on_in_the_next_import(store: Store,
     _woken(logs, "ab0", 2)
     _lead().write(logs)
     store.run(logs)
-    assert store.all("SELECT name, last_seq, output_tokens FROM agents WHERE parent_agent_id IS NOT NULL") == [
-        ("Mend the loss", 5, 10)
-    ]
+    assert store.all(
+        "SELECT name, last_seq, output_tokens FROM agents WHERE parent_agent_id IS NOT NULL"
+    ) == [("Mend the loss", 5, 10)]

@@ -17,7 +17,13 @@ def _compacts(log: Rollout) -> Rollout:
 
 
 def _turn(log: Rollout, text: str) -> Rollout:
-    return log.event("task_started", turn_id=text).user(text).says("a").tokens(100, 0, 5).event("task_complete", turn_id=text)
+    return (
+        log.event("task_started", turn_id=text)
+        .user(text)
+        .says("a")
+        .tokens(100, 0, 5)
+        .event("task_complete", turn_id=text)
+    )
 
 
 def _manual() -> Rollout:
@@ -31,12 +37,18 @@ def _before_a_turn() -> Rollout:
 
 
 def _within_a_turn() -> Rollout:
-    log = _compacts(Rollout().event("task_started", turn_id="one").user("one").call("c1").output("c1").tokens(99, 0, 5))
+    log = _compacts(
+        Rollout().event("task_started", turn_id="one").user("one").call("c1").output("c1").tokens(99, 0, 5)
+    )
     return log.says("b").event("task_complete", turn_id="one")
 
 
-@pytest.mark.parametrize(("log", "trigger"), [(_manual, "manual"), (_before_a_turn, "auto"), (_within_a_turn, "auto")])
-def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(store: Store, logs: Path, log, trigger: str) -> None:  # type: ignore[no-untyped-def]
+@pytest.mark.parametrize(
+    ("log", "trigger"), [(_manual, "manual"), (_before_a_turn, "auto"), (_within_a_turn, "auto")]
+)
+def test_a_compaction_that_has_a_turn_to_itself_was_asked_for(
+    store: Store, logs: Path, log, trigger: str
+) -> None:  # type: ignore[no-untyped-def]
     path = log().write(logs)
     store.run(path)
     assert store.all(TRIGGERS) == [(trigger,)]

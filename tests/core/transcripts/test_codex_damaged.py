@@ -25,23 +25,47 @@ FUZZ = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChe
 def _codex_lines() -> list[bytes]:
     root, child = spawned_tree("stamped anew")
     child.item("reasoning", summary=[{"type": "summary_text", "text": "Hm."}], encrypted_content="eA==")
-    child.call("p", name="update_plan", plan=[{"step": "a", "status": "pending"}]).output("p", {"content": "x", "success": False})
-    child.add("compacted", {"message": "So far", "replacement_history": [{"type": "message", "role": "user", "content": "x"}]})
-    child.item("web_search_call", action={"type": "search"}).item("image_generation_call", id="i", result="QUJD")
+    child.call("p", name="update_plan", plan=[{"step": "a", "status": "pending"}]).output(
+        "p", {"content": "x", "success": False}
+    )
+    child.add(
+        "compacted",
+        {"message": "So far", "replacement_history": [{"type": "message", "role": "user", "content": "x"}]},
+    )
+    child.item("web_search_call", action={"type": "search"}).item(
+        "image_generation_call", id="i", result="QUJD"
+    )
     child.event("turn_aborted", reason="interrupted").event("task_complete", error={"message": "x"})
-    child.event("exec_command_end", call_id="p", exit_code=1).event("mcp_tool_call_end", call_id="p", result={"Err": "x"})
+    child.event("exec_command_end", call_id="p", exit_code=1).event(
+        "mcp_tool_call_end", call_id="p", result={"Err": "x"}
+    )
     child.event("collab_waiting_end", statuses={"x": {"completed": "y"}})
     usage = {"input_tokens": 9, "cached_input_tokens": 1, "output_tokens": 2}
     record = {"thread_id": child.thread, "response_id": "r", "usage": usage}
-    child.add("token_usage_record", record).add("inter_agent_communication", {"id": "m", "author": "/root", "content": "On."})
+    child.add("token_usage_record", record).add(
+        "inter_agent_communication", {"id": "m", "author": "/root", "content": "On."}
+    )
     child.event("task_started", turn_id="t").add(
         "compacted", {"compaction_response_id": "r", "latest_token_usage_record": record}
     )
     child.event("task_complete", turn_id="t").event("thread_rolled_back", num_turns=1)
-    about = {"receiver_thread_ids": ["x"], "agents_states": {"x": {"status": "errored"}}, "tool": "spawn_agent", "id": "p"}
+    about = {
+        "receiver_thread_ids": ["x"],
+        "agents_states": {"x": {"status": "errored"}},
+        "tool": "spawn_agent",
+        "id": "p",
+    }
     child.event("item_completed", item={"type": "CollabAgentToolCall", **about})
-    child.event("item_completed", item={"type": "SubAgentActivity", "id": "p", "agent_thread_id": "x", "kind": "completed"})
-    child.item("custom_tool_call", call_id="e", name="exec", input='tools.update_plan({plan: [{step: "b", status: "done"}]})')
+    child.event(
+        "item_completed",
+        item={"type": "SubAgentActivity", "id": "p", "agent_thread_id": "x", "kind": "completed"},
+    )
+    child.item(
+        "custom_tool_call",
+        call_id="e",
+        name="exec",
+        input='tools.update_plan({plan: [{step: "b", status: "done"}]})',
+    )
     return [json.dumps(line).encode() for line in child.lines + root.lines]
 
 
@@ -64,7 +88,8 @@ def test_a_damaged_log_of_codex_loses_no_line_and_stops_nothing(seed: int) -> No
                 report = store.run(path)
                 assert not report.left
                 assert not [kind for kind, reason in report.raw if "failed" in reason]
-                # A record that is whole is read before its line ends; what then comes in the same line is one more.
+                # A record that is whole is read before its line ends; what then comes in the same line is one
+                # more.
                 ended += grown.endswith(b"}") and data[len(grown) : len(grown) + 1] not in (b"", b"\n")
             whole = data.count(b"\n") + bool(data.rpartition(b"\n")[2])
             row = store.one("SELECT sum(lines), sum(lines_raw) FROM transcript_files")
@@ -109,10 +134,16 @@ _INNER = st.sampled_from(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(_KINDS, _INNER, st.dictionaries(_NAMES, _JSON)), max_size=6))
-def test_no_value_in_a_line_of_codex_makes_its_reader_fail(lines: list[tuple[str, str, dict[str, object]]]) -> None:
+def test_no_value_in_a_line_of_codex_makes_its_reader_fail(
+    lines: list[tuple[str, str, dict[str, object]]],
+) -> None:
     reader = PROGRAM.reader(Source(Path("rollout-x.jsonl")), None)
     for number, (kind, inner, payload) in enumerate(lines):
-        record = {"timestamp": "2026-01-01T00:00:00.000Z", "type": kind, "payload": {"type": inner, **payload}}
+        record = {
+            "timestamp": "2026-01-01T00:00:00.000Z",
+            "type": kind,
+            "payload": {"type": inner, **payload},
+        }
         data = json.dumps(record).encode()
         assert reader.feed(number + 1, data)
         reader = PROGRAM.reader(Source(Path("rollout-x.jsonl")), json.loads(json.dumps(reader.save())))
@@ -124,7 +155,11 @@ def _book() -> Book:
     other, steps = lively()
     for step in steps[:5]:
         step()
-    for mine, theirs in ((book.sessions, other.sessions), (book.messages, other.messages), (book.parts, other.parts)):
+    for mine, theirs in (
+        (book.sessions, other.sessions),
+        (book.messages, other.messages),
+        (book.parts, other.parts),
+    ):
         mine.update({f"x{name}": value for name, value in theirs.items()})
     book.times.update({f"x{name}": at for name, at in other.times.items()})
     for about in (*other.sessions.values(), *other.messages.values(), *other.parts.values()):
@@ -143,7 +178,17 @@ def _spoil(rng: random.Random, data: bytes) -> bytes:
             changed[rng.randrange(len(changed))] = rng.randrange(256)
         return bytes(changed)
     if kind == 2:
-        return rng.choice([b"", b"null", b"[]", b"{}", b"7", b'{"id":[],"time":7,"role":{},"type":[],"state":1}', b"\xff\xfe"])
+        return rng.choice(
+            [
+                b"",
+                b"null",
+                b"[]",
+                b"{}",
+                b"7",
+                b'{"id":[],"time":7,"role":{},"type":[],"state":1}',
+                b"\xff\xfe",
+            ]
+        )
     if kind == 3:
         return data.replace(b'"time"', b'"when"').replace(b'"type"', b'"kind"', rng.randrange(2))
     return data.replace(b'{"', b'["', 1)

@@ -20,7 +20,13 @@ def _text(role: str, said: str) -> dict[str, Any]:
 ITEMS: list[dict[str, Any]] = [
     _text("user", "Mend the cache"),
     {"id": "rs_1", "type": "reasoning", "summary": [], "duration_ms": 3},
-    {"id": "fc_1", "type": "function_call", "call_id": "c1", "name": "shell", "arguments": '{"command":["ls"]}'},
+    {
+        "id": "fc_1",
+        "type": "function_call",
+        "call_id": "c1",
+        "name": "shell",
+        "arguments": '{"command":["ls"]}',
+    },
     {"type": "function_call_output", "call_id": "c1", "output": '{"output":"a","metadata":{"exit_code":1}}'},
     _text("assistant", "Mended."),
     _text("user", "Mended."),

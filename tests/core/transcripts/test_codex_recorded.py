@@ -1,7 +1,8 @@
-"""Recorded logs of Codex and OpenCode, against figures counted apart by a few lines that share nothing with the readers.
+"""Recorded logs of Codex and OpenCode, against figures counted apart by a few lines that share nothing with
+the readers.
 
-The logs are not part of the project. They are looked for in `WATCHKEEPER_TRANSCRIPTS`, else in `shared/transcripts` beside
-the checkout.
+The logs are not part of the project. They are looked for in `WATCHKEEPER_TRANSCRIPTS`, else in
+`shared/transcripts` beside the checkout.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from typing import Any
 import pytest
 from tests.core.transcripts.conftest import Store
 
-FOLDER = Path(os.environ.get("WATCHKEEPER_TRANSCRIPTS") or Path(__file__).parents[4] / "shared" / "transcripts")
+FOLDER = Path(
+    os.environ.get("WATCHKEEPER_TRANSCRIPTS") or Path(__file__).parents[4] / "shared" / "transcripts"
+)
 CODEX = FOLDER / "codex" / "agentsessions-codex-small-cli0.146-all-record-types-redacted.jsonl"
 OPENCODE = FOLDER / "opencode" / "agentsessions-storage_v2"
 
-codex = pytest.mark.skipif(not CODEX.exists(), reason=f"{CODEX} is not there; name its folder with WATCHKEEPER_TRANSCRIPTS")
+codex = pytest.mark.skipif(
+    not CODEX.exists(), reason=f"{CODEX} is not there; name its folder with WATCHKEEPER_TRANSCRIPTS"
+)
 opencode = pytest.mark.skipif(
     not OPENCODE.is_dir(), reason=f"{OPENCODE} is not there; name its folder with WATCHKEEPER_TRANSCRIPTS"
 )
@@ -80,6 +85,10 @@ def test_the_tree_of_opencode_is_read_whole(store: Store) -> None:
     assert store.counts()["messages"] == said
     steps = [part["tokens"] for part in parts if part["type"] == "step-finish"]
     row = store.one("SELECT sum(model_calls), sum(input_tokens), sum(output_tokens) FROM sessions")
-    assert tuple(row) == (len(steps), sum(each["input"] for each in steps), sum(each["output"] for each in steps))
+    assert tuple(row) == (
+        len(steps),
+        sum(each["input"] for each in steps),
+        sum(each["output"] for each in steps),
+    )
     assert report.lines == len(files)
     assert not report.unknown

@@ -21,7 +21,14 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path)
     log.event("thread_name_updated", thread_id=ROOT, thread_name="Cache mended")
     store.run(log.write(logs))
     row = store.one("SELECT goal, title, workspace, origin, source, model FROM sessions")
-    expected = ("Mend the cache", "Cache mended", "/home/somebody/project", "codex", f"codex:{ROOT}", "openai/gpt-5.1-codex")
+    expected = (
+        "Mend the cache",
+        "Cache mended",
+        "/home/somebody/project",
+        "codex",
+        f"codex:{ROOT}",
+        "openai/gpt-5.1-codex",
+    )
     assert tuple(row) == expected
 
 
@@ -31,7 +38,13 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path)
         ("Script completed\nWall time 0.1 seconds\nOutput:\nfailed: none", "done"),
         ("Script running with cell ID 7", "done"),
         ("Script failed\nWall time 0.1 seconds\nOutput:\nTypeError", "error"),
-        ([{"type": "input_text", "text": "Script failed\nOutput:\n"}, {"type": "input_text", "text": "TypeError"}], "error"),
+        (
+            [
+                {"type": "input_text", "text": "Script failed\nOutput:\n"},
+                {"type": "input_text", "text": "TypeError"},
+            ],
+            "error",
+        ),
         ("Script terminated", "cancelled"),
         ("apply_patch verification failed: Failed to find expected lines in a.py", "error"),
         ("write_stdin failed: Unified exec process failed", "error"),
@@ -48,27 +61,44 @@ def test_how_a_call_ended_is_told_by_the_words_with_which_codex_reports_it(
 
 
 @pytest.mark.parametrize("prompt", ["<div> breaks the page", "<image>"])
-def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(store: Store, logs: Path, prompt: str) -> None:
-    log = Rollout().user("<environment_context>\n<cwd>/tmp</cwd>\n</environment_context>\n").user("First").says("a")
+def test_a_prompt_that_begins_with_a_bracket_is_the_persons_own(
+    store: Store, logs: Path, prompt: str
+) -> None:
+    log = (
+        Rollout()
+        .user("<environment_context>\n<cwd>/tmp</cwd>\n</environment_context>\n")
+        .user("First")
+        .says("a")
+    )
     log.user(prompt).says("b").event("thread_rolled_back", num_turns=1)
     store.run(log.write(logs))
-    taken_back = store.one("SELECT json_extract(data, '$.first_seq') FROM events WHERE kind = 'context.rewound'")
+    taken_back = store.one(
+        "SELECT json_extract(data, '$.first_seq') FROM events WHERE kind = 'context.rewound'"
+    )
     said = store.one(f"SELECT content FROM messages WHERE seq = {taken_back}")
     assert json.loads(said)[0]["text"] == prompt
 
 
 @pytest.mark.parametrize("named", ["## My request for Codex:", "## My request:"])
-def test_a_goal_is_what_was_asked_for_and_not_what_an_editor_put_before_it(store: Store, logs: Path, named: str) -> None:
+def test_a_goal_is_what_was_asked_for_and_not_what_an_editor_put_before_it(
+    store: Store, logs: Path, named: str
+) -> None:
     before = "# Context from my IDE setup:\n\n## Active file: a.py\n\n## Open tabs:\n- a.py: src/a.py\n\n"
     log = Rollout().user(f"{before}{named}\nMend the cache\n")
     store.run(log.write(logs))
-    assert store.one("SELECT goal FROM sessions") == store.one("SELECT current_goal FROM agents") == "Mend the cache"
+    assert (
+        store.one("SELECT goal FROM sessions")
+        == store.one("SELECT current_goal FROM agents")
+        == "Mend the cache"
+    )
     assert "Active file" in store.one("SELECT content FROM messages")
 
 
 def test_an_editors_news_without_a_request_is_the_goal_as_it_is(store: Store, logs: Path) -> None:
     store.run(
-        Rollout().user("\n# Files mentioned by the user:\n\n## a.png: /tmp/a.png\n\n## My request for Codex:\n").write(logs)
+        Rollout()
+        .user("\n# Files mentioned by the user:\n\n## a.png: /tmp/a.png\n\n## My request for Codex:\n")
+        .write(logs)
     )
     assert store.one("SELECT goal FROM sessions").startswith("# Files mentioned by the user:")
 
@@ -77,18 +107,24 @@ def test_cached_input_is_split_from_input_and_priced_as_such(store: Store, logs:
     log = Rollout().user("go").says("a").tokens(1_000, 600, 50).user("on").says("b").tokens(1_500, 1_000, 20)
     store.run(log.write(logs))
     # (1000 - 600) + 50 + 600 / 10 = 510 and (1500 - 1000) + 20 + 1000 / 10 = 620 at a dollar a token.
-    assert store.all("SELECT input_tokens, cache_read_tokens, output_tokens, cost_usd, price_status FROM model_calls") == [
+    assert store.all(
+        "SELECT input_tokens, cache_read_tokens, output_tokens, cost_usd, price_status FROM model_calls"
+    ) == [
         (400, 600, 50, 510.0, "exact"),
         (500, 1_000, 20, 620.0, "exact"),
     ]
-    row = store.one("SELECT input_tokens, cache_read_tokens, output_tokens, cost_usd, model_calls FROM sessions")
+    row = store.one(
+        "SELECT input_tokens, cache_read_tokens, output_tokens, cost_usd, model_calls FROM sessions"
+    )
     assert tuple(row) == (900, 1_600, 70, 1_130.0, 2)
     assert store.one("SELECT context_limit FROM agents") == 272_000
 
 
 def test_a_count_that_is_logged_again_counts_once(store: Store, logs: Path) -> None:
     log = Rollout().user("go").says("a").tokens(1_000, 600, 50)
-    log.tokens(1_000, 600, 50, again=True).tokens(0, 0, 0, again=True).event("token_count", info=None, rate_limits={})
+    log.tokens(1_000, 600, 50, again=True).tokens(0, 0, 0, again=True).event(
+        "token_count", info=None, rate_limits={}
+    )
     report = store.run(log.write(logs))
     assert store.one("SELECT model_calls FROM sessions") == 1
     assert report.skipped["repeats a token count"] == 2
@@ -97,7 +133,9 @@ def test_a_count_that_is_logged_again_counts_once(store: Store, logs: Path) -> N
 def test_where_only_sums_are_told_a_call_is_their_difference_and_estimated(store: Store, logs: Path) -> None:
     log = Rollout().says("a").tokens(1_000, 600, 50, last=False).says("b").tokens(500, 400, 5, last=False)
     store.run(log.write(logs))
-    assert store.all("SELECT input_tokens, cache_read_tokens, output_tokens, price_status FROM model_calls") == [
+    assert store.all(
+        "SELECT input_tokens, cache_read_tokens, output_tokens, price_status FROM model_calls"
+    ) == [
         (400, 600, 50, "estimated"),
         (100, 400, 5, "estimated"),
     ]
@@ -112,8 +150,12 @@ def test_a_call_of_a_model_that_nobody_named_is_unpriced(store: Store, logs: Pat
 def test_every_kind_of_call_is_paired_with_its_output(store: Store, logs: Path) -> None:
     log = Rollout().user("go")
     log.call("c1", command=["ls"]).call("c2", command=["false"])
-    log.output("c2", '{"output":"","metadata":{"exit_code":1,"duration_seconds":0.1}}').output("c1", "Exit code: 0\nOutput:\na")
-    log.item("local_shell_call", call_id="c3", status="completed", action={"type": "exec", "command": ["pwd"]})
+    log.output("c2", '{"output":"","metadata":{"exit_code":1,"duration_seconds":0.1}}').output(
+        "c1", "Exit code: 0\nOutput:\na"
+    )
+    log.item(
+        "local_shell_call", call_id="c3", status="completed", action={"type": "exec", "command": ["pwd"]}
+    )
     log.output("c3", {"content": "no", "success": False})
     log.item("custom_tool_call", call_id="c4", name="apply_patch", input="*** Begin Patch")
     log.item("custom_tool_call_output", call_id="c4", output=[{"type": "input_text", "text": "Done"}])
@@ -137,15 +179,25 @@ def test_every_kind_of_call_is_paired_with_its_output(store: Store, logs: Path) 
 def test_an_event_tells_of_a_failure_that_the_output_does_not(store: Store, logs: Path) -> None:
     log = Rollout().call("c1", name="docs__search").call("c2", name="docs__search")
     log.event("mcp_tool_call_end", call_id="c1", invocation={"server": "docs"}, result={"Err": "gone"})
-    log.event("mcp_tool_call_end", call_id="c2", invocation={"server": "docs"}, result={"Ok": {"content": [], "isError": False}})
+    log.event(
+        "mcp_tool_call_end",
+        call_id="c2",
+        invocation={"server": "docs"},
+        result={"Ok": {"content": [], "isError": False}},
+    )
     log.output("c1", "gone").output("c2", "found")
     store.run(log.write(logs))
-    assert store.all("SELECT tool_use_id, status FROM tool_calls ORDER BY id") == [("c1", "error"), ("c2", "done")]
+    assert store.all("SELECT tool_use_id, status FROM tool_calls ORDER BY id") == [
+        ("c1", "error"),
+        ("c2", "done"),
+    ]
 
 
 def test_reasoning_becomes_thinking_and_what_is_sealed_stays_sealed(store: Store, logs: Path) -> None:
     log = Rollout()
-    log.item("reasoning", summary=[{"type": "summary_text", "text": "Looking."}], encrypted_content="c2VhbGVk")
+    log.item(
+        "reasoning", summary=[{"type": "summary_text", "text": "Looking."}], encrypted_content="c2VhbGVk"
+    )
     log.item("reasoning", summary=[], content=None, encrypted_content="c2VhbGVk")
     store.run(log.write(logs))
     assert [json.loads(row[0]) for row in store.all("SELECT content FROM messages ORDER BY seq")] == [
@@ -158,10 +210,18 @@ def test_update_plan_becomes_tasks_with_their_history(store: Store, logs: Path) 
     log = Rollout()
     for place, steps in enumerate((["in_progress", "pending"], ["completed", "in_progress"], ["completed"])):
         plan = [{"step": name, "status": status} for name, status in zip("ab", steps, strict=False)]
-        log.call(f"p{place}", name="update_plan", explanation="so", plan=plan).output(f"p{place}", "Plan updated")
+        log.call(f"p{place}", name="update_plan", explanation="so", plan=plan).output(
+            f"p{place}", "Plan updated"
+        )
     store.run(log.write(logs))
-    assert store.all("SELECT title, position, status FROM tasks ORDER BY position") == [("a", 0, "done"), ("b", 1, "dropped")]
-    snapshots = [json.loads(row[0]) for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")]
+    assert store.all("SELECT title, position, status FROM tasks ORDER BY position") == [
+        ("a", 0, "done"),
+        ("b", 1, "dropped"),
+    ]
+    snapshots = [
+        json.loads(row[0])
+        for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")
+    ]
     assert [[(item["title"], item["status"]) for item in snapshot] for snapshot in snapshots] == [
         [("a", "running"), ("b", "pending")],
         [("a", "done"), ("b", "running")],
@@ -179,11 +239,16 @@ def test_a_compaction_drops_what_came_before_and_tells_its_sizes(store: Store, l
     log.user("Go on").says("Done.").tokens(9_000, 0, 50)
     log.add("compacted", {"message": ""}).tokens(0, 0, 0, again=True)
     store.run(log.write(logs))
-    assert store.all("SELECT tokens_before, tokens_after, messages_removed, high_water FROM compactions ORDER BY id") == [
+    assert store.all(
+        "SELECT tokens_before, tokens_after, messages_removed, high_water FROM compactions ORDER BY id"
+    ) == [
         (150_400, 9_000, 2, 2),
         (9_050, None, 2, 4),
     ]
-    assert store.one("SELECT text FROM observations WHERE id = 1") == "user: Mend the cache\n\nuser: So far: half."
+    assert (
+        store.one("SELECT text FROM observations WHERE id = 1")
+        == "user: Mend the cache\n\nuser: So far: half."
+    )
     assert store.counts()["messages"] == 4  # what was dropped is here
 
 
@@ -201,7 +266,10 @@ def test_errors_and_interruptions_are_events(store: Store, logs: Path) -> None:
     log.event("error", message="You've hit your usage limit.").event("turn_aborted", reason="interrupted")
     log.event("task_complete", turn_id="t", error={"message": "context too long"})
     store.run(log.write(logs))
-    events = store.all("SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY seq")
+    events = store.all(
+        "SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY"
+        " seq"
+    )
     assert events == [
         ("model.retrying", "stream disconnected; retrying 1/5"),
         ("model.error", "You've hit your usage limit."),
@@ -216,8 +284,18 @@ def test_the_oldest_logs_have_bare_items_and_no_times(store: Store, logs: Path) 
         {"record_type": "state"},
         {"type": "message", "id": None, "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Hm."}]},
-        {"type": "function_call", "id": "fc_1", "name": "shell", "arguments": '{"command":["ls"]}', "call_id": "c1"},
-        {"type": "function_call_output", "call_id": "c1", "output": '{"output":"a","metadata":{"exit_code":0}}'},
+        {
+            "type": "function_call",
+            "id": "fc_1",
+            "name": "shell",
+            "arguments": '{"command":["ls"]}',
+            "call_id": "c1",
+        },
+        {
+            "type": "function_call_output",
+            "call_id": "c1",
+            "output": '{"output":"a","metadata":{"exit_code":0}}',
+        },
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go on"}]},
     ]
@@ -232,7 +310,9 @@ def test_the_oldest_logs_have_bare_items_and_no_times(store: Store, logs: Path) 
     assert store.counts()["messages"] == 6
 
 
-def test_a_log_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(store: Store, logs: Path, open_store: Any) -> None:
+def test_a_log_that_grew_adds_what_is_new_and_ends_as_when_read_at_once(
+    store: Store, logs: Path, open_store: Any
+) -> None:
     root, child = spawned_tree("stamped anew")
     whole = open_store("whole")
     paths = [root.write(logs), child.write(logs)]
@@ -258,7 +338,11 @@ def test_a_log_that_was_archived_as_well_is_one(store: Store, logs: Path) -> Non
     log.write(logs / "sessions")
     log.write(logs / "archived_sessions", "")
     store.run(logs)
-    assert tuple(store.one("SELECT count(*), sum(model_calls), sum(output_tokens) FROM sessions")) == (1, 1, 5)
+    assert tuple(store.one("SELECT count(*), sum(model_calls), sum(output_tokens) FROM sessions")) == (
+        1,
+        1,
+        5,
+    )
     assert store.counts()["messages"] == 2
 
 
@@ -285,7 +369,13 @@ def test_a_header_longer_than_what_is_looked_at_first_is_read(store: Store, logs
 
 
 def test_records_that_nobody_knows_are_kept_raw_and_counted(store: Store, logs: Path) -> None:
-    log = Rollout().add("world_state", {"full": True}).add("news", {"x": 1}).item("telepathy", x=1).event("sneeze")
+    log = (
+        Rollout()
+        .add("world_state", {"full": True})
+        .add("news", {"x": 1})
+        .item("telepathy", x=1)
+        .event("sneeze")
+    )
     path = log.write(logs)
     path.write_bytes(path.read_bytes() + b'{"broken": \n[1, 2]\n\n')
     report = store.run(path)
@@ -323,4 +413,6 @@ def test_the_usual_places_follow_codex_home(tmp_path: Path) -> None:
     from watchkeeper.transcripts.codex import PROGRAM
 
     assert PROGRAM.places({}, tmp_path)[0] == tmp_path / ".codex" / "sessions"
-    assert PROGRAM.places({"CODEX_HOME": str(tmp_path / "x")}, Path("/home/a"))[0] == tmp_path / "x" / "sessions"
+    assert (
+        PROGRAM.places({"CODEX_HOME": str(tmp_path / "x")}, Path("/home/a"))[0] == tmp_path / "x" / "sessions"
+    )

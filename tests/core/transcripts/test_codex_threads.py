@@ -6,15 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.core.transcripts.codex_rollout import CHILD, FORK, GRANDCHILD, OLD_TURN, ROOT, Rollout, spawned, spawned_tree
+from tests.core.transcripts.codex_rollout import (
+    CHILD,
+    FORK,
+    GRANDCHILD,
+    OLD_TURN,
+    ROOT,
+    Rollout,
+    spawned,
+    spawned_tree,
+)
 from tests.core.transcripts.conftest import Store
 
 AGENTS = "SELECT a.name, a.role, a.last_seq, a.output_tokens, p.name FROM agents a LEFT JOIN agents p ON p.id = a.parent_agent_id ORDER BY a.created_at"
 
 
-@pytest.mark.parametrize("copied", ["not at all", "as it was", "stamped anew", "without its header", "its header alone"])
+@pytest.mark.parametrize(
+    "copied", ["not at all", "as it was", "stamped anew", "without its header", "its header alone"]
+)
 @pytest.mark.parametrize("first", ["parent", "child"])
-def test_what_a_spawned_thread_copies_of_its_parent_counts_once(store: Store, logs: Path, copied: str, first: str) -> None:
+def test_what_a_spawned_thread_copies_of_its_parent_counts_once(
+    store: Store, logs: Path, copied: str, first: str
+) -> None:
     root, child = spawned_tree(copied)
     paths = [root.write(logs), child.write(logs)]
     for path in paths if first == "parent" else reversed(paths):
@@ -44,15 +57,25 @@ def test_a_copied_history_without_dated_ids_is_told_by_its_time(store: Store, lo
 def test_a_thread_that_a_person_forked_is_a_session_with_the_others_context_and_none_of_its_work(
     store: Store, logs: Path
 ) -> None:
-    root = Rollout().event("task_started", turn_id=OLD_TURN).user("Mend the cache").call("c1").tokens(1_000, 0, 50).output("c1")
+    root = (
+        Rollout()
+        .event("task_started", turn_id=OLD_TURN)
+        .user("Mend the cache")
+        .call("c1")
+        .tokens(1_000, 0, 50)
+        .output("c1")
+    )
     fork = Rollout(FORK, minute=4, forked_from_id=ROOT)
     fork.lines += [line | {"timestamp": fork.lines[0]["timestamp"]} for line in root.lines]
     fork._total = [1_000, 0, 50]
-    fork.event("task_started", turn_id=FORK.replace("bf20", "bf30")).user("Another way").says("Done.").tokens(900, 0, 7)
+    fork.event("task_started", turn_id=FORK.replace("bf20", "bf30")).user("Another way").says("Done.").tokens(
+        900, 0, 7
+    )
     root.write(logs)
     store.run(root.write(logs), fork.write(logs))
     rows = store.all(
-        "SELECT s.output_tokens, s.model_calls, f.source, a.last_seq FROM sessions s LEFT JOIN sessions f ON f.id = s.forked_from JOIN agents a ON a.session_id = s.id ORDER BY s.created_at"
+        "SELECT s.output_tokens, s.model_calls, f.source, a.last_seq FROM sessions s LEFT JOIN sessions f ON"
+        " f.id = s.forked_from JOIN agents a ON a.session_id = s.id ORDER BY s.created_at"
     )
     assert rows == [(50, 1, None, 3), (7, 1, f"codex:{ROOT}", 5)]
     assert store.counts()["tool_calls"] == 1
@@ -93,11 +116,13 @@ def test_a_child_whose_parents_log_is_lost_is_kept_below_an_empty_agent(store: S
 
 def test_an_agent_whose_log_is_lost_stands_in_the_tree_with_how_it_ended(store: Store, logs: Path) -> None:
     log = spawned_tree("not at all")[0]
-    log.event("collab_waiting_end", sender_thread_id=ROOT, call_id="w", statuses={CHILD: {"errored": "no credit"}})
+    log.event(
+        "collab_waiting_end", sender_thread_id=ROOT, call_id="w", statuses={CHILD: {"errored": "no credit"}}
+    )
     store.run(log.write(logs))
-    assert store.all("SELECT name, role, status, current_goal FROM agents WHERE parent_agent_id IS NOT NULL") == [
-        ("Kepler", "explorer", "failed", "Look for it")
-    ]
+    assert store.all(
+        "SELECT name, role, status, current_goal FROM agents WHERE parent_agent_id IS NOT NULL"
+    ) == [("Kepler", "explorer", "failed", "Look for it")]
 
 
 def test_threads_that_are_each_others_parents_stand_in_no_circle(store: Store, logs: Path) -> None:

@@ -1,5 +1,5 @@
-"""Codex 0.153 and later tell each response's usage in a record of its own: those count, and counts that tell of them again
-do not."""
+"""Codex 0.153 and later tell each response's usage in a record of its own: those count, and counts that tell
+of them again do not."""
 
 from __future__ import annotations
 
@@ -13,15 +13,33 @@ from tests.core.transcripts.conftest import Store
 CALLS = "SELECT input_tokens, cache_read_tokens, output_tokens, price_status, stop_reason FROM model_calls ORDER BY id"
 
 
-def _record(response: str, prompt: int, cached: int, output: int, thread: str | None = ROOT) -> dict[str, Any]:
-    usage = {"input_tokens": prompt, "cached_input_tokens": cached, "cache_write_input_tokens": 0, "output_tokens": output}
+def _record(
+    response: str, prompt: int, cached: int, output: int, thread: str | None = ROOT
+) -> dict[str, Any]:
+    usage = {
+        "input_tokens": prompt,
+        "cached_input_tokens": cached,
+        "cache_write_input_tokens": 0,
+        "output_tokens": output,
+    }
     about = {"thread_id": thread} if thread is not None else {}
-    return {**about, "session_id": ROOT, "turn_id": "t", "response_id": response, "usage": usage, "thread_token_usage": usage}
+    return {
+        **about,
+        "session_id": ROOT,
+        "turn_id": "t",
+        "response_id": response,
+        "usage": usage,
+        "thread_token_usage": usage,
+    }
 
 
-def _answered(log: Rollout, response: str, prompt: int, cached: int, output: int, thread: str = ROOT) -> Rollout:
+def _answered(
+    log: Rollout, response: str, prompt: int, cached: int, output: int, thread: str = ROOT
+) -> Rollout:
     """A response as it is logged: its record, then the count that tells of it again."""
-    return log.add("token_usage_record", _record(response, prompt, cached, output, thread)).tokens(prompt, cached, output)
+    return log.add("token_usage_record", _record(response, prompt, cached, output, thread)).tokens(
+        prompt, cached, output
+    )
 
 
 def test_a_response_counts_once_by_its_record(store: Store, logs: Path) -> None:
@@ -60,7 +78,9 @@ def test_what_a_compaction_itself_used_counts_and_tells_the_size_before(store: S
     log = Rollout().user("go").says("a")
     _answered(log, "r1", 1_000, 600, 50)
     record = _record("sum", 1_060, 1_000, 90)
-    log.add("token_usage_record", record).add("compacted", _compacted("sum", latest_token_usage_record=record))
+    log.add("token_usage_record", record).add(
+        "compacted", _compacted("sum", latest_token_usage_record=record)
+    )
     log.event("token_count", info={"total_token_usage": {"input_tokens": 900, "output_tokens": 50},
                                    "last_token_usage": {"input_tokens": 0, "output_tokens": 0, "total_tokens": 200}})  # fmt: skip
     log.user("on").says("b")
@@ -70,7 +90,9 @@ def test_what_a_compaction_itself_used_counts_and_tells_the_size_before(store: S
     assert store.all("SELECT tokens_before, tokens_after FROM compactions") == [(1_060, 210)]
 
 
-def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(store: Store, logs: Path) -> None:
+def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(
+    store: Store, logs: Path
+) -> None:
     log = Rollout().user("go").says("a")
     log.add("compacted", _compacted("other", latest_token_usage_record=_record("r1", 1_000, 600, 50)))
     store.run(log.write(logs))
@@ -78,7 +100,8 @@ def test_the_record_that_a_compaction_repeats_counts_where_its_own_line_is_lost(
 
 
 def test_records_and_counts_of_another_thread_are_not_this_ones(store: Store, logs: Path) -> None:
-    """A reviewer's log begins with what an earlier reviewer left: a compaction with its record, and a count of it."""
+    """A reviewer's log begins with what an earlier reviewer left: a compaction with its record, and a count
+    of it."""
     earlier = "019a0000-0a00-7000-8000-00000000000b"
     log = Rollout(CHILD, source={"subagent": {"other": "guardian"}}, thread_source="guardian_review")
     log.add("compacted", _compacted("old", latest_token_usage_record=_record("old", 5_000, 0, 500, earlier)))
@@ -89,7 +112,9 @@ def test_records_and_counts_of_another_thread_are_not_this_ones(store: Store, lo
     assert [row[2] for row in store.all(CALLS)] == [3]
 
 
-def test_responses_without_a_record_of_an_older_version_in_between_count_by_their_counts(store: Store, logs: Path) -> None:
+def test_responses_without_a_record_of_an_older_version_in_between_count_by_their_counts(
+    store: Store, logs: Path
+) -> None:
     log = Rollout().user("go").says("a").tokens(500, 0, 5).user("newer").says("b")
     _answered(log, "r1", 1_000, 600, 50).user("older again").says("c").tokens(1_100, 900, 6)
     store.run(log.write(logs))
@@ -99,7 +124,9 @@ def test_responses_without_a_record_of_an_older_version_in_between_count_by_thei
 def test_a_spawned_threads_first_record_ends_what_it_copied(store: Store, logs: Path) -> None:
     log = Rollout(CHILD, minute=1, **spawned(ROOT, forked_from_id=ROOT))
     began = log.lines[0]["timestamp"]
-    log.lines.append({"timestamp": began, "type": "session_meta", "payload": {"id": ROOT, "timestamp": began}})
+    log.lines.append(
+        {"timestamp": began, "type": "session_meta", "payload": {"id": ROOT, "timestamp": began}}
+    )
     log.says("Of the other.")
     log.lines[-1]["timestamp"] = began
     log.add("token_usage_record", _record("old", 9, 0, 9), wait=0)
@@ -108,9 +135,18 @@ def test_a_spawned_threads_first_record_ends_what_it_copied(store: Store, logs: 
     assert [row[2] for row in store.all(CALLS)] == [3]
 
 
-@pytest.mark.parametrize("usage", [None, 7, {}, {"input_tokens": "many"}, {"input_tokens": 0, "output_tokens": 0}])
-def test_a_record_that_tells_no_usage_is_kept_raw_and_the_count_stands(store: Store, logs: Path, usage: Any) -> None:
-    log = Rollout().user("go").says("a").add("token_usage_record", {"thread_id": ROOT, "response_id": "r", "usage": usage})
+@pytest.mark.parametrize(
+    "usage", [None, 7, {}, {"input_tokens": "many"}, {"input_tokens": 0, "output_tokens": 0}]
+)
+def test_a_record_that_tells_no_usage_is_kept_raw_and_the_count_stands(
+    store: Store, logs: Path, usage: Any
+) -> None:
+    log = (
+        Rollout()
+        .user("go")
+        .says("a")
+        .add("token_usage_record", {"thread_id": ROOT, "response_id": "r", "usage": usage})
+    )
     report = store.run(log.tokens(1_000, 600, 50).write(logs))
     assert [row[2] for row in store.all(CALLS)] == [50]
     assert ("token_usage_record", "tells no usage") in {tuple(each) for each in report.raw}

@@ -18,7 +18,12 @@ def _log(session: str = Log().session) -> Log:
     log.user("Mend the cache")
     log.reply(call("TodoWrite", "t0", todos=[{"content": "a", "status": "pending"}]), id="m0")
     log.result("t0")
-    log.reply(call("Task", "t1", prompt="Look", description="d", subagent_type="Explore"), id="m1", output=1, stop=None)
+    log.reply(
+        call("Task", "t1", prompt="Look", description="d", subagent_type="Explore"),
+        id="m1",
+        output=1,
+        stop=None,
+    )
     log.add("user", message={"role": "user", "content": "Look"}, isSidechain=True, parent=None, uuid="s0")
     log.reply(text("Looked"), id="m2", isSidechain=True, uuid="s1", parent="s0")
     log.result("t1", parent=log.records[3]["uuid"])
@@ -63,7 +68,9 @@ def _damage(rng: random.Random, lines: list[bytes]) -> bytes:
         elif kind == 5:
             lines.append(line + lines.pop(rng.randrange(len(lines))))
         else:
-            lines[place] = line.replace(b'"uuid":"', b'"uuid":"x', 1).replace(b'"parentUuid":"', b'"parentUuid":"y', 1)
+            lines[place] = line.replace(b'"uuid":"', b'"uuid":"x', 1).replace(
+                b'"parentUuid":"', b'"parentUuid":"y', 1
+            )
     return b"\n".join(lines) + rng.choice([b"\n", b""])
 
 
@@ -82,7 +89,8 @@ def test_a_damaged_log_loses_no_line_and_stops_nothing(seed: int) -> None:
                 path.write_bytes(grown)
                 report = store.run(path)
                 assert not report.left
-                # A record that is whole is read before its line ends; what then comes in the same line is one more.
+                # A record that is whole is read before its line ends; what then comes in the same line is one
+                # more.
                 ended += grown.endswith(b"}") and data[len(grown) : len(grown) + 1] not in (b"", b"\n")
             whole = data.count(b"\n") + bool(data.rpartition(b"\n")[2])
             row = store.one("SELECT sum(lines), sum(lines_raw), sum(lines_skipped) FROM transcript_files")
@@ -151,8 +159,13 @@ def test_values_nested_beyond_any_parser_and_numbers_beyond_any_machine_are_kept
     try:
         path = tmp_path / f"{Log().session}.jsonl"
         head = b'{"type":"user","sessionId":"s","uuid":"n%d","timestamp":"2026-02-03T04:00:00.000Z","message":{"role":"user","content":'
-        lines = [head % depth + b"[" * depth + b"]" * depth + b"}}" for depth in (100, 190, 250, 400, 600, 900, 5_000, 100_000)]
-        lines += [head % 1 + b'[{"type":"text","n":' + b"9" * digits + b"}]}}" for digits in (30, 5_000, 50_000)]
+        lines = [
+            head % depth + b"[" * depth + b"]" * depth + b"}}"
+            for depth in (100, 190, 250, 400, 600, 900, 5_000, 100_000)
+        ]
+        lines += [
+            head % 1 + b'[{"type":"text","n":' + b"9" * digits + b"}]}}" for digits in (30, 5_000, 50_000)
+        ]
         lines += [head % 2 + b'[{"type":"text","n":NaN,"m":1e999}]}}']
         path.write_bytes(b"\n".join([LINES[0], *lines]) + b"\n")
         report = store.run(path)

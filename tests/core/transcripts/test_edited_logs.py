@@ -1,4 +1,5 @@
-"""Logs that were edited since they were imported: redacted, re-serialised, reordered, cut, put somewhere else.
+"""Logs that were edited since they were imported: redacted, re-serialised, reordered, cut, put somewhere
+else.
 
 What counts is what one import of all records counts; what was imported first stays as it was.
 """
@@ -18,7 +19,9 @@ import pytest
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
-RECORDED = Path(os.environ.get("WATCHKEEPER_TRANSCRIPTS") or Path(__file__).parents[4] / "shared" / "transcripts")
+RECORDED = Path(
+    os.environ.get("WATCHKEEPER_TRANSCRIPTS") or Path(__file__).parents[4] / "shared" / "transcripts"
+)
 WORD = re.compile(r"[a-z]{5,}")
 KEPT = {
     "id", "uuid", "parentUuid", "sessionId", "requestId", "tool_use_id", "call_id", "type", "timestamp", "role", "model", "subtype",
@@ -45,7 +48,10 @@ def _redacted(value: Any, rng: random.Random, key: str = "") -> Any:
         return [_redacted(each, rng, key) for each in value]
     if isinstance(value, str) and " " in value and not value.startswith("[trimmed"):
         return WORD.sub(
-            lambda match: "REDACTED" if crc32(match[0].encode()) % 3 == 0 and match[0] not in GRAMMAR else match[0], value
+            lambda match: (
+                "REDACTED" if crc32(match[0].encode()) % 3 == 0 and match[0] not in GRAMMAR else match[0]
+            ),
+            value,
         )
     return value
 
@@ -69,13 +75,19 @@ def _double(records: list[dict[str, Any]], rng: random.Random) -> list[bytes]:
 def _add_and_drop_fields(records: list[dict[str, Any]], rng: random.Random) -> list[bytes]:
     changed = []
     for record in records:
-        kept = {name: each for name, each in record.items() if name not in ("cwd", "version", "gitBranch", "userType", "slug")}
+        kept = {
+            name: each
+            for name, each in record.items()
+            if name not in ("cwd", "version", "gitBranch", "userType", "slug")
+        }
         changed.append({"exporter": rng.random(), **kept})
     return _written(changed)
 
 
 def _set_back_clock(records: list[dict[str, Any]], rng: random.Random) -> list[bytes]:
-    return _written([record | {"timestamp": record["timestamp"].replace("04:", "05:", 1)} for record in records])
+    return _written(
+        [record | {"timestamp": record["timestamp"].replace("04:", "05:", 1)} for record in records]
+    )
 
 
 EDITS: dict[str, Edit] = {
@@ -92,18 +104,33 @@ def _claude() -> list[dict[str, Any]]:
     log.user("Mend the cache that forgets its secret password 'correct horse battery'")
     for turn in range(8):
         log.reply(text(f"Looking at module number {turn} with care."), id=f"msg_{turn}", output=2, stop=None)
-        log.reply(call("Bash", f"t{turn}", command=f"grep password module{turn}"), id=f"msg_{turn}", output=20, stop="tool_use")
+        log.reply(
+            call("Bash", f"t{turn}", command=f"grep password module{turn}"),
+            id=f"msg_{turn}",
+            output=20,
+            stop="tool_use",
+        )
         log.add("queue-operation", operation="enqueue")
         log.result(f"t{turn}", f"password = hunter{turn} in module{turn}")
         if turn % 3 == 0:
-            log.reply(call("TaskCreate", f"c{turn}", subject=f"Task {turn}"), id=f"msg_c{turn}", stop="tool_use")
-            log.result(f"c{turn}", f"Task #{turn} created successfully", toolUseResult={"task": {"id": str(turn)}})
-            log.reply(call("TaskUpdate", f"d{turn}", taskId=str(turn), status="completed"), id=f"msg_d{turn}", stop="tool_use")
+            log.reply(
+                call("TaskCreate", f"c{turn}", subject=f"Task {turn}"), id=f"msg_c{turn}", stop="tool_use"
+            )
+            log.result(
+                f"c{turn}", f"Task #{turn} created successfully", toolUseResult={"task": {"id": str(turn)}}
+            )
+            log.reply(
+                call("TaskUpdate", f"d{turn}", taskId=str(turn), status="completed"),
+                id=f"msg_d{turn}",
+                stop="tool_use",
+            )
             log.result(f"d{turn}", f"Updated task #{turn} status", toolUseResult={"success": True})
         if turn == 4:
             log.boundary()
             log.summary("The first half of the modules was looked at, and holds secrets.")
-    log.reply(call("Task", "s1", prompt="Look for the readers", description="Readers"), id="msg_s", stop="tool_use")
+    log.reply(
+        call("Task", "s1", prompt="Look for the readers", description="Readers"), id="msg_s", stop="tool_use"
+    )
     log.result("s1", "There are seven readers.", toolUseResult={"status": "completed", "agentId": "a1"})
     log.reply(text("Everything was mended."), id="msg_end", output=9)
     return log.records
@@ -115,7 +142,11 @@ def _codex() -> list[dict[str, Any]]:
         log.says(f"Looking at module number {turn} with care.")
         arguments = json.dumps({"command": ["grep", "password", f"module{turn}"]})
         log.item("function_call", call_id=f"c{turn}", name="shell", arguments=arguments)
-        log.item("function_call_output", call_id=f"c{turn}", output=f"password hunter{turn} was found in module{turn}")
+        log.item(
+            "function_call_output",
+            call_id=f"c{turn}",
+            output=f"password hunter{turn} was found in module{turn}",
+        )
         log.tokens(1_000 + turn, 0, 10 + turn)
     return log.lines
 
@@ -147,7 +178,13 @@ MADE = {
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("program", MADE)
 def test_an_edited_log_counts_as_one_import_of_all_records(
-    store: Store, open_store: Callable[[str], Store], logs: Path, program: str, edit: str, order: str, place: str
+    store: Store,
+    open_store: Callable[[str], Store],
+    logs: Path,
+    program: str,
+    edit: str,
+    order: str,
+    place: str,
 ) -> None:
     make, name = MADE[program]
     records, rng = make(), random.Random(f"{program}{edit}{order}")
@@ -182,7 +219,8 @@ def test_an_edited_log_counts_as_one_import_of_all_records(
 
 
 @pytest.mark.skipif(
-    not RECORDED.is_dir(), reason=f"no recorded logs in {RECORDED}; name their folder with WATCHKEEPER_TRANSCRIPTS"
+    not RECORDED.is_dir(),
+    reason=f"no recorded logs in {RECORDED}; name their folder with WATCHKEEPER_TRANSCRIPTS",
 )
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("log", ["erk", "entire", "ccviewer", "agentsessions-codex"])
@@ -193,7 +231,9 @@ def test_recorded_logs_that_were_edited_count_as_one_import_of_all_records(
     if found is None:
         pytest.skip(f"{log} is not in {RECORDED}")
     if (log, edit) == ("agentsessions-codex", "doubled"):
-        pytest.skip("most of its lines have lost their times and ids: nothing tells a double from another line")
+        pytest.skip(
+            "most of its lines have lost their times and ids: nothing tells a double from another line"
+        )
     records = [json.loads(line) for line in found.read_bytes().splitlines() if line.strip()]
     once, path = open_store("once"), logs / found.name
     path.write_bytes(b"".join(line + b"\n" for line in _written(records)))
@@ -218,7 +258,9 @@ def test_reordered_lines_are_the_same_records(store: Store, logs: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", ["middle", "beginning", "shuffled"])
-def test_a_side_chain_that_lost_its_beginning_is_the_agent_that_has_its_records(store: Store, logs: Path, cut: str) -> None:
+def test_a_side_chain_that_lost_its_beginning_is_the_agent_that_has_its_records(
+    store: Store, logs: Path, cut: str
+) -> None:
     log = Log()
     log.user("go")
     side = len(log.records)
@@ -249,20 +291,28 @@ def test_totals_follow_the_newest_revision_of_a_records_usage(store: Store, logs
     log.write(logs)
     assert store.run(path).changed == 1
     for table in ("sessions", "agents"):
-        assert tuple(store.one(f"SELECT model_calls, output_tokens, cost_usd FROM {table}")) == (2, output + 20, output + 26.0)
+        assert tuple(store.one(f"SELECT model_calls, output_tokens, cost_usd FROM {table}")) == (
+            2,
+            output + 20,
+            output + 26.0,
+        )
     assert store.run(log.write(logs / "copy")).changed == 0
     assert store.one("SELECT output_tokens FROM sessions") == output + 20
 
 
 @pytest.mark.parametrize("without", ["requestId", "uuid", "timestamp"])
-def test_a_record_that_lost_one_of_its_names_is_known_by_the_others(store: Store, logs: Path, without: str) -> None:
+def test_a_record_that_lost_one_of_its_names_is_known_by_the_others(
+    store: Store, logs: Path, without: str
+) -> None:
     records = _claude()
     path = logs / f"{SESSION}.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in _written(records)))
     store.run(path)
     before = figures(store)
     for value in (None, "REDACTED"):
-        changed = [{name: each for name, each in record.items() if name != without or value} for record in records]
+        changed = [
+            {name: each for name, each in record.items() if name != without or value} for record in records
+        ]
         for record in changed:
             if without in record:
                 record[without] = value

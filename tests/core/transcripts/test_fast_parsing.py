@@ -35,7 +35,9 @@ _LEAVES = (
     | st.integers(min_value=-(10**30), max_value=10**30)
     | st.floats()
     | _TEXTS
-    | st.sampled_from(["user", "assistant", "progress", "system", "text", "tool_use", "tool_result", "claude-opus-4-6"])
+    | st.sampled_from(
+        ["user", "assistant", "progress", "system", "text", "tool_use", "tool_result", "claude-opus-4-6"]
+    )
 )
 
 
@@ -46,9 +48,9 @@ def _keys(kind: Any) -> st.SearchStrategy[str]:
 def _objects(kind: Any) -> st.SearchStrategy[dict[str, Any]]:
     """Objects with fields of that kind, and others; of the right types, and of wrong ones."""
     fields = {name: _field(hint) for name, hint in get_type_hints(kind).items()}
-    return st.tuples(st.fixed_dictionaries({}, optional=fields), st.dictionaries(_keys(kind), _VALUES, max_size=2)).map(
-        lambda both: both[0] | both[1]
-    )
+    return st.tuples(
+        st.fixed_dictionaries({}, optional=fields), st.dictionaries(_keys(kind), _VALUES, max_size=2)
+    ).map(lambda both: both[0] | both[1])
 
 
 def _field(hint: Any) -> st.SearchStrategy[Any]:
@@ -57,13 +59,16 @@ def _field(hint: Any) -> st.SearchStrategy[Any]:
 
 
 _VALUES = st.recursive(
-    _LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys(shape.Outcome), inner, max_size=3), max_leaves=6
+    _LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys(shape.Outcome), inner, max_size=3),
+    max_leaves=6,
 )
 _RECORDS = _objects(shape.Entry)
 _LINES = st.builds(lambda value, plain: _bytes(value, plain), _RECORDS, st.booleans())
 _DAMAGE = st.lists(
     st.tuples(
-        st.integers(0, 400), st.sampled_from([b"", b"\0", b"\xff", b"\r", b'"', b"{", b"}", b"\\u", b"9", b",", b"\xef\xbb\xbf"])
+        st.integers(0, 400),
+        st.sampled_from([b"", b"\0", b"\xff", b"\r", b'"', b"{", b"}", b"\\u", b"9", b",", b"\xef\xbb\xbf"]),
     ),
     max_size=3,
 )
@@ -137,7 +142,10 @@ def test_every_field_that_is_asked_for_is_parsed() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
-                case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str(field)), *_]):
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="get"),
+                    args=[ast.Constant(value=str(field)), *_],
+                ):
                     asked.add((name, field))
                 case ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str(field))):
                     asked.add((name, field))
@@ -163,7 +171,9 @@ def test_what_is_written_is_what_the_store_would_write(value: dict[str, Any]) ->
     assert repr(decode(text)) == repr(decode(encode(value)))
 
 
-def test_the_driver_need_not_adapt_what_every_line_has(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_driver_need_not_adapt_what_every_line_has(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd, seen, flush = set(), 0, Rows.flush
 
     def watched(self: Rows, *arguments: Any) -> None:

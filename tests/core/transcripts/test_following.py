@@ -1,4 +1,5 @@
-"""Following logs: what is written is in the store a moment later, and the session stands as live meanwhile."""
+"""Following logs: what is written is in the store a moment later, and the session stands as live
+meanwhile."""
 
 from __future__ import annotations
 
@@ -212,9 +213,16 @@ def test_every_session_that_is_live_is_followed_from_the_start_and_no_old_one(
     _age(path)
     _age(logs / "project" / f"{OTHER}.jsonl", 600.0)
     following = follow(logs)
-    assert store.all("SELECT goal, status FROM sessions ORDER BY 1") == [("Mend 0a0a", "running"), ("Mend 0b0b", "running")]
+    assert store.all("SELECT goal, status FROM sessions ORDER BY 1") == [
+        ("Mend 0a0a", "running"),
+        ("Mend 0b0b", "running"),
+    ]
     _append(path, log.user("more"))
-    following.until("SELECT count(*) FROM messages WHERE agent_id IN (SELECT id FROM agents WHERE current_goal = 'Mend 0c0c')", 2)
+    following.until(
+        "SELECT count(*) FROM messages WHERE agent_id IN (SELECT id FROM agents WHERE current_goal = 'Mend"
+        " 0c0c')",
+        2,
+    )
 
 
 @pytest.mark.parametrize(("open_call", "status"), [(True, "working"), (False, "idle")])
@@ -237,7 +245,9 @@ def test_a_session_that_is_live_when_somebody_begins_to_watch_it_stands_as_live(
     assert store.one("SELECT status FROM agents") == store.one("SELECT status FROM sessions") == "done"
 
 
-def test_what_a_follower_that_was_killed_left_as_live_is_over_with_the_next_import(store: Store, logs: Path) -> None:
+def test_what_a_follower_that_was_killed_left_as_live_is_over_with_the_next_import(
+    store: Store, logs: Path
+) -> None:
     log = Log()
     log.user("Mend the cache")
     log.reply(call("Bash", "t1"), id="msg_1", stop="tool_use")

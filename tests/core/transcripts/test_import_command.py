@@ -34,7 +34,9 @@ def db(tmp_path: Path) -> Path:
 def _log() -> Log:
     log = Log()
     log.user("Mend the cache")
-    log.reply(call("TodoWrite", "t1", todos=[{"content": "Read", "status": "in_progress"}]), id="msg_1", output=100)
+    log.reply(
+        call("TodoWrite", "t1", todos=[{"content": "Read", "status": "in_progress"}]), id="msg_1", output=100
+    )
     log.result("t1")
     log.reply(text("Done."), id="msg_2", output=50, read=1_000)
     return log
@@ -58,7 +60,9 @@ def test_a_session_whose_follower_was_killed_is_listed_as_done_and_not_as_dead(
     assert "dead" not in out
 
 
-def test_a_log_is_imported_and_then_listed_and_shown(capsys: pytest.CaptureFixture[str], db: Path, logs: Path) -> None:
+def test_a_log_is_imported_and_then_listed_and_shown(
+    capsys: pytest.CaptureFixture[str], db: Path, logs: Path
+) -> None:
     path = _log().write(logs)
     code, out, err = _wk(capsys, "import", path, "--db", db)
     assert (code, err) == (0, "")
@@ -109,7 +113,10 @@ def test_a_program_means_its_usual_place(
 def test_what_is_not_there_is_said_in_one_line(capsys: pytest.CaptureFixture[str], db: Path) -> None:
     code, _, err = _wk(capsys, "import", "/no/such/place", "--db", db)
     assert code == 3
-    assert err == "wk: there is no file or folder /no/such/place; give one, or a program: " + err.rpartition(": ")[2]
+    assert (
+        err
+        == "wk: there is no file or folder /no/such/place; give one, or a program: " + err.rpartition(": ")[2]
+    )
     assert "claude" in err
 
 
@@ -141,14 +148,29 @@ def test_both_kinds_of_cache_writes_are_priced_and_models_without_a_price_are_un
 
 
 @pytest.mark.parametrize(
-    "model", ["anthropic/claude-opus-4-6", "anthropic/claude-sonnet-4-5-20250929", "openai/gpt-5", "google/gemini-2.5-pro"]
+    "model",
+    [
+        "anthropic/claude-opus-4-6",
+        "anthropic/claude-sonnet-4-5-20250929",
+        "openai/gpt-5",
+        "google/gemini-2.5-pro",
+    ],
 )
 @pytest.mark.parametrize("prompt", [0, 7, 150_000, 200_000, 200_001, 900_000])
 def test_prices_are_those_of_our_own_calls_in_every_tier(model: str, prompt: int) -> None:
     pricing = list_pricing()
     for output in (0, 333):
         usage = Usage(prompt // 3, output, prompt // 3, prompt - 2 * (prompt // 3))
-        made = ModelCall("", "k", model, usage.input_tokens, output, usage.cache_read_tokens, usage.cache_write_tokens, at=1.77e9)
+        made = ModelCall(
+            "",
+            "k",
+            model,
+            usage.input_tokens,
+            output,
+            usage.cache_read_tokens,
+            usage.cache_write_tokens,
+            at=1.77e9,
+        )
         assert pricing(made).usd == pytest.approx(price(model, usage, at=1.77e9).usd)
 
 

@@ -1,4 +1,5 @@
-"""Compactions of imported sessions: what was dropped, what stands there, and the screen's own query over it."""
+"""Compactions of imported sessions: what was dropped, what stands there, and the screen's own query over
+it."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def _twice_compacted() -> Log:
     return log
 
 
-def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(store: Store, logs: Path) -> None:
+def test_the_dashboard_shows_what_an_imported_compaction_dropped_and_what_stands_there(
+    store: Store, logs: Path
+) -> None:
     store.run(_twice_compacted().write(logs))
     first = _detail(store, 1)
     assert (first.first, first.last, first.facts.messages_removed) == (1, 2, 2)
@@ -69,10 +72,13 @@ def test_the_summary_is_no_message_and_every_message_is_covered_or_verbatim(stor
     store.run(_twice_compacted().write(logs))
     assert store.counts()["messages"] == 5
     row = store.one(
-        "SELECT v.observations, v.verbatim_from FROM views v JOIN agents a ON a.id = v.agent_id AND a.view_version = v.version"
+        "SELECT v.observations, v.verbatim_from FROM views v JOIN agents a ON a.id = v.agent_id AND"
+        " a.view_version = v.version"
     )
     assert tuple(row) == ("[2]", 5)
-    assert tuple(store.one("SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2")) == (
+    assert tuple(
+        store.one("SELECT first_seq, last_seq, replaces, citations FROM observations WHERE id = 2")
+    ) == (
         1,
         4,
         "[1]",
@@ -119,12 +125,22 @@ def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: 
     log.add(
         "system",
         subtype="microcompact_boundary",
-        microcompactMetadata={"trigger": "auto", "preTokens": 90_000, "tokensSaved": 20_000, "compactedToolIds": ["t1"]},
+        microcompactMetadata={
+            "trigger": "auto",
+            "preTokens": 90_000,
+            "tokensSaved": 20_000,
+            "compactedToolIds": ["t1"],
+        },
     )
     log.reply(text("x"), id="msg_3")
     store.run(log.write(logs))
     detail = _detail(store, 1)
-    assert (detail.facts.trigger, detail.facts.tokens_before, detail.facts.tokens_after, detail.facts.messages_removed) == (
+    assert (
+        detail.facts.trigger,
+        detail.facts.tokens_before,
+        detail.facts.tokens_after,
+        detail.facts.messages_removed,
+    ) == (
         "micro",
         90_000,
         70_000,
@@ -136,7 +152,9 @@ def test_a_microcompaction_shows_which_results_were_emptied(store: Store, logs: 
     assert json.loads(store.one("SELECT elided FROM views WHERE version = 2"))[0][3].endswith("/2")
 
 
-def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(store: Store, logs: Path) -> None:
+def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(
+    store: Store, logs: Path
+) -> None:
     log = _twice_compacted()
     del log.records[2]
     store.run(log.write(logs))
@@ -144,7 +162,9 @@ def test_a_summary_whose_boundary_was_lost_still_stands_for_what_came_before(sto
     assert store.one("SELECT trigger FROM compactions WHERE id = 1") == "unknown"
 
 
-def test_a_compaction_read_in_two_imports_is_the_same_as_in_one(store: Store, open_store: type[Store], logs: Path) -> None:
+def test_a_compaction_read_in_two_imports_is_the_same_as_in_one(
+    store: Store, open_store: type[Store], logs: Path
+) -> None:
     log, whole = _twice_compacted(), open_store("whole")
     whole.run(log.write(logs))
     path = logs / "growing" / f"{log.session}.jsonl"
@@ -153,9 +173,11 @@ def test_a_compaction_read_in_two_imports_is_the_same_as_in_one(store: Store, op
         path.write_bytes(b"".join(line + b"\n" for line in log.lines[:count]))
         store.run(path)
     for sql in (
-        "SELECT agent_id, trigger, high_water, messages_removed, tokens_before, tokens_after, view_before, view_after FROM compactions",
+        "SELECT agent_id, trigger, high_water, messages_removed, tokens_before, tokens_after, view_before,"
+        " view_after FROM compactions",
         "SELECT agent_id, id, text, tokens, first_seq, last_seq, citations, replaces FROM observations",
         "SELECT agent_id, version, observations, verbatim_from, reason, tokens FROM views",
-        "SELECT id, context_tokens, message_tokens, composition, view_version, turn, output_tokens FROM agents",
+        "SELECT id, context_tokens, message_tokens, composition, view_version, turn, output_tokens FROM"
+        " agents",
     ):
         assert store.all(sql) == whole.all(sql)

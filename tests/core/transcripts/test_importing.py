@@ -1,4 +1,5 @@
-"""Importing again and again: only what is new, nothing twice, nothing lost, whatever happened to the files."""
+"""Importing again and again: only what is new, nothing twice, nothing lost, whatever happened to the
+files."""
 
 from __future__ import annotations
 
@@ -19,11 +20,16 @@ OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
 
 
 CONTENTS = (
-    "SELECT agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY agent_id, seq",
-    "SELECT agent_id, turn, position, seq, tool_use_id, name, status, result_seq, started_at, ended_at FROM tool_calls ORDER BY agent_id, seq, position",
-    "SELECT agent_id, turn, input_tokens, output_tokens, cost_usd, price_status, request_id FROM model_calls ORDER BY agent_id, turn",
-    "SELECT id, input_tokens, output_tokens, cost_usd, model_calls, goal, status, last_active, forked_from FROM sessions ORDER BY id",
-    "SELECT id, name, turn, last_seq, output_tokens, cost_usd, model_calls, context_tokens FROM agents ORDER BY id",
+    "SELECT agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY agent_id,"
+    " seq",
+    "SELECT agent_id, turn, position, seq, tool_use_id, name, status, result_seq, started_at, ended_at FROM"
+    " tool_calls ORDER BY agent_id, seq, position",
+    "SELECT agent_id, turn, input_tokens, output_tokens, cost_usd, price_status, request_id FROM model_calls"
+    " ORDER BY agent_id, turn",
+    "SELECT id, input_tokens, output_tokens, cost_usd, model_calls, goal, status, last_active, forked_from"
+    " FROM sessions ORDER BY id",
+    "SELECT id, name, turn, last_seq, output_tokens, cost_usd, model_calls, context_tokens FROM agents ORDER"
+    " BY id",
     "SELECT agent_id, version, observations, verbatim_from FROM views ORDER BY agent_id, version",
     "SELECT session_id, kind, reason, data FROM raw_records ORDER BY session_id, line",
 )
@@ -155,7 +161,9 @@ def test_an_import_killed_between_two_transactions_carries_on(
     assert contents(store) == contents(whole)
 
 
-def test_two_importers_of_one_log_take_turns(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_importers_of_one_log_take_turns(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = work(turns=20).write(logs)
     monkeypatch.setattr(importing, "BATCH_BYTES", 2_000)
     meddled = False
@@ -228,7 +236,9 @@ def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Stor
     assert tuple(store.one("SELECT input_tokens, output_tokens, price_status FROM model_calls"))[:2] == (0, 0)
 
 
-def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lines, "LONGEST_LINE", 100_000)
     monkeypatch.setattr(lines, "KEPT_OF_LONGEST", 1_000)
     log = work(turns=1)
@@ -296,7 +306,9 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     log = work()
     path = log.write(logs)
     store.run(path)
-    store.writer.submit(lambda group: group.connection.execute("UPDATE sessions SET deleted_at = 5") and None).result(10)
+    store.writer.submit(
+        lambda group: group.connection.execute("UPDATE sessions SET deleted_at = 5") and None
+    ).result(10)
     log.user("More")
     log.write(logs)
     report = store.run(path)
@@ -307,7 +319,9 @@ def test_a_session_that_was_deleted_here_does_not_come_back(store: Store, logs: 
     child.user("Look", uuid="c0")
     child.write(logs, f"{log.session}/subagents/agent-abc.jsonl")
     assert store.run(logs).skipped == {"of a session that was deleted here": 1}
-    store.writer.submit(lambda group: group.connection.execute("UPDATE sessions SET deleted_at = NULL") and None).result(10)
+    store.writer.submit(
+        lambda group: group.connection.execute("UPDATE sessions SET deleted_at = NULL") and None
+    ).result(10)
     assert store.run(logs).read == 1
 
 
@@ -316,12 +330,18 @@ def test_the_line_counts_add_up(store: Store, logs: Path) -> None:
     path = log.write(logs)
     path.write_bytes(log.bytes + b"\n{}\n" + log.lines[0] + b"\n" + b'{"half')
     report = store.run(path)
-    assert report.read + report.raw.total() + report.skipped.total() + report.waiting == report.lines == len(log.lines) + 4
+    assert (
+        report.read + report.raw.total() + report.skipped.total() + report.waiting
+        == report.lines
+        == len(log.lines) + 4
+    )
     row = store.one("SELECT lines, lines_raw, lines_skipped FROM transcript_files")
     assert tuple(row) == (len(log.lines) + 3, 7, 2)
 
 
-def test_one_log_that_cannot_be_stored_keeps_no_other_out(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_log_that_cannot_be_stored_keeps_no_other_out(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work().write(logs)
     bad = work(OTHER).write(logs)
     load = SessionFold._load

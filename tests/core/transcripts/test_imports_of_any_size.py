@@ -1,4 +1,5 @@
-"""What an import costs does not grow with what was imported before: neither memory nor the time of a batch."""
+"""What an import costs does not grow with what was imported before: neither memory nor the time of a
+batch."""
 
 from __future__ import annotations
 
@@ -52,7 +53,9 @@ def test_what_is_kept_raw_of_a_rewritten_log_is_read_once_however_many_batches_i
     assert held == [kept]
 
 
-def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log, path = many_raw(logs)
     store.run(path)
     kept, apply, calls = store.counts()["raw_records"], applying.apply, Counter[str]()
@@ -98,14 +101,17 @@ def test_a_rewritten_log_whose_import_was_interrupted_doubles_nothing(
     assert store.counts() == before | {"raw_records": before["raw_records"] + 1}
 
 
-@pytest.mark.parametrize("stored", [range(0), range(500, 505), range(0, 1_000, 2), range(-(2**40), 2**40, 2**33)])
+@pytest.mark.parametrize(
+    "stored", [range(0), range(500, 505), range(0, 1_000, 2), range(-(2**40), 2**40, 2**33)]
+)
 def test_the_records_that_are_here_are_found_whether_few_or_many_lie_between_those_asked_for(
     tmp_path: Path, stored: range
 ) -> None:
     connection = database.open_writable(tmp_path / "w.db")
     cursor = connection.cursor()
     cursor.executemany(
-        "INSERT INTO transcript_records VALUES (?, 'a', ?, 0)", [(digest, at) for at, digest in enumerate(stored, 1)]
+        "INSERT INTO transcript_records VALUES (?, 'a', ?, 0)",
+        [(digest, at) for at, digest in enumerate(stored, 1)],
     )
     for asked in (range(480, 600), range(0, 900, 3), range(500, 503), [2**62, 501, *range(100, 200)]):
         assert rows.find_records(cursor, list(asked)) == {
@@ -114,7 +120,9 @@ def test_the_records_that_are_here_are_found_whether_few_or_many_lie_between_tho
     connection.close()
 
 
-def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(store: Store, logs: Path) -> None:
+def test_the_calls_that_wait_for_a_result_are_found_without_a_look_at_the_others(
+    store: Store, logs: Path
+) -> None:
     store.run(work(turns=3).write(logs))
     asked: list[str] = []
 
@@ -178,7 +186,10 @@ def test_rows_are_the_same_however_many_one_statement_writes(
         store = open_store(f"{at_once}")
         store.run(logs)
         found.append(
-            [store.all(f"SELECT * FROM {name}") for name in ("messages", "tool_calls", "model_calls", "transcript_records")]
+            [
+                store.all(f"SELECT * FROM {name}")
+                for name in ("messages", "tool_calls", "model_calls", "transcript_records")
+            ]
         )
     transcript_rows._many.cache_clear()
     assert len(found[0][0]) > 60

@@ -1,4 +1,5 @@
-"""A log as lines: nothing between two newlines is lost, however long it is and wherever the reading begins."""
+"""A log as lines: nothing between two newlines is lost, however long it is and wherever the reading
+begins."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from watchkeeper.transcripts import lines
 
 PIECES = st.lists(
-    st.sampled_from([b"", b"a", b"ab\r", b"\n", b"\n\n", b"0123456789", b"x" * 25, b"\0", b"\xc3\xa4"]), max_size=12
+    st.sampled_from([b"", b"a", b"ab\r", b"\n", b"\n\n", b"0123456789", b"x" * 25, b"\0", b"\xc3\xa4"]),
+    max_size=12,
 )
 
 
@@ -28,7 +30,9 @@ def test_lines_are_what_stands_between_newlines(data: bytes, start: int) -> None
         wanted.pop()
     assert [line.data for line in found] == [each if len(each) <= 12 else each[:5] for each in wanted]
     assert [line.size for line in found] == [len(each) for each in wanted]
-    assert [line.ended for line in found] == [True] * (len(wanted) - last_has_no_end) + [False] * last_has_no_end
+    assert [line.ended for line in found] == [True] * (len(wanted) - last_has_no_end) + [
+        False
+    ] * last_has_no_end
     place = start
     for line in found:
         place += line.size + line.ended

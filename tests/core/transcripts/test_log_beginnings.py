@@ -48,10 +48,16 @@ def test_a_log_with_a_damaged_beginning_makes_one_session(
     assert store.one("SELECT count(*) FROM raw_records WHERE session_id = (SELECT id FROM sessions)") == raw
 
 
-@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\0" * 4_096], ids=["a byte order mark", "a hole left by a crash"])
-def test_what_stands_before_a_record_on_its_line_does_not_hide_the_record(store: Store, logs: Path, mark: bytes) -> None:
+@pytest.mark.parametrize(
+    "mark", [b"\xef\xbb\xbf", b"\0" * 4_096], ids=["a byte order mark", "a hole left by a crash"]
+)
+def test_what_stands_before_a_record_on_its_line_does_not_hide_the_record(
+    store: Store, logs: Path, mark: bytes
+) -> None:
     (logs / f"{SESSION}.jsonl").write_bytes(mark + _log().bytes)
-    (logs / "rollout-2026-02-03T04-00-00-5973b6c0-94b8-487b-a530-2aeb6098ae0e.jsonl").write_bytes(mark + CODEX)
+    (logs / "rollout-2026-02-03T04-00-00-5973b6c0-94b8-487b-a530-2aeb6098ae0e.jsonl").write_bytes(
+        mark + CODEX
+    )
     report = store.run(logs)
     assert (report.read, report.raw.total(), report.unknown) == (4, 0, [])
     assert store.one("SELECT count(*) FROM messages") == 3
@@ -118,9 +124,16 @@ IMPOSSIBLE_TIMES = [
 @pytest.mark.parametrize(
     ("odd", "place"),
     # A first time that may be true is taken for true.
-    [(odd, place) for odd in IMPOSSIBLE_TIMES for place in (0, 1, 5, 9) if place or odd is None or not "2000" < odd < "2027"],
+    [
+        (odd, place)
+        for odd in IMPOSSIBLE_TIMES
+        for place in (0, 1, 5, 9)
+        if place or odd is None or not "2000" < odd < "2027"
+    ],
 )
-def test_an_impossible_time_begins_and_ends_nothing(store: Store, logs: Path, odd: str | None, place: int) -> None:
+def test_an_impossible_time_begins_and_ends_nothing(
+    store: Store, logs: Path, odd: str | None, place: int
+) -> None:
     log = work()
     expected = [seconds(log.records[at]["timestamp"]) for at in (0 if place else 1, -1)]
     log.records[place]["timestamp"] = odd

@@ -9,7 +9,9 @@ from tests.core.transcripts.conftest import Store
 from tests.core.transcripts.opencode_book import Layout, compacted, simple
 
 
-def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(store: Store, logs: Path, write: Layout) -> None:
+def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book, session = simple()
     answer = book.assistant(session)
     book.part(answer, "text", text="Half done.")
@@ -19,9 +21,9 @@ def test_a_compaction_drops_what_came_before_its_summary_and_tells_its_sizes(sto
     book.part(after, "text", text="Done.")
     book.step(after, 2_000, 30, read=1_000)
     store.run(write(book, logs))
-    assert store.all("SELECT trigger, tokens_before, tokens_after, messages_removed, high_water FROM compactions") == [
-        ("auto", 150_050, 3_000, 2, 2)
-    ]
+    assert store.all(
+        "SELECT trigger, tokens_before, tokens_after, messages_removed, high_water FROM compactions"
+    ) == [("auto", 150_050, 3_000, 2, 2)]
     assert store.one("SELECT text FROM observations") == "So far: half."
     assert store.counts()["messages"] == 3
     assert store.one("SELECT output_tokens FROM sessions") == 50 + 900 + 30
@@ -40,13 +42,20 @@ def test_a_summary_that_failed_compacted_nothing(store: Store, logs: Path, write
     book, session = simple()
     asked = book.user(session)
     book.part(asked, "compaction", auto=True)
-    book.assistant(session, summary=True, parentID=asked, error={"name": "APIError", "data": {"message": "Overloaded"}})
+    book.assistant(
+        session, summary=True, parentID=asked, error={"name": "APIError", "data": {"message": "Overloaded"}}
+    )
     store.run(write(book, logs))
     assert store.counts()["compactions"] == 0
-    assert store.one("SELECT json_extract(data, '$.error') FROM events WHERE kind = 'model.error'") == "Overloaded"
+    assert (
+        store.one("SELECT json_extract(data, '$.error') FROM events WHERE kind = 'model.error'")
+        == "Overloaded"
+    )
 
 
-def test_emptied_tool_results_are_one_compaction_that_elides_them(store: Store, logs: Path, write: Layout) -> None:
+def test_emptied_tool_results_are_one_compaction_that_elides_them(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book, session = simple()
     answer = book.assistant(session)
     for call in ("c1", "c2", "c3"):
@@ -59,8 +68,13 @@ def test_emptied_tool_results_are_one_compaction_that_elides_them(store: Store, 
     book.user(session, "Go on")
     write(book, logs)
     store.run(path)
-    assert store.all("SELECT trigger, reason, messages_removed FROM compactions") == [("prune", "2 tool results emptied", 0)]
-    assert [each[0] for each in json.loads(store.one("SELECT elided FROM views ORDER BY version DESC"))] == [3, 5]
+    assert store.all("SELECT trigger, reason, messages_removed FROM compactions") == [
+        ("prune", "2 tool results emptied", 0)
+    ]
+    assert [each[0] for each in json.loads(store.one("SELECT elided FROM views ORDER BY version DESC"))] == [
+        3,
+        5,
+    ]
     book.touch(session)
     write(book, logs)
     store.run(path)

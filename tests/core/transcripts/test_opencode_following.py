@@ -30,7 +30,8 @@ def stopping() -> Iterator[list[Following]]:
 
 @contextmanager
 def writing(store: Store, logs: Path, stopping: list[Following]) -> Iterator[Callable[[], None]]:
-    """A database that is imported and followed while a program has it open; what is given writes a message and awaits it."""
+    """A database that is imported and followed while a program has it open; what is given writes a message
+    and awaits it."""
     book = Book()
     session = book.session()
     book.user(session, "Mend the cache")
@@ -39,9 +40,13 @@ def writing(store: Store, logs: Path, stopping: list[Following]) -> Iterator[Cal
 
     def go_on() -> None:
         message = json.dumps({"role": "user", "time": {"created": book.tick()}})
-        program.execute("INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message))
+        program.execute(
+            "INSERT INTO message VALUES ('msg_z', ?, ?, ?, ?)", (session, book.now, book.now, message)
+        )
         part = json.dumps({"type": "text", "text": "on"})
-        program.execute("INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part))
+        program.execute(
+            "INSERT INTO part VALUES ('prt_z', 'msg_z', ?, ?, ?, ?)", (session, book.now, book.now, part)
+        )
         program.commit()
         stopping[0].until("SELECT count(*) FROM messages", 2)
 
@@ -54,7 +59,9 @@ def writing(store: Store, logs: Path, stopping: list[Following]) -> Iterator[Cal
         program.close()
 
 
-def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(store: Store, logs: Path, stopping: list[Following]) -> None:
+def test_rows_that_stand_in_the_write_ahead_log_alone_are_followed(
+    store: Store, logs: Path, stopping: list[Following]
+) -> None:
     with writing(store, logs, stopping) as go_on:
         go_on()
         assert store.one("SELECT count(*) FROM transcript_files") == 1
@@ -76,7 +83,9 @@ def test_rows_that_could_not_be_read_yet_when_they_were_told_of_are_read_soon(
         assert len(told) > 1
 
 
-def test_a_reply_of_codex_ends_the_work_of_its_agent(store: Store, logs: Path, stopping: list[Following]) -> None:
+def test_a_reply_of_codex_ends_the_work_of_its_agent(
+    store: Store, logs: Path, stopping: list[Following]
+) -> None:
     log = Rollout().event("task_started", turn_id="t", model_context_window=272_000).user("go")
     path = log.write(logs)
     store.run(path)
@@ -114,8 +123,14 @@ def test_each_file_of_a_tree_is_followed_whether_its_session_is_written_too_or_n
     message = storage / "message" / session / "msg_z.json"
     part = storage / "part" / "msg_z" / "prt_z.json"
     part.parent.mkdir()
-    message.write_text(json.dumps({"id": "msg_z", "sessionID": session, "role": "user", "time": {"created": book.tick()}}))
-    part.write_text(json.dumps({"id": "prt_z", "sessionID": session, "messageID": "msg_z", "type": "text", "text": "and on"}))
+    message.write_text(
+        json.dumps({"id": "msg_z", "sessionID": session, "role": "user", "time": {"created": book.tick()}})
+    )
+    part.write_text(
+        json.dumps(
+            {"id": "prt_z", "sessionID": session, "messageID": "msg_z", "type": "text", "text": "and on"}
+        )
+    )
     stopping[0].until("SELECT count(*) FROM messages", before + 1)
     todo = storage / "todo" / f"{session}.json"
     todo.parent.mkdir(exist_ok=True)
@@ -123,8 +138,11 @@ def test_each_file_of_a_tree_is_followed_whether_its_session_is_written_too_or_n
     stopping[0].until("SELECT title FROM tasks WHERE status = 'running'", "Test it")
 
 
-def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(tmp_path: Path) -> None:
-    """Its log was written, and looked at, before the log's index named it: sizes and times stay as they were."""
+def test_a_transaction_that_became_readable_after_its_log_was_written_is_something_new(
+    tmp_path: Path,
+) -> None:
+    """Its log was written, and looked at, before the log's index named it: sizes and times stay as they
+    were."""
     database = Book().database(tmp_path)
     log, index = (database.with_name(f"{database.name}-{name}") for name in ("wal", "shm"))
     log.write_bytes(b"frames")

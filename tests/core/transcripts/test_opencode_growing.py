@@ -29,7 +29,11 @@ def _grow(book: Book, rng: random.Random, step: int, unfinished: list[str]) -> N
         book.tool(message, f"c{step}", status=rng.choice(["running", "completed", "pending"]))
     elif kind == 4:
         for part in book.parts.values():
-            if part["messageID"] == message and part["type"] == "tool" and part["state"]["status"] != "completed":
+            if (
+                part["messageID"] == message
+                and part["type"] == "tool"
+                and part["state"]["status"] != "completed"
+            ):
                 part["state"] |= {"status": "completed", "output": "fine"}
                 part["state"]["time"]["end"] = book.now
                 book.touch(part["id"])
@@ -45,7 +49,12 @@ def _grow(book: Book, rng: random.Random, step: int, unfinished: list[str]) -> N
 @pytest.mark.parametrize("write", [Book.database, Book.tree])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_imports_between_any_two_changes_end_as_one_import_after_all(
-    store: Store, logs: Path, tmp_path: Path, open_store: Callable[[str], Store], write: Callable[[Book, Path], Path], seed: int
+    store: Store,
+    logs: Path,
+    tmp_path: Path,
+    open_store: Callable[[str], Store],
+    write: Callable[[Book, Path], Path],
+    seed: int,
 ) -> None:
     rng, book = random.Random(seed), Book()
     unfinished: list[str] = []

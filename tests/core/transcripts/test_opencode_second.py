@@ -58,7 +58,9 @@ class Second:
         self.connection.commit()
         return name
 
-    def add(self, session: str, kind: str, *, name: str | None = None, completed: bool = True, **data: Any) -> str:
+    def add(
+        self, session: str, kind: str, *, name: str | None = None, completed: bool = True, **data: Any
+    ) -> str:
         self._seq += 1
         at = self.tick()
         row_id = name or f"msg_{self._seq:04d}"
@@ -69,15 +71,25 @@ class Second:
         return row_id
 
     def change(self, row_id: str, **data: Any) -> None:
-        value = json.loads(self.connection.execute("SELECT data FROM session_message WHERE id = ?", (row_id,)).fetchone()[0])
+        value = json.loads(
+            self.connection.execute("SELECT data FROM session_message WHERE id = ?", (row_id,)).fetchone()[0]
+        )
         self.connection.execute(
-            "UPDATE session_message SET data = ?, time_updated = ? WHERE id = ?", (json.dumps(value | data), self.tick(), row_id)
+            "UPDATE session_message SET data = ?, time_updated = ? WHERE id = ?",
+            (json.dumps(value | data), self.tick(), row_id),
         )
         self.connection.commit()
 
     def reply(self, session: str, *content: dict[str, Any], **data: Any) -> str:
         tokens = {"input": 100, "output": 30, "reasoning": 5, "cache": {"read": 1_000, "write": 20}}
-        about = {"agent": "build", "model": MODEL, "content": list(content), "finish": "stop", "cost": 0, "tokens": tokens}
+        about = {
+            "agent": "build",
+            "model": MODEL,
+            "content": list(content),
+            "finish": "stop",
+            "cost": 0,
+            "tokens": tokens,
+        }
         return self.add(session, "assistant", **(about | data))
 
 
@@ -89,33 +101,60 @@ def tool(name: str, call: str, status: str = "completed", **about: Any) -> dict[
     given = {"status": status, "input": about.pop("input", {})}
     if status == "completed":
         given["content"] = [text(about.pop("output", "fine"))]
-    return {"type": "tool", "id": call, "name": name, "state": given | about, "time": {"created": BEGAN, "completed": BEGAN + 9}}
+    return {
+        "type": "tool",
+        "id": call,
+        "name": name,
+        "state": given | about,
+        "time": {"created": BEGAN, "completed": BEGAN + 9},
+    }
 
 
 @pytest.mark.parametrize("tables", ["alone", "beside empty ones", "beside its own"])
-def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(store: Store, logs: Path, tables: str) -> None:
+def test_messages_whose_sessions_stand_in_the_table_of_before_are_read_once(
+    store: Store, logs: Path, tables: str
+) -> None:
     book = Second(logs, "session")
     session = book.session()
     book.add(session, "user", text="Mend the cache")
     tokens = {"input": 100, "output": 5, "reasoning": 0, "cache": {"read": 0, "write": 0}}
     content = [{"type": "text", "text": "Mended."}]
-    book.add(session, "assistant", agent="build", model=MODEL, content=content, finish="stop", cost=0.5, tokens=tokens)
+    book.add(
+        session,
+        "assistant",
+        agent="build",
+        model=MODEL,
+        content=content,
+        finish="stop",
+        cost=0.5,
+        tokens=tokens,
+    )
     if tables != "alone":
         book.connection.executescript(
-            "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated INTEGER, data TEXT);"
-            "CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER, time_updated INTEGER,"
+            "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, time_updated"
+            " INTEGER, data TEXT);"
+            "CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, time_created INTEGER,"
+            " time_updated INTEGER,"
             " data TEXT);"
         )
     if tables == "beside its own":
         at = book.tick()
         for name, info, said in (
             ("m1", {"role": "user"}, "Mend the cache"),
-            ("m2", {"role": "assistant", "modelID": "x", "providerID": "y", "tokens": tokens, "finish": "stop"}, "Mended."),
+            (
+                "m2",
+                {"role": "assistant", "modelID": "x", "providerID": "y", "tokens": tokens, "finish": "stop"},
+                "Mended.",
+            ),
         ):
             data = json.dumps({**info, "time": {"created": at, "completed": at}})
-            book.connection.execute("INSERT INTO message VALUES (?, ?, ?, ?, ?)", (name, session, at, at, data))
+            book.connection.execute(
+                "INSERT INTO message VALUES (?, ?, ?, ?, ?)", (name, session, at, at, data)
+            )
             part = json.dumps({"type": "text", "text": said})
-            book.connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", (f"p{name}", name, session, at, at, part))
+            book.connection.execute(
+                "INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", (f"p{name}", name, session, at, at, part)
+            )
         book.connection.commit()
     for _ in range(2):
         report = store.run(book.path)
@@ -150,7 +189,11 @@ def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> Non
         tool("shell", "c2", output="hi"),
         finish="tool-calls",
     )
-    book.reply(session, tool("read", "c3", "error", error={"type": "tool.execution", "message": "no such file"}), cost=0.25)
+    book.reply(
+        session,
+        tool("read", "c3", "error", error={"type": "tool.execution", "message": "no such file"}),
+        cost=0.25,
+    )
     book.add(session, "idle", outcome="succeeded")
     report = store.run(logs)
     assert report.unknown == []
@@ -164,11 +207,17 @@ def test_messages_tools_usage_and_cost_are_read(store: Store, logs: Path) -> Non
     assert store.all("SELECT tool_use_id, name, status FROM tool_calls ORDER BY id") == [
         ("c1", "todowrite", "done"), ("c2", "shell", "done"), ("c3", "read", "error"),
     ]  # fmt: skip
-    assert store.all("SELECT title, status FROM tasks ORDER BY position") == [("Look", "done"), ("Mend", "paused")]
-    sums = "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM sessions"
+    assert store.all("SELECT title, status FROM tasks ORDER BY position") == [
+        ("Look", "done"),
+        ("Mend", "paused"),
+    ]
+    sums = (
+        "SELECT model_calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens FROM sessions"
+    )
     assert store.all(sums) == [(2, 200, 70, 2_000, 40)]
     results = [
-        json.loads(row[0]) for row in store.all("SELECT content FROM messages WHERE role = 'user' AND seq > 1 ORDER BY seq")
+        json.loads(row[0])
+        for row in store.all("SELECT content FROM messages WHERE role = 'user' AND seq > 1 ORDER BY seq")
     ]
     assert [block["content"] for blocks in results for block in blocks] == ["fine", "hi", "no such file"]
     assert '"signature":"sealed"' in store.one("SELECT content FROM messages WHERE content LIKE '%thinking%'")
@@ -182,11 +231,15 @@ def test_sub_agents_and_compactions_stand_where_they_belong(store: Store, logs: 
     session, child = book.session(), "ses_2"
     book.add(session, "user", text="Mend the cache")
     given = {"agent": "explore", "description": "Look around", "prompt": "List the files."}
-    book.reply(session, tool("subagent", "c1", input=given, metadata={"sessionID": child}), finish="tool-calls")
+    book.reply(
+        session, tool("subagent", "c1", input=given, metadata={"sessionID": child}), finish="tool-calls"
+    )
     book.session(child, session, title="Look around", agent="explore")
     book.add(child, "user", text="List the files.")
     book.reply(child, text("Two files."))
-    book.add(session, "compaction", status="completed", reason="manual", summary="All of it.", recent="Its end.")
+    book.add(
+        session, "compaction", status="completed", reason="manual", summary="All of it.", recent="Its end."
+    )
     book.reply(session, text("On it."))
     store.run(logs)
     assert store.all("SELECT name, role, status FROM agents ORDER BY created_at") == [
@@ -227,7 +280,8 @@ def test_what_the_first_store_still_holds_of_a_session_is_not_read_again(store: 
     session = book.session()
     book.add(session, "user", text="Mend the cache")
     book.connection.executescript(
-        "CREATE TABLE session (id TEXT, time_created INTEGER); CREATE TABLE message (id TEXT, session_id TEXT, data TEXT);"
+        "CREATE TABLE session (id TEXT, time_created INTEGER); CREATE TABLE message (id TEXT, session_id"
+        " TEXT, data TEXT);"
         "CREATE TABLE part (id TEXT, message_id TEXT, session_id TEXT, data TEXT);"
         "INSERT INTO session VALUES ('ses_1', 1), ('ses_old', 2);"
         """INSERT INTO message VALUES ('m1', 'ses_1', '{"role":"user"}'), ('m2', 'ses_old', '{"role":"user"}');"""
@@ -244,7 +298,9 @@ def test_broken_rows_errors_and_interruptions_are_kept(store: Store, logs: Path)
     book.add(session, "user", text="Mend the cache")
     book.reply(session, text("I"), error={"type": "aborted", "message": "stopped"}, tokens=None)
     book.reply(session, error={"type": "provider.rate-limit", "message": "too fast"}, tokens=None)
-    book.add(session, "compaction", status="failed", reason="auto", error={"type": "provider", "message": "no"})
+    book.add(
+        session, "compaction", status="failed", reason="auto", error={"type": "provider", "message": "no"}
+    )
     row = ("msg_x", session, "assistant", 90, book.tick(), book.now, "{half")
     book.connection.execute("INSERT INTO session_message VALUES (?, ?, ?, ?, ?, ?, ?)", row)
     book.add(session, "news-of-tomorrow", text="?")
@@ -252,11 +308,15 @@ def test_broken_rows_errors_and_interruptions_are_kept(store: Store, logs: Path)
     assert report.raw["message", "broken JSON"] == 1
     assert report.raw["session_message/news-of-tomorrow", "unknown record type"] == 1
     assert store.one("SELECT count(*) FROM compactions") == 0
-    kinds = store.all("SELECT kind FROM events WHERE kind IN ('agent.interrupted', 'model.error') ORDER BY seq")
+    kinds = store.all(
+        "SELECT kind FROM events WHERE kind IN ('agent.interrupted', 'model.error') ORDER BY seq"
+    )
     assert [kind for (kind,) in kinds] == ["agent.interrupted", "model.error", "model.error"]
 
 
-def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_fields_of_their_own(store: Store, logs: Path) -> None:
+def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_fields_of_their_own(
+    store: Store, logs: Path
+) -> None:
     book = Second(logs)
     session = book.session()
     child = book.session("ses_2", parent=session, title="Look (@explore subagent)")
@@ -269,13 +329,19 @@ def test_rows_of_its_first_form_name_calls_children_and_emptied_results_by_field
         "name": "subagent",
         "time": {"created": at, "completed": at},
     }
-    done: dict[str, Any] = {"status": "completed", "input": {"description": "Look"}, "structured": {"sessionID": child}}
+    done: dict[str, Any] = {
+        "status": "completed",
+        "input": {"description": "Look"},
+        "structured": {"sessionID": child},
+    }
     done["content"] = [{"type": "text", "text": "Found."}]
     reply = book.add(session, "assistant", model=MODEL, content=[tool | {"state": done}], finish="tool-calls")
     book.add(session, "user", text="On")
     store.run(book.path)
     assert store.all("SELECT tool_use_id, name, status FROM tool_calls") == [("call_1", "subagent", "done")]
-    assert store.one("SELECT count(*) FROM agents WHERE current_goal <> '' OR parent_agent_id IS NOT NULL") == 2
+    assert (
+        store.one("SELECT count(*) FROM agents WHERE current_goal <> '' OR parent_agent_id IS NOT NULL") == 2
+    )
     times = {"created": at, "completed": at, "pruned": book.tick()}
     book.change(reply, content=[tool | {"state": done, "time": times}])
     store.run(book.path)
@@ -286,14 +352,18 @@ def test_a_compaction_without_a_status_is_one_that_is_done(store: Store, logs: P
     book = Second(logs)
     session = book.session()
     book.add(session, "user", text="Mend the cache")
-    book.add(session, "compaction", reason="manual", summary="All of it.", recent="The end of it.", completed=False)
+    book.add(
+        session, "compaction", reason="manual", summary="All of it.", recent="The end of it.", completed=False
+    )
     store.run(book.path)
     assert store.all("SELECT trigger, messages_removed FROM compactions") == [("manual", 1)]
     assert store.one("SELECT text FROM observations") == "All of it.\nThe end of it."
 
 
 @pytest.mark.parametrize("sessions", ["session_v2", "session"])
-def test_a_session_in_which_nothing_was_said_yet_keeps_no_other_out(store: Store, logs: Path, sessions: str) -> None:
+def test_a_session_in_which_nothing_was_said_yet_keeps_no_other_out(
+    store: Store, logs: Path, sessions: str
+) -> None:
     book = Second(logs, sessions)
     book.session("ses_0", title="Empty")
     book.add(book.session(), "user", text="Mend the cache")

@@ -1,4 +1,5 @@
-"""What OpenCode's sessions become, from its database and from its tree of files, with totals computed by hand."""
+"""What OpenCode's sessions become, from its database and from its tree of files, with totals computed by
+hand."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path,
     assert tuple(row) == (
         "Mend the cache", "Cache mended", "/home/somebody/project", "opencode", f"opencode:{session}", "anthropic/claude-opus-4-6",
     )  # fmt: skip
-    assert [(row[0], json.loads(row[1])) for row in store.all("SELECT role, content FROM messages ORDER BY seq")] == [
+    assert [
+        (row[0], json.loads(row[1])) for row in store.all("SELECT role, content FROM messages ORDER BY seq")
+    ] == [
         ("user", [{"type": "text", "text": "Mend the cache"}]),
         ("assistant", [{"type": "thinking", "thinking": "Hm.", "signature": "c2ln"}]),
         ("assistant", [{"type": "text", "text": "Done."}]),
@@ -35,22 +38,31 @@ def test_a_session_has_its_folder_goal_title_and_model(store: Store, logs: Path,
 
 def test_steps_are_model_calls_with_reasoning_as_output(store: Store, logs: Path, write: Layout) -> None:
     book, session = simple()
-    answer = book.assistant(session, tokens={"input": 7, "output": 7, "reasoning": 0, "cache": {"read": 7, "write": 7}})
+    answer = book.assistant(
+        session, tokens={"input": 7, "output": 7, "reasoning": 0, "cache": {"read": 7, "write": 7}}
+    )
     book.step(answer, 100, 20, reasoning=5, read=1_000, write=30)
     book.step(answer, 10, 2, read=2_000)
     store.run(write(book, logs))
-    # 100 + 25 + 30 + 1000 / 10 = 255 and 10 + 2 + 2000 / 10 = 212 at a dollar a token; the message's own figures repeat them.
+    # 100 + 25 + 30 + 1000 / 10 = 255 and 10 + 2 + 2000 / 10 = 212 at a dollar a token; the message's own
+    # figures repeat them.
     assert store.all(
-        "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, price_status FROM model_calls"
+        "SELECT input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_usd, price_status"
+        " FROM model_calls"
     ) == [(100, 25, 1_000, 30, 255.0, "exact"), (10, 2, 2_000, 0, 212.0, "exact")]
     assert tuple(store.one("SELECT model_calls, cost_usd FROM sessions")) == (2, 467.0)
 
 
 def test_a_message_without_steps_is_one_call(store: Store, logs: Path, write: Layout) -> None:
     book, session = simple()
-    book.assistant(session, tokens={"input": 50, "output": 6, "reasoning": 4, "total": 56, "cache": {"read": 0, "write": 0}})
+    book.assistant(
+        session,
+        tokens={"input": 50, "output": 6, "reasoning": 4, "total": 56, "cache": {"read": 0, "write": 0}},
+    )
     store.run(write(book, logs))
-    assert store.all("SELECT input_tokens, output_tokens FROM model_calls") == [(50, 6)]  # the sum says: 4 of the 6
+    assert store.all("SELECT input_tokens, output_tokens FROM model_calls") == [
+        (50, 6)
+    ]  # the sum says: 4 of the 6
 
 
 def test_a_cost_that_was_logged_is_taken_and_none_is_never_nothing(store: Store, logs: Path) -> None:
@@ -71,9 +83,13 @@ def test_a_cost_that_was_logged_is_taken_and_none_is_never_nothing(store: Store,
 def test_tools_are_paired_with_their_results(store: Store, logs: Path, write: Layout) -> None:
     book, session = simple()
     answer = book.assistant(session)
-    book.tool(answer, "c1", attachments=[{"type": "file", "mime": "image/png", "url": "data:image/png;base64,QUJD"}])
+    book.tool(
+        answer, "c1", attachments=[{"type": "file", "mime": "image/png", "url": "data:image/png;base64,QUJD"}]
+    )
     book.tool(answer, "c2", status="error")
-    book.tool(answer, "c3", status="error", error="The user rejected permission to use this specific tool call.")
+    book.tool(
+        answer, "c3", status="error", error="The user rejected permission to use this specific tool call."
+    )
     book.tool(answer, "c4", status="error", error="Tool execution aborted")
     book.tool(answer, "c5", status="running")
     store.run(write(book, logs))
@@ -109,7 +125,9 @@ def test_sub_agents_stand_below_the_agent_that_started_them(store: Store, logs: 
     ]
 
 
-def test_a_session_whose_parent_is_lost_is_kept_below_an_empty_agent(store: Store, logs: Path, write: Layout) -> None:
+def test_a_session_whose_parent_is_lost_is_kept_below_an_empty_agent(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book, session, _ = family()
     for each in [name for name, about in book.messages.items() if about["sessionID"] == session]:
         book.parts = {name: part for name, part in book.parts.items() if part["messageID"] != each}
@@ -124,7 +142,9 @@ def test_a_session_whose_parent_is_lost_is_kept_below_an_empty_agent(store: Stor
     ]
 
 
-def test_sessions_that_are_each_others_parents_stand_in_no_circle(store: Store, logs: Path, write: Layout) -> None:
+def test_sessions_that_are_each_others_parents_stand_in_no_circle(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book = Book()
     one, two = book.session(), book.session()
     book.sessions[one]["parentID"], book.sessions[two]["parentID"] = two, one
@@ -145,12 +165,21 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path, w
     book, session = simple()
     answer = book.assistant(session)
     for place, states in enumerate((["in_progress", "pending"], ["completed", "in_progress"])):
-        todos = [{"content": name, "status": status, "priority": "high"} for name, status in zip("ab", states, strict=True)]
+        todos = [
+            {"content": name, "status": status, "priority": "high"}
+            for name, status in zip("ab", states, strict=True)
+        ]
         book.tool(answer, f"t{place}", "todowrite", input={"todos": todos})
     book.todos[session] = [{"content": "a", "status": "completed"}, {"content": "b", "status": "cancelled"}]
     store.run(write(book, logs))
-    assert store.all("SELECT title, status FROM tasks ORDER BY position") == [("a", "done"), ("b", "cancelled")]
-    snapshots = [json.loads(row[0]) for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")]
+    assert store.all("SELECT title, status FROM tasks ORDER BY position") == [
+        ("a", "done"),
+        ("b", "cancelled"),
+    ]
+    snapshots = [
+        json.loads(row[0])
+        for row in store.all("SELECT plan_graph_snapshot FROM plan_revisions ORDER BY revision")
+    ]
     assert [[item["status"] for item in snapshot] for snapshot in snapshots] == [
         ["running", "pending"], ["done", "running"], ["done", "cancelled"],
     ]  # fmt: skip
@@ -158,12 +187,21 @@ def test_to_do_lists_become_tasks_with_their_history(store: Store, logs: Path, w
 
 def test_errors_interruptions_and_retries_are_events(store: Store, logs: Path, write: Layout) -> None:
     book, session = simple()
-    answer = book.assistant(session, error={"name": "MessageAbortedError", "data": {"message": "The operation was aborted."}})
+    answer = book.assistant(
+        session, error={"name": "MessageAbortedError", "data": {"message": "The operation was aborted."}}
+    )
     book.part(
-        answer, "retry", attempt=1, error={"name": "APIError", "data": {"message": "Overloaded"}}, time={"created": book.now}
+        answer,
+        "retry",
+        attempt=1,
+        error={"name": "APIError", "data": {"message": "Overloaded"}},
+        time={"created": book.now},
     )
     store.run(write(book, logs))
-    events = store.all("SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY seq")
+    events = store.all(
+        "SELECT kind, json_extract(data, '$.error') FROM events WHERE kind NOT LIKE 'agent.created' ORDER BY"
+        " seq"
+    )
     assert events == [("model.retrying", "Overloaded"), ("agent.interrupted", "The operation was aborted.")]
 
 
@@ -174,7 +212,9 @@ def test_a_fork_repeats_messages_and_counts_no_call_twice(store: Store, logs: Pa
     book.part(answer, "text", text="Done.")
     book.step(answer, 10, 5)
     fork = book.session("Cache mended (fork #1)")
-    for message, about in [(name, about) for name, about in book.messages.items() if about["sessionID"] == session]:
+    for message, about in [
+        (name, about) for name, about in book.messages.items() if about["sessionID"] == session
+    ]:
         copy = book._id("msg")
         book.messages[copy] = about | {"id": copy, "sessionID": fork}
         book.times[copy] = book.tick()
@@ -185,13 +225,16 @@ def test_a_fork_repeats_messages_and_counts_no_call_twice(store: Store, logs: Pa
     book.user(fork, "Another way")
     store.run(book.database(logs))
     rows = store.all(
-        "SELECT s.model_calls, f.source, a.last_seq FROM sessions s LEFT JOIN sessions f ON f.id = s.forked_from JOIN agents a ON a.session_id = s.id ORDER BY s.source"
+        "SELECT s.model_calls, f.source, a.last_seq FROM sessions s LEFT JOIN sessions f ON f.id ="
+        " s.forked_from JOIN agents a ON a.session_id = s.id ORDER BY s.source"
     )
     assert rows == [(1, None, 4), (0, f"opencode:{session}", 5)]
     assert store.counts()["tool_calls"] == 1
 
 
-def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other(store: Store, logs: Path, write: Layout) -> None:
+def test_sub_agents_that_were_told_the_same_at_once_are_not_taken_for_each_other(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book, session = simple()
     for _ in range(2):
         child = book.session(parent=session)

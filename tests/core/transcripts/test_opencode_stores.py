@@ -21,7 +21,11 @@ def test_the_tree_and_the_database_that_it_became_are_the_same_sessions(store: S
     book.database(logs)
     book.tree(logs)
     report = store.run(logs)
-    assert tuple(store.one("SELECT count(*), sum(output_tokens), sum(model_calls) FROM sessions")) == (1, 7, 3)
+    assert tuple(store.one("SELECT count(*), sum(output_tokens), sum(model_calls) FROM sessions")) == (
+        1,
+        7,
+        3,
+    )
     assert store.counts()["messages"] == 7
     assert not report.unknown
 
@@ -33,7 +37,13 @@ def test_a_database_in_use_is_read_with_what_is_not_checkpointed_yet(store: Stor
     connection.execute("PRAGMA wal_autocheckpoint = 0")
     try:
         store.run(path)
-        row = ("msg_z", session, book.tick(), book.now, json.dumps({"role": "user", "time": {"created": book.now}}))
+        row = (
+            "msg_z",
+            session,
+            book.tick(),
+            book.now,
+            json.dumps({"role": "user", "time": {"created": book.now}}),
+        )
         connection.execute("INSERT INTO message VALUES (?, ?, ?, ?, ?)", row)
         part = ("prt_z", "msg_z", session, book.now, book.now, json.dumps({"type": "text", "text": "on"}))
         connection.execute("INSERT INTO part VALUES (?, ?, ?, ?, ?, ?)", part)
@@ -54,7 +64,9 @@ def test_a_database_that_was_copied_without_its_log_says_what_is_missing(store: 
         copy = logs / "opencode.db"
         copy.write_bytes((logs / "whole.db").read_bytes())
         report = store.run(copy)
-        said = "it holds no sessions: they may stand in its log, which is to be copied with it (opencode.db-wal)"
+        said = (
+            "it holds no sessions: they may stand in its log, which is to be copied with it (opencode.db-wal)"
+        )
         assert (report.unknown, report.left) == ([], {str(copy): said})
     finally:
         whole.close()
@@ -172,13 +184,21 @@ def _first_form(message: dict[str, Any], parts: list[dict[str, Any]]) -> dict[st
     about: dict[str, Any] = {"time": message["time"], "sessionID": message["sessionID"], "tool": {}}
     if message["role"] == "assistant":
         tokens = next((part["tokens"] for part in parts if part["type"] == "step-finish"), message["tokens"])
-        about["assistant"] = {name: message[name] for name in ("modelID", "providerID", "cost")} | {"tokens": tokens}
+        about["assistant"] = {name: message[name] for name in ("modelID", "providerID", "cost")} | {
+            "tokens": tokens
+        }
     inside: list[dict[str, Any]] = []
     for part in parts:
         if part["type"] == "tool":
-            about["tool"][part["callID"]] = {"title": "t", "time": part["state"]["time"], **part["state"].get("metadata", {})}
+            about["tool"][part["callID"]] = {
+                "title": "t",
+                "time": part["state"]["time"],
+                **part["state"].get("metadata", {}),
+            }
             called = {"toolCallId": part["callID"], "toolName": part["tool"], "args": part["state"]["input"]}
-            inside.append({"type": "tool-invocation", "toolInvocation": called | {"state": "result", "result": "fine"}})
+            inside.append(
+                {"type": "tool-invocation", "toolInvocation": called | {"state": "result", "result": "fine"}}
+            )
         elif part["type"] == "text":
             inside.append({"type": "text", "text": part["text"]})
     return {"id": message["id"], "role": message["role"], "parts": inside, "metadata": about}
@@ -200,7 +220,9 @@ def test_the_earliest_messages_hold_their_parts(
         (folder / f"{name}.json").write_text(json.dumps(form(about, parts)))
     report = store.run(logs)
     assert (report.unknown, report.left, report.raw.total()) == ([], {}, 0)
-    assert store.all("SELECT source, output_tokens, model_calls FROM sessions") == [(f"opencode:{session}", 7, 3)]
+    assert store.all("SELECT source, output_tokens, model_calls FROM sessions") == [
+        (f"opencode:{session}", 7, 3)
+    ]
     assert store.counts()["messages"] == 7
     assert store.all("SELECT name, status FROM tool_calls") == [("task", "done")]
     assert store.one("SELECT count(*) FROM agents WHERE parent_agent_id IS NOT NULL") == 2
@@ -243,7 +265,9 @@ def test_a_reading_that_was_interrupted_goes_on_where_it_was(logs: Path) -> None
     assert session
 
 
-def test_a_file_that_could_not_be_read_is_read_once_it_can_be(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_could_not_be_read_is_read_once_it_can_be(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     book, session = simple()
     lost = book.user(session, "Gone for now")
     part = next(reversed(book.parts))

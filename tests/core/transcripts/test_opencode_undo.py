@@ -1,4 +1,5 @@
-"""What a person took back in OpenCode is in the context no more, until it is brought back; all that was said stays."""
+"""What a person took back in OpenCode is in the context no more, until it is brought back; all that was said
+stays."""
 
 from __future__ import annotations
 
@@ -35,14 +36,20 @@ def _context(store: Store) -> list[str]:
         " ON a.id = v.agent_id AND a.view_version = v.version AND a.parent_agent_id IS NULL"
     )
     gone = {each[0] for each in json.loads(view[2]) if not each[4]}
-    said = store.all("SELECT seq, content, tokens FROM messages WHERE agent_id = ? AND seq >= ? ORDER BY seq", view[3], view[1])
+    said = store.all(
+        "SELECT seq, content, tokens FROM messages WHERE agent_id = ? AND seq >= ? ORDER BY seq",
+        view[3],
+        view[1],
+    )
     tokens = json.loads(store.one("SELECT composition FROM agents WHERE id = ?", view[3]))
     assert tokens["messages"] == sum(each[2] for each in said if each[0] not in gone)
     found = [f"summary {each}" for each in json.loads(view[0])]
     for seq, content, _ in said:
         block = json.loads(content)[0]
         if seq not in gone:
-            found.append(block.get("text") or f"{block['type']} {block.get('id') or block.get('tool_use_id')}")
+            found.append(
+                block.get("text") or f"{block['type']} {block.get('id') or block.get('tool_use_id')}"
+            )
     return found
 
 
@@ -55,7 +62,9 @@ def _turn(prompt: str) -> list[str]:
     return [prompt, f"Done: {prompt}.", f"tool_use call-{prompt}", f"tool_result call-{prompt}"]
 
 
-def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(store: Store, logs: Path, write: Layout) -> None:
+def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book = Book()
     session = book.session()
     _, second = _talk(book, session, "one", "two")
@@ -65,7 +74,9 @@ def test_what_is_undone_is_in_the_context_no_more_and_nothing_is_lost(store: Sto
     assert _context(store) == _turn("one")
     assert store.counts()["messages"] == 8
     assert tuple(store.one("SELECT model_calls, output_tokens FROM sessions")) == (2, 20)
-    assert store.all("SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'") == [(4,)]
+    assert store.all(
+        "SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'"
+    ) == [(4,)]
     assert store.run(path).lines == 0
 
 
@@ -77,7 +88,12 @@ def test_what_is_brought_back_is_in_the_context_again(store: Store, logs: Path, 
     book.undo(session, second)
     store.run(write(book, logs))
     assert [said.seq for said in _transcript(store) if said.taken_back] == [5, 6, 7, 8]
-    for place, expected in ((second, _turn("one")), (first, []), (second, _turn("one")), (None, _turn("one") + _turn("two"))):
+    for place, expected in (
+        (second, _turn("one")),
+        (first, []),
+        (second, _turn("one")),
+        (None, _turn("one") + _turn("two")),
+    ):
         book.redo(session) if place is None else book.undo(session, place)
         store.run(write(book, logs))
         assert _context(store) == expected
@@ -119,18 +135,24 @@ def _prompts(book: Book) -> dict[str, None]:
     return {each: None for each, about in book.messages.items() if about["role"] == "user"}
 
 
-def test_a_place_within_a_reply_takes_back_what_came_after_it(store: Store, logs: Path, write: Layout) -> None:
+def test_a_place_within_a_reply_takes_back_what_came_after_it(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book = Book()
     session = book.session()
     _talk(book, session, "one", "two")
     answer = list(book.messages)[1]
-    tool = next(each for each, about in book.parts.items() if about["messageID"] == answer and about["type"] == "tool")
+    tool = next(
+        each for each, about in book.parts.items() if about["messageID"] == answer and about["type"] == "tool"
+    )
     book.undo(session, answer, tool)
     store.run(write(book, logs))
     assert _context(store) == ["one", "Done: one."]
 
 
-def test_an_undo_from_before_a_compaction_takes_that_back_as_well(store: Store, logs: Path, write: Layout) -> None:
+def test_an_undo_from_before_a_compaction_takes_that_back_as_well(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book = Book()
     session = book.session()
     _, second = _talk(book, session, "one", "two")
@@ -146,7 +168,8 @@ def test_an_undo_from_before_a_compaction_takes_that_back_as_well(store: Store, 
     store.run(write(book, logs))
     assert _context(store) == whole
     assert store.one("SELECT tokens FROM views ORDER BY version DESC LIMIT 1") == store.one(
-        "SELECT json_extract(composition, '$.messages') + json_extract(composition, '$.observations') FROM agents"
+        "SELECT json_extract(composition, '$.messages') + json_extract(composition, '$.observations') FROM"
+        " agents"
     )
 
 
@@ -163,7 +186,9 @@ def test_messages_that_a_damaged_tree_lacks_were_not_taken_back(store: Store, lo
     assert _context(store) == _turn("one") + _turn("two") + _turn("three")
 
 
-def test_a_revert_that_names_nothing_that_is_there_changes_nothing(store: Store, logs: Path, write: Layout) -> None:
+def test_a_revert_that_names_nothing_that_is_there_changes_nothing(
+    store: Store, logs: Path, write: Layout
+) -> None:
     book = Book()
     session = book.session()
     _talk(book, session, "one")

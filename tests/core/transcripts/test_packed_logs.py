@@ -33,7 +33,9 @@ def _pack(path: Path, suffix: str, pack: Pack) -> Path:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_packed_log_is_read_as_the_log_that_it_was(store: Store, logs: Path, suffix: str, pack: Pack) -> None:
+def test_a_packed_log_is_read_as_the_log_that_it_was(
+    store: Store, logs: Path, suffix: str, pack: Pack
+) -> None:
     log = Log()
     log.user("Mend the cache")
     log.reply(text("Mended."), id="m1")
@@ -49,7 +51,9 @@ def test_a_packed_log_is_read_as_the_log_that_it_was(store: Store, logs: Path, s
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_a_log_that_is_packed_between_two_imports_holds_nothing_new(store: Store, logs: Path, suffix: str, pack: Pack) -> None:
+def test_a_log_that_is_packed_between_two_imports_holds_nothing_new(
+    store: Store, logs: Path, suffix: str, pack: Pack
+) -> None:
     log = Log()
     log.user("Mend the cache")
     log.add("new-kind")
@@ -84,7 +88,9 @@ def _long_log() -> Log:
 
 
 @pytest.mark.parametrize(("suffix", "pack"), PACKED)
-def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(store: Store, logs: Path, suffix: str, pack: Pack) -> None:
+def test_of_a_packed_log_that_was_cut_all_that_can_be_unpacked_is_read(
+    store: Store, logs: Path, suffix: str, pack: Pack
+) -> None:
     log = _long_log()
     whole = pack(log.bytes)
     path = logs / f"{SESSION}.jsonl{suffix}"
@@ -116,7 +122,9 @@ def test_a_packed_log_that_is_damaged_in_its_middle_is_read_up_to_there(
     assert 100 < store.one("SELECT count(*) FROM messages") < 300
 
 
-def test_a_packed_log_that_would_fill_the_disk_is_left_alone(store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_packed_log_that_would_fill_the_disk_is_left_alone(
+    store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = Log()
     log.user("x" * 3_000_000)
     monkeypatch.setattr(packed, "MOST_BYTES", 1 << 20)

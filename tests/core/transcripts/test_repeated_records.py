@@ -24,7 +24,10 @@ def test_a_message_that_was_changed_under_its_id_is_kept_as_a_revision(store: St
     assert (report.changed, "1 record changed (kept as new revisions)" in report.line()) == (1, True)
     assert store.all("SELECT agent_id, seq, content FROM messages ORDER BY agent_id, seq") == before
     source, record = f"claude-code:{log.session}", log.records[0]["uuid"]
-    revisions = store.all("SELECT source, record_id, revision, seq, json_extract(content, '$.content') FROM transcript_revisions")
+    revisions = store.all(
+        "SELECT source, record_id, revision, seq, json_extract(content, '$.content') FROM"
+        " transcript_revisions"
+    )
     assert revisions == [(source, record, 2, 1, "Mend the other cache, please")]
     for title in ("One", "Two"):
         log.records = [{"type": "summary", "summary": title}, *log.records]
@@ -34,7 +37,9 @@ def test_a_message_that_was_changed_under_its_id_is_kept_as_a_revision(store: St
     assert store.counts()["transcript_revisions"] == 1
 
 
-def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(store: Store, logs: Path) -> None:
+def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_new(
+    store: Store, logs: Path
+) -> None:
     first = work()
     second = Log(OTHER)
     second.records = [record | {"sessionId": OTHER} for record in first.records]
@@ -45,13 +50,22 @@ def test_a_resumed_session_that_repeats_its_parents_records_counts_only_what_is_
     second.write(logs)
     store.run(logs)
     rows = store.all(
-        "SELECT source, output_tokens, model_calls, (SELECT count(*) FROM tool_calls t WHERE t.session_id = s.id), forked_from IS NOT NULL FROM sessions s ORDER BY source"
+        "SELECT source, output_tokens, model_calls, (SELECT count(*) FROM tool_calls t WHERE t.session_id ="
+        " s.id), forked_from IS NOT NULL FROM sessions s ORDER BY source"
     )
     assert rows == [(f"claude-code:{first.session}", 120, 6, 6, 0), (f"claude-code:{OTHER}", 7, 1, 0, 1)]
     parent = store.one("SELECT id FROM sessions WHERE forked_from IS NULL")
-    assert tuple(store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL")) == (parent, 19)
+    assert tuple(
+        store.one("SELECT forked_from, forked_at_seq FROM sessions WHERE forked_from IS NOT NULL")
+    ) == (parent, 19)
     # What it repeats is in its context all the same: 19 messages, and its own two.
-    assert store.one("SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT NULL") == 21
+    assert (
+        store.one(
+            "SELECT last_seq FROM agents a JOIN sessions s ON s.id = a.session_id WHERE s.forked_from IS NOT"
+            " NULL"
+        )
+        == 21
+    )
     before = store.counts()
     second.user("Again", uuid="again")
     second.write(logs)
@@ -95,25 +109,36 @@ def test_what_a_helper_is_given_of_its_agents_context_is_no_second_message(store
     log.write(logs)
     helper = Log(isSidechain=True, agentId="acompact-0123456789abcdef")
     helper.records = json.loads(
-        json.dumps([record | {"isSidechain": True, "agentId": "acompact-0123456789abcdef"} for record in log.records[:8]])
+        json.dumps(
+            [
+                record | {"isSidechain": True, "agentId": "acompact-0123456789abcdef"}
+                for record in log.records[:8]
+            ]
+        )
     )
     helper.records[1]["message"]["content"].remove(thought)
     helper.user("Sum it up", uuid="sum-up")
     helper.reply(text("Half of it."), id="m-sum")
     helper.write(logs, f"{log.session}/subagents/agent-acompact-0123456789abcdef.jsonl")
     store.run(logs)
-    helpers = store.all("SELECT name, role, last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL")
+    helpers = store.all(
+        "SELECT name, role, last_seq, model_calls FROM agents WHERE parent_agent_id IS NOT NULL"
+    )
     assert helpers == [("compact", "compact", 2, 1)]
     assert store.one("SELECT count(*) FROM tool_calls") == 6
 
 
 @pytest.mark.parametrize("imports", [1, 2])
-def test_what_a_resumed_log_says_again_under_new_ids_counts_once(store: Store, logs: Path, imports: int) -> None:
+def test_what_a_resumed_log_says_again_under_new_ids_counts_once(
+    store: Store, logs: Path, imports: int
+) -> None:
     log = work(turns=3)
     path = log.write(logs)
     if imports == 2:
         store.run(path)
-    again = json.loads(json.dumps([record for record in log.records[1:] if record["type"] in ("user", "assistant")]))
+    again = json.loads(
+        json.dumps([record for record in log.records[1:] if record["type"] in ("user", "assistant")])
+    )
     for place, record in enumerate(again):
         log.records.append(record | {"uuid": f"again-{place}", "version": "2.1.101"})
     log.last = "again-0"
@@ -160,4 +185,7 @@ def test_two_calls_whose_keys_have_one_digest_are_two(store: Store, logs: Path, 
     log.reply(text("e"), id="msg_68179", request="req_68179", output=9)
     log.write(logs)
     store.run(path)
-    assert store.all("SELECT request_id, output_tokens FROM model_calls ORDER BY id") == [(one, 9), (other, 8)]
+    assert store.all("SELECT request_id, output_tokens FROM model_calls ORDER BY id") == [
+        (one, 9),
+        (other, 8),
+    ]

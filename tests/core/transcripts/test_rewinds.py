@@ -1,4 +1,5 @@
-"""A person goes back and says something else: what was taken back stays, marked, and is in the context no more."""
+"""A person goes back and says something else: what was taken back stays, marked, and is in the context no
+more."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from watchkeeper.cli.exporting import export
 
 
 def _taken_back(store: Store) -> list[int]:
-    (elided,) = store.all("SELECT v.elided FROM views v JOIN agents a ON a.id = v.agent_id AND a.view_version = v.version")
+    (elided,) = store.all(
+        "SELECT v.elided FROM views v JOIN agents a ON a.id = v.agent_id AND a.view_version = v.version"
+    )
     return [each[0] for each in json.loads(elided[0])]
 
 
@@ -40,10 +43,14 @@ def test_a_prompt_that_is_said_anew_takes_back_what_came_of_the_first(store: Sto
     store.run(log.write(logs))
     assert store.one("SELECT count(*) FROM messages") == 7
     assert _taken_back(store) == [3, 4, 5]
-    assert _context(store) == sum(row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5)"))
+    assert _context(store) == sum(
+        row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5)")
+    )
     assert store.one("SELECT count(*) FROM compactions") == 0
     assert store.one("SELECT model_calls FROM sessions") == 3
-    assert store.all("SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'") == [(3,)]
+    assert store.all(
+        "SELECT json_extract(data, '$.messages') FROM events WHERE kind = 'context.rewound'"
+    ) == [(3,)]
 
 
 def test_imports_at_any_two_moments_take_back_the_same(open_store, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -62,7 +69,11 @@ def test_imports_at_any_two_moments_take_back_the_same(open_store, tmp_path: Pat
         path.write_bytes(log.bytes)
         store.run(path)
         views = store.all("SELECT version, verbatim_from, elided, reason, tokens FROM views ORDER BY version")
-        seen.add(json.dumps([views, store.all("SELECT high_water, messages_removed FROM compactions"), _context(store)]))
+        seen.add(
+            json.dumps(
+                [views, store.all("SELECT high_water, messages_removed FROM compactions"), _context(store)]
+            )
+        )
     assert len(seen) == 1
     # What was taken back is not what the compaction dropped.
     assert store.all("SELECT high_water, messages_removed FROM compactions") == [(9, 4)]
@@ -83,13 +94,28 @@ def test_parallel_calls_take_nothing_back(store: Store, logs: Path) -> None:
 
 
 def test_turns_of_codex_that_were_rolled_back_are_taken_back(store: Store, logs: Path) -> None:
-    log = Rollout().user("one").says("a1").tokens(100, 0, 5).user("two").call("c1").output("c1").tokens(200, 0, 5)
-    log.user("three").says("a3").tokens(300, 0, 5).event("thread_rolled_back", num_turns=2).user("four").says("a4")
+    log = (
+        Rollout()
+        .user("one")
+        .says("a1")
+        .tokens(100, 0, 5)
+        .user("two")
+        .call("c1")
+        .output("c1")
+        .tokens(200, 0, 5)
+    )
+    log.user("three").says("a3").tokens(300, 0, 5).event("thread_rolled_back", num_turns=2).user("four").says(
+        "a4"
+    )
     path = log.write(logs)
     store.run(path)
     gone = _taken_back(store)
     said = dict(store.all("SELECT seq, content FROM messages"))
-    assert [word for seq in gone for word in ("two", "three", "a3") if f'"{word}"' in said[seq]] == ["two", "three", "a3"]
+    assert [word for seq in gone for word in ("two", "three", "a3") if f'"{word}"' in said[seq]] == [
+        "two",
+        "three",
+        "a3",
+    ]
     assert not any(f'"{word}"' in said[seq] for seq in gone for word in ("one", "a1", "four", "a4"))
     assert store.one("SELECT count(*) FROM raw_records WHERE kind LIKE '%rolled_back'") == 0
     before = store.counts()
@@ -102,21 +128,36 @@ def test_what_was_taken_back_is_marked_in_what_is_exported(store: Store, logs: P
     store.run(_claude().write(logs))
     for form, mark in (("md", ", taken back\n"), ("html", "1]")):
         file = tmp_path / f"session.{form}"
-        found = CliRunner().invoke(export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)])
+        found = CliRunner().invoke(
+            export, ["last", "--db", str(store.path), "--format", form, "--output", str(file)]
+        )
         assert found.exit_code == 0, found.output
         written = file.read_text()
         if form == "md":
             assert [line for line in written.splitlines() if line.endswith(mark.strip())] != []
             assert written.count(mark) == 3
         else:
-            chunks = re.findall(r'<script type="application/json" class="chunk"[^>]*>(.*?)</script>', written, re.DOTALL)
+            chunks = re.findall(
+                r'<script type="application/json" class="chunk"[^>]*>(.*?)</script>', written, re.DOTALL
+            )
             messages = [message for chunk in chunks for message in json.loads(chunk)]
             assert [message[0] for message in messages if message[5]] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("cut", [None, 8, 10, 12])
-def test_a_turn_that_began_before_a_compaction_is_taken_back_with_it(store: Store, logs: Path, cut: int | None) -> None:
-    log = Rollout().user("one").says("a1").tokens(100, 0, 5).user("two").call("c1").output("c1").tokens(200, 0, 5)
+def test_a_turn_that_began_before_a_compaction_is_taken_back_with_it(
+    store: Store, logs: Path, cut: int | None
+) -> None:
+    log = (
+        Rollout()
+        .user("one")
+        .says("a1")
+        .tokens(100, 0, 5)
+        .user("two")
+        .call("c1")
+        .output("c1")
+        .tokens(200, 0, 5)
+    )
     log.add("compacted", {"message": "All of it.", "replacement_history": []}).says("a2").tokens(50, 0, 5)
     log.event("thread_rolled_back", num_turns=1).user("three").says("a3")
     path, lines = log.write(logs), log.bytes.splitlines(keepends=True)
@@ -126,9 +167,13 @@ def test_a_turn_that_began_before_a_compaction_is_taken_back_with_it(store: Stor
         path.write_bytes(log.bytes)
     store.run(path)
     # What is in the context now: the first turn as it was said, and the third.
-    assert tuple(store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")) == ("[]", 1)
+    assert tuple(
+        store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")
+    ) == ("[]", 1)
     assert _taken_back(store) == [3, 4, 5, 6]
-    assert _context(store) == sum(row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5, 6)"))
+    assert _context(store) == sum(
+        row[0] for row in store.all("SELECT tokens FROM messages WHERE seq NOT IN (3, 4, 5, 6)")
+    )
 
 
 def test_going_back_to_before_a_compaction_undoes_it(store: Store, logs: Path) -> None:
@@ -138,7 +183,9 @@ def test_going_back_to_before_a_compaction_undoes_it(store: Store, logs: Path) -
     log.user("And on")
     log.user("Not so", parent=log.records[1]["uuid"])
     store.run(log.write(logs))
-    assert tuple(store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")) == ("[]", 1)
+    assert tuple(
+        store.one("SELECT observations, verbatim_from FROM views ORDER BY version DESC LIMIT 1")
+    ) == ("[]", 1)
     assert _taken_back(store) == [3, 4, 5, 6, 7, 8]
 
 

@@ -37,8 +37,12 @@ def test_the_quick_look_agrees_with_the_thorough_one(data: bytes) -> None:
 PLANTED = corpus(seed=11, each=2)[0]
 
 
-@given(st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(PLANTED)), max_size=40), st.integers(0, 20_000))
-def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(lines: list[bytes | Planted], length: int) -> None:
+@given(
+    st.lists(st.one_of(st.binary(max_size=40), st.sampled_from(PLANTED)), max_size=40), st.integers(0, 20_000)
+)
+def test_lines_that_are_asked_of_together_are_suspected_as_one_by_one(
+    lines: list[bytes | Planted], length: int
+) -> None:
     data = [line if isinstance(line, bytes) else line.text.replace("\n", "\\n").encode() for line in lines]
     data.append(b"x" * length)
     given_lines = [Line(line.replace(b"\n", b" "), number, len(line)) for number, line in enumerate(data)]

@@ -1,4 +1,5 @@
-"""`wk watch PATH` in a pipe: what is watched, a line for each thing that happens, and an end when it is told to end."""
+"""`wk watch PATH` in a pipe: what is watched, a line for each thing that happens, and an end when it is told
+to end."""
 
 from __future__ import annotations
 
@@ -30,7 +31,16 @@ def log(logs: Path) -> Log:
 
 @pytest.fixture
 def watching(log: Log, logs: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-P", "-m", "watchkeeper", "watch", str(logs), "--db", str(tmp_path / "watched.db")]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "watchkeeper",
+        "watch",
+        str(logs),
+        "--db",
+        str(tmp_path / "watched.db"),
+    ]
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},

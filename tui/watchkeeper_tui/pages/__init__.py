@@ -1,4 +1,5 @@
-"""The tabs of the agent pane. A tab is one pure function from what was read to lines; a new one is a file and a line here.
+"""The tabs of the agent pane. A tab is one pure function from what was read to lines; a new one is a file and
+a line here.
 
 A page never looks at a widget, a clock or the database: it is given a `PageContext`.
 """

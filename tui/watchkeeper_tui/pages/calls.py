@@ -51,14 +51,19 @@ def _call(call: CallFacts, view: PageContext, wide: bool) -> list[PageLine]:
     if call.error:
         lines += [
             PageLine(line.id, line.pieces, key, line.copy)
-            for line in paragraph(key, call.error, view.width, role="failed", indent=7, most=20 if key in view.expanded else 1)
+            for line in paragraph(
+                key, call.error, view.width, role="failed", indent=7, most=20 if key in view.expanded else 1
+            )
         ]
     if key in view.expanded:
         detail = (
-            f"{sanitize(call.model)} · {sanitize(call.purpose)} · {'exact' if call.usage_exact else 'estimated'} usage ·"
-            f" price {sanitize(call.price_status)} · input {call.input_tokens:,} · cache read {call.cache_read_tokens:,} ·"
+            f"{sanitize(call.model)} · {sanitize(call.purpose)} ·"
+            f" {'exact' if call.usage_exact else 'estimated'} usage ·"
+            f" price {sanitize(call.price_status)} · input {call.input_tokens:,} · cache read"
+            f" {call.cache_read_tokens:,} ·"
             f" cache write {call.cache_write_tokens:,} · output {call.output_tokens:,} · started"
-            f" {figures.time_of_day(call.started_at)} · waited {figures.duration(call.waited_seconds)} for a slot"
+            f" {figures.time_of_day(call.started_at)} · waited {figures.duration(call.waited_seconds)} for a"
+            " slot"
         )
         lines += paragraph(f"{key}.all", detail, view.width, role="muted", indent=7)
     return lines

@@ -1,4 +1,5 @@
-"""One compaction as two columns of lines: what stood in the context before it, and what stands there after."""
+"""One compaction as two columns of lines: what stood in the context before it, and what stands there
+after."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Sides:
     detail: CompactionDetail
     blocks: tuple[TranscriptBlock, ...]
     lost: tuple[tuple[str, int], ...]
-    """Identifiers that no observation holds, with the last message that does; empty while nothing was applied."""
+    """Identifiers that no observation holds, with the last message that does; empty while nothing was
+    applied."""
 
     @property
     def losing(self) -> frozenset[int]:
@@ -50,7 +52,8 @@ def fold_sides(detail: CompactionDetail) -> Sides:
 def header_pieces(
     detail: CompactionDetail, agent: AgentFacts | None, now: float, number: tuple[int, int] | None = None
 ) -> list[list[Piece]]:
-    """Two lines of figures: what it did, then what it cost and why. `number`: which of its agent's passes it is, of how many."""
+    """Two lines of figures: what it did, then what it cost and why. `number`: which of its agent's passes it
+    is, of how many."""
     facts = detail.facts
     which = f" {number[0]}/{number[1]}" if number is not None else ""
     glyph, role, word = STATES.get(facts.status, ("·", "muted", sanitize(facts.status)))
@@ -61,7 +64,12 @@ def header_pieces(
     ]
     if facts.tokens_before is not None and facts.tokens_after is not None:
         change = figures.change(facts.tokens_before, facts.tokens_after)
-        first.append((f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ", "strong"))
+        first.append(
+            (
+                f"{figures.tokens(facts.tokens_before)} → {figures.tokens(facts.tokens_after)} ({change})  ",
+                "strong",
+            )
+        )
     elif facts.tokens_before is not None:
         first.append((f"{figures.tokens(facts.tokens_before)} → …  ", "strong"))
     # Of other programs' passes nobody tells the cost, the model or the time: what is not known is left out.
@@ -72,12 +80,18 @@ def header_pieces(
     by = "no model was asked" if facts.model == "digest" else sanitize(figures.model_name(facts.model or ""))
     second: list[Piece] = [(f" {by}  " if by else " ", "text")]
     if facts.stall_seconds is not None or detail.seconds:
-        second.append((f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop  ", "muted"))
+        second.append(
+            (f"stall {stall(facts)}  {figures.duration(_took(detail, now))} beside the loop  ", "muted")
+        )
     if facts.cache_tokens_invalidated:
         second.append((f"cache −{figures.tokens(facts.cache_tokens_invalidated)}  ", "retrying"))
     if agent is not None and facts.view_after is not None:
         current = agent.view_version == facts.view_after
-        second.append(("its view is current  ", "accent") if current else (f"view {agent.view_version} is current  ", "muted"))
+        second.append(
+            ("its view is current  ", "accent")
+            if current
+            else (f"view {agent.view_version} is current  ", "muted")
+        )
     if facts.instructions:
         second.append((f"told: {clip(sanitize(facts.instructions), 160)}  ", "user"))
     if facts.reason:
@@ -102,21 +116,37 @@ def _took(detail: CompactionDetail, now: float) -> float:
     return (detail.facts.ended_at or now) - detail.facts.requested_at
 
 
-def before_lines(sides: Sides, width: int, expanded: frozenset[str], *, only_lost: bool = False) -> list[PageLine]:
-    """What the pass took out of the context. Enter unfolds a block; `!` marks one of which something was lost."""
+def before_lines(
+    sides: Sides, width: int, expanded: frozenset[str], *, only_lost: bool = False
+) -> list[PageLine]:
+    """What the pass took out of the context. Enter unfolds a block; `!` marks one of which something was
+    lost."""
     detail = sides.detail
     after = {each.id for each in detail.after.observations} if detail.after else set()
     lines: list[PageLine] = []
     for each in detail.before.observations if detail.before and not only_lost else ():
         gone = detail.after is not None and each.id not in after
         lines += _observation(each, "-" if gone else " ", width, f"before.{each.id}", expanded, short=True)
-    verb = "replaced" if detail.after is not None else "to be replaced" if detail.facts.ended_at is None else "not replaced"
+    verb = (
+        "replaced"
+        if detail.after is not None
+        else "to be replaced"
+        if detail.facts.ended_at is None
+        else "not replaced"
+    )
     if detail.count:
         span = f"#{detail.first}–#{detail.last}"
-        note = f"{span} {verb}: {figures.plural(detail.count, 'message')}, {figures.tokens(detail.tokens)} tok"
+        note = (
+            f"{span} {verb}: {figures.plural(detail.count, 'message')}, {figures.tokens(detail.tokens)} tok"
+        )
         lines.append(PageLine("span", ((f"  {note}", "strong"),)))
         if detail.messages and detail.messages[0].seq > detail.first:
-            lines.append(PageLine("unread", ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not read here", "faint"),)))
+            lines.append(
+                PageLine(
+                    "unread",
+                    ((f"  … #{detail.first}–#{detail.messages[0].seq - 1} are not read here", "faint"),),
+                )
+            )
     else:
         lines.append(PageLine("span", (("  no message", "faint"),)))
     losing, told = sides.losing, set[int]()
@@ -134,7 +164,9 @@ def before_lines(sides: Sides, width: int, expanded: frozenset[str], *, only_los
 
 def _lost(block: TranscriptBlock, names: str, width: int) -> list[PageLine]:
     """What of a message no observation carries."""
-    rows = paragraph(f"{block.key}.lost", f"not carried over: {names}", width, role="failed", indent=4, most=3)
+    rows = paragraph(
+        f"{block.key}.lost", f"not carried over: {names}", width, role="failed", indent=4, most=3
+    )
     return [PageLine(row.id, row.pieces, block.key, names) for row in rows]
 
 
@@ -143,7 +175,11 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
     detail = sides.detail
     if detail.after is None:
         waiting = detail.facts.ended_at is None
-        text = "not yet: the agent goes on working meanwhile" if waiting else "nothing changed: the pass was not applied"
+        text = (
+            "not yet: the agent goes on working meanwhile"
+            if waiting
+            else "nothing changed: the pass was not applied"
+        )
         return [PageLine("none", ((text, "working" if waiting else "muted"),))]
     known = {each.id for each in detail.before.observations} if detail.before else set()
     lines: list[PageLine] = []
@@ -155,10 +191,16 @@ def after_lines(sides: Sides, width: int, expanded: frozenset[str]) -> list[Page
     lines.append(blank("gap"))
     if sides.lost:
         count = figures.plural(len(sides.lost), "identifier")
-        lines.append(PageLine("lost", ((f"! not carried over: {count}", "failed"), ("  each stays in its message", "muted"))))
+        lines.append(
+            PageLine(
+                "lost", ((f"! not carried over: {count}", "failed"), ("  each stays in its message", "muted"))
+            )
+        )
         for place, (identifier, seq) in enumerate(sides.lost):
             text = clip(identifier, max(8, width - 12))
-            lines.append(PageLine(f"lost.{place}", ((f"! {text}", "text"), (f"  #{seq}", "muted")), copy=identifier))
+            lines.append(
+                PageLine(f"lost.{place}", ((f"! {text}", "text"), (f"  #{seq}", "muted")), copy=identifier)
+            )
     else:
         lines.append(PageLine("lost", (("✓ every path, id and setting found is carried over", "done"),)))
     lines += damage(detail.after)
@@ -184,7 +226,9 @@ def _observation(
         pieces.append((" provisional", "retrying"))
     lines = [PageLine(key, tuple(pieces), key, each.text)]
     if each.citations:
-        lines += paragraph(f"{key}.cites", "cites " + _cited(each.citations), width, role="accent", indent=2, most=3)
+        lines += paragraph(
+            f"{key}.cites", "cites " + _cited(each.citations), width, role="accent", indent=2, most=3
+        )
     most = 400 if (key in expanded) != (not short) else 2
     body = paragraph(key, each.text, width, indent=2, most=most)
     return [*lines, *(PageLine(line.id, line.pieces, key, line.copy) for line in body)]

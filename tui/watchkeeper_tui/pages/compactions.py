@@ -37,10 +37,15 @@ def stall(each: CompactionFacts) -> str:
 
 
 def pass_cost(each: CompactionFacts) -> str:
-    """What the pass cost: `unpriced` where its model has no known price, a dash where nothing is known or no model was asked."""
+    """What the pass cost: `unpriced` where its model has no known price, a dash where nothing is known or no
+    model was asked."""
     if each.cost_usd is not None:
         return figures.money(each.cost_usd)
-    return "unpriced" if _asked_a_model(each) and each.ended_at is not None and each.status != "abandoned" else "-"
+    return (
+        "unpriced"
+        if _asked_a_model(each) and each.ended_at is not None and each.status != "abandoned"
+        else "-"
+    )
 
 
 def _asked_a_model(each: CompactionFacts) -> bool:
@@ -49,7 +54,8 @@ def _asked_a_model(each: CompactionFacts) -> bool:
 
 
 def pass_number(each: CompactionFacts, passes: Sequence[CompactionFacts]) -> tuple[int, int] | None:
-    """Which of its agent's passes it is, and of how many; None where older ones may not have been read. `passes`: the session's."""
+    """Which of its agent's passes it is, and of how many; None where older ones may not have been read.
+    `passes`: the session's."""
     mine = sorted(other.id for other in passes if other.agent_id == each.agent_id)
     return (mine.index(each.id) + 1, len(mine)) if each.id in mine and len(passes) < MOST_PASSES else None
 
@@ -92,7 +98,11 @@ def compactions_page(view: PageContext) -> list[PageLine]:
     """The agent's passes, newest first, then the versions of its view."""
     mine = [each for each in view.snapshot.compactions if each.agent_id == view.agent.id]
     lines = [
-        heading("passes", "Compactions", figures.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""))
+        heading(
+            "passes",
+            "Compactions",
+            figures.plural(len(mine), "pass", "passes") + (", Enter opens one" if mine else ""),
+        )
     ]
     if not mine:
         by_hand = "; C compacts by hand, and says first what it would do" if view.can_act else ""
@@ -102,7 +112,10 @@ def compactions_page(view: PageContext) -> list[PageLine]:
         key = f"{PASS_KEY}{each.id}"
         lines.append(PageLine(key, tuple(compaction_pieces(each, view.now)), key))
     if view.detail.views:
-        lines += [blank("gap"), heading("views", "Views", "u undoes the last compaction, U redoes it" if view.can_act else "")]
+        lines += [
+            blank("gap"),
+            heading("views", "Views", "u undoes the last compaction, U redoes it" if view.can_act else ""),
+        ]
     digits = max((len(str(each.version)) for each in view.detail.views), default=1)
     reasons = min(16, max((len(sanitize(each.reason)) for each in view.detail.views), default=0))
     for each_view in view.detail.views:

@@ -41,7 +41,8 @@ class PageContext:
         return imported and self.agent.ended_at is not None and not self.agent.last_seq
 
     def nothing(self, noun: str) -> str:
-        """That there is none: yet, of an agent that goes on; of one of another program, that the log does not tell."""
+        """That there is none: yet, of an agent that goes on; of one of another program, that the log does not
+        tell."""
         if self.agent.ended_at is None:
             return f"no {noun} yet"
         return f"no {noun}: what this agent did is {UNLOGGED_WORDS}" if self.is_unlogged else f"no {noun}"
@@ -65,14 +66,18 @@ def heading(line_id: str, text: str, note: str = "") -> PageLine:
     return PageLine(line_id, ((text, "strong"), (f"  {note}" if note else "", "muted")))
 
 
-def paragraph(line_id: str, text: str, width: int, *, role: str = "text", indent: int = 0, most: int = 200) -> list[PageLine]:
+def paragraph(
+    line_id: str, text: str, width: int, *, role: str = "text", indent: int = 0, most: int = 200
+) -> list[PageLine]:
     """Hostile text as wrapped lines."""
     lines: list[PageLine] = []
     for line in sanitize_lines(text, limit=most):
         for row in wrap(line, max(4, width - indent)):
             if len(lines) >= most:
                 return lines
-            lines.append(PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text))
+            lines.append(
+                PageLine(f"{line_id}.{len(lines)}", ((" " * indent, "text"), (row, role)), copy=text)
+            )
     return lines
 
 

@@ -10,7 +10,15 @@ from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
 from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
-from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, damage, heading, paragraph
+from watchkeeper_tui.pages.context import (
+    UNLOGGED_WORDS,
+    PageContext,
+    PageLine,
+    blank,
+    damage,
+    heading,
+    paragraph,
+)
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines, wrap
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
@@ -27,7 +35,8 @@ _ROLES = {
     "unlogged": "kind_system",
 }
 UNLOGGED = "not in the log"
-"""What a prompt holds beside the parts that are known: with other programs the system prompt and the tools."""
+"""What a prompt holds beside the parts that are known: with other programs the system prompt and the
+tools."""
 _NAMES = {"overhead": "system+tools"}
 
 
@@ -43,13 +52,15 @@ def compaction_mark(agent: AgentFacts, share: float) -> int:
 
 
 def foretells(snapshot: Snapshot, agent: AgentFacts) -> bool:
-    """Whether a pass to come can be told of: not of one who has ended, nor of another program's, whose mark no log tells."""
+    """Whether a pass to come can be told of: not of one who has ended, nor of another program's, whose mark
+    no log tells."""
     session = snapshot.session
     return agent.ended_at is None and (session is None or imported_from(session.origin) is None)
 
 
 def seconds_to_compaction(calls: Sequence[CallFacts], left: int) -> float | None:
-    """How long until the context has grown by `left` tokens, at the pace of the newest calls since it last shrank.
+    """How long until the context has grown by `left` tokens, at the pace of the newest calls since it last
+    shrank.
 
     None where it does not grow, or too little is known. `calls` are newest first.
     """
@@ -59,7 +70,8 @@ def seconds_to_compaction(calls: Sequence[CallFacts], left: int) -> float | None
 
 
 def tokens_per_second(turns: Sequence[TurnFacts]) -> float | None:
-    """How fast the context has grown since it last shrank; None where it has not, or fewer than three turns tell.
+    """How fast the context has grown since it last shrank; None where it has not, or fewer than three turns
+    tell.
 
     `turns` are newest first.
     """
@@ -81,7 +93,9 @@ def composition_bar(composition: tuple[tuple[str, int], ...], limit: int, cells:
     used = sum(tokens for _, tokens in parts)
     filled = figures.bar_cells(figures.share(used, limit), cells) if limit else cells
     shares = figures.split_cells([tokens for _, tokens in parts], filled)
-    pieces: list[Piece] = [("█" * share, kind_role(kind)) for (kind, _), share in zip(parts, shares, strict=True)]
+    pieces: list[Piece] = [
+        ("█" * share, kind_role(kind)) for (kind, _), share in zip(parts, shares, strict=True)
+    ]
     pieces.append(("░" * (cells - sum(shares)), "bar_empty"))
     return pieces
 
@@ -107,7 +121,10 @@ def _context(view: PageContext) -> list[PageLine]:
     composition = tuple((sanitize(kind), tokens) for kind, tokens in agent.composition)
     limit, used = agent.context_limit, agent.context_used
     if not used and view.is_unlogged:
-        return [PageLine("context.bar", ((f"what its context held is {UNLOGGED_WORDS}", "faint"),)), blank("context.end")]
+        return [
+            PageLine("context.bar", ((f"what its context held is {UNLOGGED_WORDS}", "faint"),)),
+            blank("context.end"),
+        ]
     # Other programs log what the whole prompt took, and not the system prompt and the tools that are in it.
     unlogged = used - sum(tokens for kind, tokens in composition if kind not in ROOM)
     if unlogged > 0 and composition:
@@ -116,7 +133,11 @@ def _context(view: PageContext) -> list[PageLine]:
     legend: list[Piece] = []
     for kind, tokens in composition:
         if tokens > 0 and kind not in ROOM:
-            legend += [("■ ", kind_role(kind)), (f"{_NAMES.get(kind, kind)} ", "text"), (f"{figures.tokens(tokens)}  ", "muted")]
+            legend += [
+                ("■ ", kind_role(kind)),
+                (f"{_NAMES.get(kind, kind)} ", "text"),
+                (f"{figures.tokens(tokens)}  ", "muted"),
+            ]
     free = max(0, limit - used)
     legend += [("░ ", "bar_empty"), ("free ", "text"), (figures.tokens(free), "muted")]
     lines += _wrapped("context.legend", legend, view.width)
@@ -125,7 +146,9 @@ def _context(view: PageContext) -> list[PageLine]:
     note: list[Piece] = [(f"{used:,} of {limit:,} tokens", "text"), (" (estimated)", "faint")]
     if limit and foretells(view.snapshot, agent):
         note.append((f"  compaction near {figures.tokens(mark)}", "muted"))
-        note.append((f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high"))
+        note.append(
+            (f", {figures.tokens(left)} to go" if left > 0 else ", due", "muted" if left > 0 else "bar_high")
+        )
         at_work = view.snapshot.state is SessionState.LIVE
         seconds = seconds_to_compaction(view.detail.calls, left) if at_work else None
         if seconds is not None:
@@ -144,22 +167,36 @@ def _now(view: PageContext) -> list[PageLine]:
         rows[GOAL_LINES - 1] = clip(rows[GOAL_LINES - 1] + " …", view.width - 6)
     for index, row in enumerate(rows[:GOAL_LINES]):
         lines.append(
-            PageLine(f"now.goal.{index}", (("Goal  " if index == 0 else "      ", "strong"), (row, "text")), copy=agent.goal)
+            PageLine(
+                f"now.goal.{index}",
+                (("Goal  " if index == 0 else "      ", "strong"), (row, "text")),
+                copy=agent.goal,
+            )
         )
     if agent.ended_at is not None and agent.status_reason:
         reason = " ".join(sanitize(agent.status_reason).split())
         for index, row in enumerate(wrap(reason, max(8, view.width - 6), limit=REASON_LINES)):
             told = ("Note  " if agent.status == "done" else "Why   ") if index == 0 else "      "
-            lines.append(PageLine(f"now.reason.{index}", ((told, "strong"), (row, "text")), copy=agent.status_reason))
+            lines.append(
+                PageLine(f"now.reason.{index}", ((told, "strong"), (row, "text")), copy=agent.status_reason)
+            )
     if live is not None and agent.ended_at is None:
-        condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
+        condition = agent_condition(
+            agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing
+        )
         doing: list[Piece] = [("Now   ", "strong"), (f"{condition.glyph} {condition.word}", condition.role)]
         note = condition.note or sanitize(live.detail)
         doing.append((f"  {note.removeprefix(condition.word).lstrip()}", "muted"))
         lines.append(PageLine("now.doing", tuple(doing)))
-        written = [row for line in sanitize_lines(live.text[-600:].strip()) for row in wrap(line, max(8, view.width - 8))]
+        written = [
+            row
+            for line in sanitize_lines(live.text[-600:].strip())
+            for row in wrap(line, max(8, view.width - 8))
+        ]
         for index, row in enumerate(written[-3:] if live.text.strip() else ()):
-            lines.append(PageLine(f"now.text.{index}", (("      ┊ ", "faint"), (row, "thinking")), copy=live.text))
+            lines.append(
+                PageLine(f"now.text.{index}", (("      ┊ ", "faint"), (row, "thinking")), copy=live.text)
+            )
     return [*lines, blank("now.end")] if lines else []
 
 
@@ -167,7 +204,9 @@ def _observations(view: PageContext) -> list[PageLine]:
     current = view.detail.view
     if current is None or not current.observations:
         return damage(current)
-    verbatim = f"messages verbatim from #{current.verbatim_from}" if current.verbatim_from else "no message verbatim"
+    verbatim = (
+        f"messages verbatim from #{current.verbatim_from}" if current.verbatim_from else "no message verbatim"
+    )
     lines = [
         *damage(current),
         heading("obs", "Observations", f"{len(current.observations)} in view {current.version} · {verbatim}"),
@@ -184,7 +223,11 @@ def _observations(view: PageContext) -> list[PageLine]:
                 (
                     ("▾ " if unfolded else "▸ ", "faint"),
                     (f"{sanitize(each.kind)} {each.id}", "compaction"),
-                    (f"  #{each.first_seq}–#{each.last_seq}  {figures.tokens(each.tokens)} tok{provisional}", "muted"),
+                    (
+                        f"  #{each.first_seq}–#{each.last_seq}  {figures.tokens(each.tokens)}"
+                        f" tok{provisional}",
+                        "muted",
+                    ),
                 ),
                 key=key,
                 copy=each.text,

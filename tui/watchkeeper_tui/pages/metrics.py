@@ -30,7 +30,10 @@ def metrics_page(view: PageContext) -> list[PageLine]:
             "time",
             [
                 (figures.duration(agent.active_seconds), "text"),
-                (f" in steps, {figures.duration(lasted(agent, view.snapshot.state, view.now))} in all", "muted"),
+                (
+                    f" in steps, {figures.duration(lasted(agent, view.snapshot.state, view.now))} in all",
+                    "muted",
+                ),
             ],
         ),
         (
@@ -76,7 +79,11 @@ def metrics_page(view: PageContext) -> list[PageLine]:
         lines.append(
             PageLine(
                 f"series.{name}",
-                ((f"{name:<{LABEL_CELLS}}", "muted"), (figures.sparkline(values, cells), role), _last(values, unit)),
+                (
+                    (f"{name:<{LABEL_CELLS}}", "muted"),
+                    (figures.sparkline(values, cells), role),
+                    _last(values, unit),
+                ),
             )
         )
     if not done:
@@ -92,7 +99,10 @@ def _row(name: str, pieces: Sequence[Piece], width: int) -> list[PageLine]:
             lines.append([(" " * LABEL_CELLS, "muted")])
             piece = (piece[0].lstrip(), piece[1])
         lines[-1].append(piece)
-    return [PageLine(f"row.{name}{f'.{number}' if number else ''}", tuple(line)) for number, line in enumerate(lines)]
+    return [
+        PageLine(f"row.{name}{f'.{number}' if number else ''}", tuple(line))
+        for number, line in enumerate(lines)
+    ]
 
 
 def _tokens(view: PageContext) -> list[Piece]:
@@ -103,7 +113,8 @@ def _tokens(view: PageContext) -> list[Piece]:
         *([usage_label(report)] if report is not None else []),
         (
             f"  in {figures.tokens(agent.input_tokens)} · out {figures.tokens(agent.output_tokens)} · cache"
-            f" {figures.tokens(agent.cache_read_tokens)} read, {figures.tokens(agent.cache_write_tokens)} written",
+            f" {figures.tokens(agent.cache_read_tokens)} read, {figures.tokens(agent.cache_write_tokens)}"
+            " written",
             "muted",
         ),
     ]

@@ -1,4 +1,5 @@
-"""A report on one agent: what it was asked, what it gave back, who it worked with, what it made, and what all that took.
+"""A report on one agent: what it was asked, what it gave back, who it worked with, what it made, and what all
+that took.
 
 Each figure says whether it is exact, estimated, or unpriced.
 """
@@ -24,23 +25,40 @@ def report_page(view: PageContext) -> list[PageLine]:
     """From the question to the bill."""
     report = view.detail.report
     if report is None:
-        return [PageLine("none", (("a report is made of a session as it stands now, not of a step of a replay", "faint"),))]
+        return [
+            PageLine(
+                "none",
+                (("a report is made of a session as it stands now, not of a step of a replay", "faint"),),
+            )
+        ]
     return [*_standing(view), *_asked(view, report), *_result(view, report), *_tasks(view), *_artifacts(view, report),
             *_tools(view, report), *_bill(view, report)]  # fmt: skip
 
 
 def _standing(view: PageContext) -> list[PageLine]:
     agent = view.agent
-    condition = agent_condition(agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing)
+    condition = agent_condition(
+        agent, view.snapshot.state, view.now, pausing=agent.id in view.snapshot.pausing
+    )
     parts = [sanitize(agent.name), sanitize(agent.role), sanitize(figures.model_name(agent.model))]
     who = " · ".join([*dict.fromkeys(part for part in parts if part), f"attempt {agent.attempt}"])
-    stands: list[Piece] = [(f"{condition.glyph} {condition.word}", condition.role), (f" at turn {agent.turn}", "muted")]
+    stands: list[Piece] = [
+        (f"{condition.glyph} {condition.word}", condition.role),
+        (f" at turn {agent.turn}", "muted"),
+    ]
     if agent.ended_at is not None:
         stands.append((f", {figures.when(agent.ended_at, view.now)}", "muted"))
     lines = [PageLine("who", ((clip(who, view.width), "strong"),)), PageLine("stands", tuple(stands))]
     note = condition.note or agent.status_reason or ""
     if note:
-        lines += paragraph("why", note, view.width, role="muted" if agent.status == "done" else condition.role, indent=2, most=3)
+        lines += paragraph(
+            "why",
+            note,
+            view.width,
+            role="muted" if agent.status == "done" else condition.role,
+            indent=2,
+            most=3,
+        )
     return [*lines, blank("who.end")]
 
 
@@ -53,7 +71,13 @@ def _asked(view: PageContext, report: ReportFacts) -> list[PageLine]:
         by += f", with {figures.plural(report.inputs, 'artifact')} of other tasks"
     lines = [heading("asked", "Asked", by)]
     if task is not None and task.title and task.title != asked:
-        lines.append(PageLine("asked.title", ((f"  {clip(sanitize(task.title), view.width - 2)}", "accent"),), copy=task.title))
+        lines.append(
+            PageLine(
+                "asked.title",
+                ((f"  {clip(sanitize(task.title), view.width - 2)}", "accent"),),
+                copy=task.title,
+            )
+        )
     lines += _folding(view, "asked.text", asked)
     if report.expected:
         made = {each.name for each in report.artifacts}
@@ -71,7 +95,11 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
         lines = [heading("result", "Handed back", f"{report.result_chars:,} characters")]
         return [*lines, *_folding(view, "result.text", report.result, folded=12), blank("result.end")]
     if agent.status in ("failed", "cancelled"):
-        why = (task.error if task is not None and task.assigned_agent == agent.id else None) or agent.status_reason or "no reason"
+        why = (
+            (task.error if task is not None and task.assigned_agent == agent.id else None)
+            or agent.status_reason
+            or "no reason"
+        )
         return [heading("result", "Handed back", "nothing"), *paragraph("result.why", why, view.width, role="failed", indent=2, most=6),
                 blank("result.end")]  # fmt: skip
     if agent.task_id is None:
@@ -79,7 +107,11 @@ def _result(view: PageContext, report: ReportFacts) -> list[PageLine]:
         said = session.status_reason if session is not None and session.ended_at is not None else None
         if not said:
             return []
-        return [heading("result", "Ended the run"), *_folding(view, "result.text", said, folded=12), blank("result.end")]
+        return [
+            heading("result", "Ended the run"),
+            *_folding(view, "result.text", said, folded=12),
+            blank("result.end"),
+        ]
     note = "nothing yet" if agent.ended_at is None else "nothing: another attempt has the task now"
     return [heading("result", "Handed back", note), blank("result.end")]
 
@@ -89,7 +121,9 @@ def _tasks(view: PageContext) -> list[PageLine]:
     agent, snapshot = view.agent, view.snapshot
     mine = {each.id for each in snapshot.agents if each.parent_agent_id == agent.id}
     plans = snapshot.session is not None and snapshot.session.planner_agent_id == agent.id
-    tasks = [each for each in snapshot.tasks if plans or (each.assigned_agent in mine and each.id != agent.task_id)]
+    tasks = [
+        each for each in snapshot.tasks if plans or (each.assigned_agent in mine and each.id != agent.task_id)
+    ]
     if not tasks:
         return []
     ended = sum(1 for each in tasks if each.status == "done")
@@ -102,7 +136,9 @@ def _task(view: PageContext, task: TaskFacts) -> PageLine:
     condition, worker = task_condition(task), view.snapshot.agent(task.assigned_agent)
     told = task.error or task.result
     # Where there is nothing but a word to say of it, the title has the room.
-    room = max(12, min(40, view.width // 3)) if told or worker is not None else max(12, min(80, view.width - 18))
+    room = (
+        max(12, min(40, view.width // 3)) if told or worker is not None else max(12, min(80, view.width - 18))
+    )
     title = fit(sanitize(task.title or task.name), room)
     outcome = clip(" ".join(sanitize(told or condition.word).split()), 200)
     pieces: list[Piece] = [(f"  {condition.glyph} ", condition.role), (title, "text")]
@@ -165,14 +201,21 @@ def _bill(view: PageContext, report: ReportFacts) -> list[PageLine]:
         ("cost", [(figures.bill(agent), "money"), *price_label(agent, report)]),
         (
             "elapsed",
-            [(figures.duration(whole), "text"), EXACT, (f"  {figures.duration(agent.active_seconds)} in steps", "muted")],
+            [
+                (figures.duration(whole), "text"),
+                EXACT,
+                (f"  {figures.duration(agent.active_seconds)} in steps", "muted"),
+            ],
         ),
         ("calls", [(f"{agent.model_calls:,} to models", "text"), EXACT]),
         ("retries", [(f"{agent.retries:,}", "retrying" if agent.retries else "text"), EXACT]),
         ("errors", [(f"{agent.errors:,}", "failed" if agent.errors else "text"), EXACT]),
         (
             "memory",
-            [(f"{agent.last_seq:,} messages", "text"), (f"  estimated  {figures.tokens(agent.message_tokens)} tok", "muted")],
+            [
+                (f"{agent.last_seq:,} messages", "text"),
+                (f"  estimated  {figures.tokens(agent.message_tokens)} tok", "muted"),
+            ],
         ),
         ("compacted", _compacted(agent, mine)),
     ]
@@ -207,7 +250,11 @@ def price_label(agent: AgentFacts, report: ReportFacts) -> list[Piece]:
 
 
 def _compacted(agent: AgentFacts, passes: Sequence[CompactionFacts]) -> list[Piece]:
-    applied = [each for each in passes if each.status == "applied" and each.tokens_before and each.tokens_after is not None]
+    applied = [
+        each
+        for each in passes
+        if each.status == "applied" and each.tokens_before and each.tokens_after is not None
+    ]
     pieces: list[Piece] = [(figures.plural(agent.compactions, "time"), "text"), EXACT]
     if applied:
         gone = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in applied)

@@ -19,7 +19,9 @@ def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
         return "this task has not been given to an agent yet"
     if task.status == "dropped":
         return "this task was dropped from the plan; no agent had it"
-    keeper = snapshot.agent(task.plan_id) or snapshot.agent(snapshot.session.planner_agent_id if snapshot.session else None)
+    keeper = snapshot.agent(task.plan_id) or snapshot.agent(
+        snapshot.session.planner_agent_id if snapshot.session else None
+    )
     name = sanitize(keeper.name or keeper.role) if keeper is not None else "the planner"
     return f"an item of {name}'s list"
 
@@ -27,7 +29,10 @@ def without_agent(snapshot: Snapshot, task: TaskFacts) -> str:
 def task_figures(snapshot: Snapshot, task: TaskFacts) -> tuple[list[Piece], list[Piece]]:
     """Two lines: why no agent stands beside it, and when it was what."""
     began = task.started_at
-    times: list[Piece] = [("listed " if began is None else "begun ", "muted"), (figures.moment(began or task.created_at), "text")]
+    times: list[Piece] = [
+        ("listed " if began is None else "begun ", "muted"),
+        (figures.moment(began or task.created_at), "text"),
+    ]
     if task.ended_at is not None:
         times += [("  ended ", "muted"), (figures.time_of_day(task.ended_at), "text")]
         if began is not None:
@@ -40,7 +45,10 @@ def task_page(snapshot: Snapshot, task: TaskFacts, width: int) -> list[PageLine]
     lines = paragraph("task.title", task.title or task.name, width, role="strong", most=12)
     lines += _role(snapshot, task, width)
     lines += _needs(snapshot, task)
-    for name, text, role in (("Handed back", task.result, "text"), ("Why", task.error or task.status_reason, "failed")):
+    for name, text, role in (
+        ("Handed back", task.result, "text"),
+        ("Why", task.error or task.status_reason, "failed"),
+    ):
         if text:
             body = paragraph(f"task.{name}.text", text, width, role=role, indent=2)
             lines += [blank(f"task.{name}.gap"), heading(f"task.{name}", name), *body]
@@ -72,7 +80,8 @@ def _needs(snapshot: Snapshot, task: TaskFacts) -> list[PageLine]:
         condition = task_condition(each)
         lines.append(
             PageLine(
-                f"task.needs.{each.id}", ((f"  {condition.glyph} ", condition.role), (sanitize(each.title or each.name), "text"))
+                f"task.needs.{each.id}",
+                ((f"  {condition.glyph} ", condition.role), (sanitize(each.title or each.name), "text")),
             )
         )
     if len(needed) > _MOST_NAMED:

@@ -30,11 +30,21 @@ def transcript_page(view: PageContext) -> list[PageLine]:
     lines: list[PageLine] = []
     compacted = _boundary(view)
     if view.detail.first_seq > 1:
-        lines.append(PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} are earlier", "faint"),)))
-    running = {call.tool_use_id: call for call in view.detail.tool_calls if call.status in ("pending", "running", "unknown")}
+        lines.append(
+            PageLine("earlier", ((f"… messages #1–#{view.detail.first_seq - 1} are earlier", "faint"),))
+        )
+    running = {
+        call.tool_use_id: call
+        for call in view.detail.tool_calls
+        if call.status in ("pending", "running", "unknown")
+    }
     words = view.words.casefold()
     for block in view.detail.transcript:
-        if words and words not in block.title.casefold() and not any(words in line.casefold() for line in block.lines):
+        if (
+            words
+            and words not in block.title.casefold()
+            and not any(words in line.casefold() for line in block.lines)
+        ):
             continue
         if compacted is not None and block.seq >= compacted and not words:
             rule = f"── from #{compacted} verbatim in the context; above replaced by observations "
@@ -43,17 +53,24 @@ def transcript_page(view: PageContext) -> list[PageLine]:
         lines += block_lines(view, block)
     for call in running.values():
         state = {"running": "runs", "pending": "waits to run", "unknown": "outcome unknown"}[call.status]
-        since = f" {figures.duration(view.now - call.started_at)}" if call.started_at and call.status == "running" else ""
+        since = (
+            f" {figures.duration(view.now - call.started_at)}"
+            if call.started_at and call.status == "running"
+            else ""
+        )
         role = "failed" if call.status == "unknown" else "working"
         if view.snapshot.state is SessionState.DEAD and call.status == "running":
             state, since, role = "was running when the host died", "", "dead"
         lines.append(
             PageLine(
-                f"call.{sanitize(call.tool_use_id)}", (("◌ ", role), (sanitize(call.name), "tool"), (f" {state}{since}", role))
+                f"call.{sanitize(call.tool_use_id)}",
+                (("◌ ", role), (sanitize(call.name), "tool"), (f" {state}{since}", role)),
             )
         )
     if not lines:
-        lines.append(PageLine("empty", ((view.nothing("message") if not words else "nothing found", "faint"),)))
+        lines.append(
+            PageLine("empty", ((view.nothing("message") if not words else "nothing found", "faint"),))
+        )
     return lines
 
 
@@ -70,7 +87,9 @@ def block_lines(view: PageContext, block: TranscriptBlock) -> list[PageLine]:
     glyph, role = _LOOKS.get(block.kind, ("·", "muted"))
     unfolded = block.key in view.expanded
     most = 2000 if unfolded else _FOLDED_LINES.get(block.kind, _LONGEST)
-    body_role = {"tool_error": "failed", "thinking": "thinking", "tool_result": "muted", "user": "text"}.get(block.kind, "text")
+    body_role = {"tool_error": "failed", "thinking": "thinking", "tool_result": "muted", "user": "text"}.get(
+        block.kind, "text"
+    )
     rows: list[str] = []
     for line in block.lines:
         rows += wrap(line, max(4, view.width - 2))

@@ -78,7 +78,10 @@ class Acting(_Base):
             who = f" {target.names}" if name == "steer" else ""
             question: list[list[Piece]] = [[(f"{action.asks}{who}", "strong")]]
             self.prompt.ask_line(
-                question, lambda typed: self._typed(action, target, typed), kind=name, keeps_lines=name == "steer"
+                question,
+                lambda typed: self._typed(action, target, typed),
+                kind=name,
+                keeps_lines=name == "steer",
             )
         elif name == "budget":
             self._typed_budget(action, target, text)
@@ -94,7 +97,8 @@ class Acting(_Base):
             self.say("nothing was typed, so nothing was done", "muted")
 
     def _typed_budget(self, action: Action, target: Target, text: str) -> None:
-        """Refuse a limit that is not more than what is used as soon as it is entered; `+2` becomes an amount."""
+        """Refuse a limit that is not more than what is used as soon as it is entered; `+2` becomes an
+        amount."""
         kind, _, typed = text.strip().partition(" ")
         session = target.snapshot.session
         if session is None or kind not in budgets.UNITS or typed.strip() in ("", "none", "off"):
@@ -116,8 +120,11 @@ class Acting(_Base):
         finally:
             connection.close()
 
-    def _ask_budgets(self, session_id: str, uses: list[BudgetUse], given: list[Request], refused: str = "") -> None:
-        """A resume would pause again at once: say what is used, and ask for a new limit of each reached budget."""
+    def _ask_budgets(
+        self, session_id: str, uses: list[BudgetUse], given: list[Request], refused: str = ""
+    ) -> None:
+        """A resume would pause again at once: say what is used, and ask for a new limit of each reached
+        budget."""
         if self._closing:
             return
         self.sent = tuple(each for each in self.sent if each.command_id is not None or each.said)
@@ -158,7 +165,8 @@ class Acting(_Base):
         self.prompt.ask_line(question, typed, kind="budget")
 
     def _raise_and_start(self, session_id: str, requests: list[Request]) -> None:
-        """In a worker thread: the new limits first, which the host applies before anything runs, then the host."""
+        """In a worker thread: the new limits first, which the host applies before anything runs, then the
+        host."""
         control, told = self.watch_app.control, []
         try:
             for request in requests:
@@ -170,7 +178,8 @@ class Acting(_Base):
             said = f"host started (pid {pid})" if pid else "another host drives it already"
             told.append(Sent(None, "resume the run", self.watch_app.now(), said))
         except Exception as error:
-            # A worker must never end the dashboard; what went wrong is said where the command would have been.
+            # A worker must never end the dashboard; what went wrong is said where the command would have
+            # been.
             self.app.call_from_thread(self._failed, f"resume the run: {error}")
         self.app.call_from_thread(self._written, told)
 
@@ -189,8 +198,12 @@ class Acting(_Base):
         self.confirm(action.preview(target, text), lambda: self.perform(action, target, text), more=more)
 
     def _instructions(self, action: Action, target: Target) -> None:
-        question: list[list[Piece]] = [[(f"Compact {target.names}: what should be kept, or let go?", "strong")]]
-        self.prompt.ask_line(question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True)
+        question: list[list[Piece]] = [
+            [(f"Compact {target.names}: what should be kept, or let go?", "strong")]
+        ]
+        self.prompt.ask_line(
+            question, lambda text: self._preview(action, target, text), kind="compact", keeps_lines=True
+        )
 
     def _open_question(self, target: Target) -> None:
         """Show the question of the selected agent, else the first one, whole."""
@@ -205,7 +218,11 @@ class Acting(_Base):
             workspace=workspace, folder=asked.folder, cause=asked.cause, note=asked.note,
         )  # fmt: skip
         self.app.push_screen(
-            ApprovalScreen(preliminary, asked.id, lambda request: self._submit(BY_ID[request.kind], [request], hosted=hosted))
+            ApprovalScreen(
+                preliminary,
+                asked.id,
+                lambda request: self._submit(BY_ID[request.kind], [request], hosted=hosted),
+            )
         )
 
     def show_grants(self) -> None:
@@ -240,11 +257,15 @@ class Acting(_Base):
             lines.append([(f"      and {len(live) - 12} older ones; `wk grants` lists all", "muted")])
         lines.append([("The number of the one to revoke", "strong")])
         self.prompt.ask_line(
-            lines, lambda text: self.act("revoke", text) if text.strip() else None, kind="grants", enter="Revoke"
+            lines,
+            lambda text: self.act("revoke", text) if text.strip() else None,
+            kind="grants",
+            enter="Revoke",
         )
 
     def _is_shown_whole(self, target: Target) -> bool:
-        """Whether the status line shows all of the question, so that it may be approved without being opened."""
+        """Whether the status line shows all of the question, so that it may be approved without being
+        opened."""
         asked = target.approvals[0]
         words = question_words(asked.tool, asked.question)
         return (
@@ -274,8 +295,14 @@ class Acting(_Base):
             return
         now = self.watch_app.now()
         self._groups += 1
-        self.sent = (*(Sent(None, request.about, now) for request in reversed(requests)), *self.sent)[:MOST_SENT]
-        self.say(f"… {requests[0].about}" + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""), "muted", seconds=1)
+        self.sent = (*(Sent(None, request.about, now) for request in reversed(requests)), *self.sent)[
+            :MOST_SENT
+        ]
+        self.say(
+            f"… {requests[0].about}" + (f" and {len(requests) - 1} more" if len(requests) > 1 else ""),
+            "muted",
+            seconds=1,
+        )
         group = self._groups
         self.run_worker(
             lambda: self._write(session.id, action, requests, hosted, group),
@@ -285,7 +312,9 @@ class Acting(_Base):
             name=action.id,
         )
 
-    def _write(self, session_id: str, action: Action, requests: list[Request], hosted: bool, group: int) -> None:
+    def _write(
+        self, session_id: str, action: Action, requests: list[Request], hosted: bool, group: int
+    ) -> None:
         """In a worker thread: one command after the other, then a host where one is needed."""
         control = self.watch_app.control
         told: list[Sent] = []
@@ -302,14 +331,21 @@ class Acting(_Base):
             else:
                 for request in requests:
                     command_id = control.submit(
-                        session_id, request.kind, agent_id=request.agent_id, task_id=request.task_id, payload=request.payload
+                        session_id,
+                        request.kind,
+                        agent_id=request.agent_id,
+                        task_id=request.task_id,
+                        payload=request.payload,
                     )
                     compacts = request.agent_id if request.kind == "compact" else None
-                    told.append(Sent(command_id, request.about, self.watch_app.now(), group=group, compacts=compacts))
+                    told.append(
+                        Sent(command_id, request.about, self.watch_app.now(), group=group, compacts=compacts)
+                    )
                     if action.once and not hosted:
                         control.start_host(session_id, resume=False, once=command_id)
         except Exception as error:
-            # A worker must never end the dashboard; what went wrong is said where the command would have been.
+            # A worker must never end the dashboard; what went wrong is said where the command would have
+            # been.
             self.app.call_from_thread(self._failed, f"{requests[0].about}: {error}")
         self.app.call_from_thread(self._written, told)
 

@@ -1,7 +1,8 @@
 """One question of an agent, whole: wrapped, highlighted and scrollable, with every answer that there is.
 
-`y` counts only after the last line was in sight. Nothing is cut or dropped: what a terminal would obey or hide is named
-(`records.text.reveal`). The answer carries the digest of the file whose change was shown, and the input that the user edited.
+`y` counts only after the last line was in sight. Nothing is cut or dropped: what a terminal would obey or
+hide is named (`records.text.reveal`). The answer carries the digest of the file whose change was shown, and
+the input that the user edited.
 """
 
 from __future__ import annotations
@@ -104,8 +105,11 @@ class ApprovalScreen(WatchScreen):
         Binding("escape", "back", "Later", show=False, id="approval.back"),
     ]
 
-    def __init__(self, preliminary: Question | None, approval_id: str, answer: Callable[[Request], None]) -> None:
-        """`preliminary`: the question as far as it is known before it is read. `answer` sends a command to the host."""
+    def __init__(
+        self, preliminary: Question | None, approval_id: str, answer: Callable[[Request], None]
+    ) -> None:
+        """`preliminary`: the question as far as it is known before it is read. `answer` sends a command to
+        the host."""
         super().__init__()
         self._question = preliminary
         self._approval_id = approval_id
@@ -145,7 +149,9 @@ class ApprovalScreen(WatchScreen):
 
         self._ask_reader(question, arrived)
 
-    def _ask_reader(self, question: Callable[[Connection], object], arrived: Callable[[object], None]) -> None:
+    def _ask_reader(
+        self, question: Callable[[Connection], object], arrived: Callable[[object], None]
+    ) -> None:
         def answer(result: object) -> None:
             self.app.call_later(arrived, result)
 
@@ -162,7 +168,9 @@ class ApprovalScreen(WatchScreen):
             self._answered_elsewhere(result)
             return
         self._is_read = True
-        if self._edited is None and (self._question is None or list(result.lines()) != list(self._question.lines())):
+        if self._edited is None and (
+            self._question is None or list(result.lines()) != list(self._question.lines())
+        ):
             self._end_seen = False
             self._question = result
             self.lay_out()
@@ -172,7 +180,8 @@ class ApprovalScreen(WatchScreen):
     # Drawing.
 
     def lay_out(self) -> None:
-        """Make the rows for the view's width, if that is news. A long question is laid out beside the event loop."""
+        """Make the rows for the view's width, if that is news. A long question is laid out beside the event
+        loop."""
         question = self._question
         if question is None or not self.is_mounted:
             return
@@ -233,16 +242,29 @@ class ApprovalScreen(WatchScreen):
             return
         rows = len(self.view.rows)
         if self.has_class("-editing"):
-            pieces: list[Piece] = [("ctrl+s", "key"), (" shows the edit, ", "text"), ("esc", "key"), (" drops it", "text")]
+            pieces: list[Piece] = [
+                ("ctrl+s", "key"),
+                (" shows the edit, ", "text"),
+                ("esc", "key"),
+                (" drops it", "text"),
+            ]
         elif self._question is None or self._is_waiting_for_rows:
             pieces = [("reading the question …", "muted")]
         elif self._end_seen:
             first, last = self.view.shown
-            where = "all of it is shown" if (first, last) == (0, rows) else f"rows {first + 1:,} to {last:,} of {rows:,}"
+            where = (
+                "all of it is shown"
+                if (first, last) == (0, rows)
+                else f"rows {first + 1:,} to {last:,} of {rows:,}"
+            )
             pieces = [(where, "muted")]
         else:
             first, last = self.view.shown
-            where = f"rows {first + 1:,} to {last:,} of {rows:,}" if self.size.width >= CRAMPED[0] else f"{last:,} of {rows:,}"
+            where = (
+                f"rows {first + 1:,} to {last:,} of {rows:,}"
+                if self.size.width >= CRAMPED[0]
+                else f"{last:,} of {rows:,}"
+            )
             pieces = [(where, "waiting"), ("; scroll to the end before ", "text"), ("y", "key")]
         self.query_one(StatusLine).say(pieces)
 
@@ -319,7 +341,9 @@ class ApprovalScreen(WatchScreen):
     @property
     def _asked_by(self) -> tuple[str | None, str | None]:
         """The agent and the task of the question."""
-        found = next((each for each in self.watch_app.snapshot.approvals if each.id == self._approval_id), None)
+        found = next(
+            (each for each in self.watch_app.snapshot.approvals if each.id == self._approval_id), None
+        )
         return (found.agent_id, found.task_id) if found is not None else (None, None)
 
     def _about(self, verb: str) -> str:
@@ -341,7 +365,9 @@ class ApprovalScreen(WatchScreen):
             [("Approve this call, and from now on in this run without a question:", "strong")],
             [("t", "key"), (f" every call of {tool}   ", "text")],
         ]
-        keys: dict[str, Callable[[], None]] = {"t": lambda: self._send("approve", self._about("always allow"), scope="tool")}
+        keys: dict[str, Callable[[], None]] = {
+            "t": lambda: self._send("approve", self._about("always allow"), scope="tool")
+        }
         if question.tool == "bash":
             lines[-1] += [("p", "key"), (" the commands of a pattern   ", "text")]
             keys["p"] = self._ask_pattern
@@ -352,10 +378,19 @@ class ApprovalScreen(WatchScreen):
         assert self._question is not None
         question: list[list[Piece]] = [
             [("The words of one command; * as the last word stands for any further arguments", "strong")],
-            [("It never matches operators, redirections or substitutions, and runs without a shell.", "muted")],
+            [
+                (
+                    "It never matches operators, redirections or substitutions, and runs without a shell.",
+                    "muted",
+                )
+            ],
         ]
         self.prompt.ask_line(
-            question, self._pattern_typed, kind="pattern", value=self._question.suggested_pattern, enter="Approve always"
+            question,
+            self._pattern_typed,
+            kind="pattern",
+            value=self._question.suggested_pattern,
+            enter="Approve always",
         )
 
     def _pattern_typed(self, text: str) -> None:
@@ -373,7 +408,11 @@ class ApprovalScreen(WatchScreen):
     def action_deny_with_reason(self) -> None:
         if self._question is not None:
             self.prompt.ask_line(
-                [[("Reason (sent to the agent)", "strong")]], self._reason_typed, kind="deny", keeps_lines=True, enter="Deny"
+                [[("Reason (sent to the agent)", "strong")]],
+                self._reason_typed,
+                kind="deny",
+                keeps_lines=True,
+                enter="Deny",
             )
 
     def _reason_typed(self, text: str) -> None:
@@ -388,7 +427,9 @@ class ApprovalScreen(WatchScreen):
         area = self.query_one(TextArea)
         area.load_text(question.editable)
         self.add_class("-editing")
-        self.query_one(KeyLine).ask([KeyHint("ctrl+s", "show the edit", "edited"), KeyHint("esc", "drop it", "back")])
+        self.query_one(KeyLine).ask(
+            [KeyHint("ctrl+s", "show the edit", "edited"), KeyHint("esc", "drop it", "back")]
+        )
         self.set_focus(area)
         self._describe()
 
@@ -491,7 +532,11 @@ def _logical_lines(question: Question) -> Iterator[tuple[Piece, ...]]:
     for section in question.sections:
         yield (("", "text"),)
         count = section.text.count("\n") + 1
-        size = f"  {figures.plural(count, 'line')}, {len(section.text):,} characters" if len(section.text) > 200 else ""
+        size = (
+            f"  {figures.plural(count, 'line')}, {len(section.text):,} characters"
+            if len(section.text) > 200
+            else ""
+        )
         yield ((reveal(section.title).replace("\n", " "), "heading"), (size, "faint"))
         for line in highlighted(section):
             yield ((_GUTTER, "faint"), *line)
@@ -502,7 +547,14 @@ def highlighted(section: Section) -> Iterator[tuple[Piece, ...]]:
     text = reveal(section.text)
     if section.language == "diff":
         lines: Iterator[tuple[Piece, ...]] = (
-            ((line, "strong" if line.startswith(("--- ", "+++ ")) and at < 2 else _DIFF_ROLES.get(line[:1], "text")),)
+            (
+                (
+                    line,
+                    "strong"
+                    if line.startswith(("--- ", "+++ ")) and at < 2
+                    else _DIFF_ROLES.get(line[:1], "text"),
+                ),
+            )
             for at, line in enumerate(text.split("\n"))
         )
     elif section.language in ("bash", "json") and len(text) <= MOST_HIGHLIGHTED:
@@ -562,7 +614,8 @@ def _role_of(kind: str) -> str:
 
 
 def row_ends(text: str, width: int) -> Iterator[int]:
-    """Where the rows of a line end: after a space where there is one in the second half of a row. No character is dropped."""
+    """Where the rows of a line end: after a space where there is one in the second half of a row. No
+    character is dropped."""
     begin, length = 0, len(text)
     if text.isascii():
         while length - begin > width:

@@ -51,7 +51,9 @@ class WatchScreen(Screen[None]):
     def is_in_sight(self) -> bool:
         """It is in front, or only a modal screen stands before it."""
         stack = self.app.screen_stack
-        return self in stack and all(isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :])
+        return self in stack and all(
+            isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :]
+        )
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Show this reading."""
@@ -60,10 +62,13 @@ class WatchScreen(Screen[None]):
     def tick(self, now: float) -> None:
         """A second has passed without anything new."""
 
-    def say(self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False) -> None:
+    def say(
+        self, text: str, role: str = "text", *, seconds: float = NOTICE_SECONDS, beside: bool = False
+    ) -> None:
         """Tell the user something, for a while. `text` must be sanitised.
 
-        `beside`: it is about the dashboard, not about the run: beside the reason why a run stopped, not in its place.
+        `beside`: it is about the dashboard, not about the run: beside the reason why a run stopped, not in
+        its place.
         """
         now = self.watch_app.now()
         self._notice, self._notice_beside = ((text, role),), beside
@@ -75,9 +80,11 @@ class WatchScreen(Screen[None]):
         return ()
 
     def with_notice(self, standing: Sequence[Piece], now: float) -> Sequence[Piece]:
-        """The status line: what was said last, while it is fresh, in the place of what stands there or after it.
+        """The status line: what was said last, while it is fresh, in the place of what stands there or after
+        it.
 
-        It never hides why the database cannot be read; and what is said of the dashboard never hides why a run stopped.
+        It never hides why the database cannot be read; and what is said of the dashboard never hides why a
+        run stopped.
         """
         notice, snapshot = self.notice(now), self.watch_app.snapshot
         stopped = snapshot.state is not SessionState.LIVE
@@ -104,7 +111,8 @@ class WatchScreen(Screen[None]):
 
     def action_press(self, key: str) -> None:
         """Do what a key does, for a hint that was clicked."""
-        # From the app, as keys of the terminal come: the toolkit lets a key that a screen posts rise no further than there.
+        # From the app, as keys of the terminal come: the toolkit lets a key that a screen posts rise no
+        # further than there.
         self.app.call_later(self.app.simulate_key, key)
 
     # The command bar.
@@ -113,7 +121,8 @@ class WatchScreen(Screen[None]):
         def lines(text: str) -> list[list[Piece]]:
             matching = completions(text)[:8]
             return [
-                [(f"/{slash.name} ", "key"), (f"{slash.argument:<14} ", "muted"), (slash.help, "text")] for slash in matching
+                [(f"/{slash.name} ", "key"), (f"{slash.argument:<14} ", "muted"), (slash.help, "text")]
+                for slash in matching
             ] or [[("no such command; ? shows them all", "failed")]]
 
         def changed(text: str) -> None:
@@ -127,7 +136,9 @@ class WatchScreen(Screen[None]):
                 return
             self.run_slash(parsed)
 
-        self.prompt.ask_line(lines(value), typed, kind="command", value=value or "/", changed=changed, enter="Do it")
+        self.prompt.ask_line(
+            lines(value), typed, kind="command", value=value or "/", changed=changed, enter="Do it"
+        )
 
     def run_slash(self, parsed: Parsed) -> None:
         """Do what was typed in the command bar."""
@@ -167,7 +178,13 @@ class WatchScreen(Screen[None]):
             *self.help_groups(),
             (
                 "Everywhere",
-                [(":", "command bar"), ("ctrl+p", "palette, themes"), ("?", "this help"), ("q", "leave"), ("esc", "back")],
+                [
+                    (":", "command bar"),
+                    ("ctrl+p", "palette, themes"),
+                    ("?", "this help"),
+                    ("q", "leave"),
+                    ("esc", "back"),
+                ],
             ),
             ("Commands", [(f"/{slash.name} {slash.argument}".strip(), slash.help) for slash in SLASHES]),
         ]
@@ -178,10 +195,16 @@ class WatchScreen(Screen[None]):
         self.watch_app.exit(0)
 
     def confirm(
-        self, lines: Sequence[str], yes: Callable[[], None], *, more: Sequence[tuple[str, str, Callable[[], None]]] = ()
+        self,
+        lines: Sequence[str],
+        yes: Callable[[], None],
+        *,
+        more: Sequence[tuple[str, str, Callable[[], None]]] = (),
     ) -> None:
         """Say what would be done, and do it on `y`. `more` are further keys, with their words."""
-        question: list[list[Piece]] = [[(line, "strong" if index == 0 else "text")] for index, line in enumerate(lines)]
+        question: list[list[Piece]] = [
+            [(line, "strong" if index == 0 else "text")] for index, line in enumerate(lines)
+        ]
         answers: list[Piece] = [("y", "key"), (" do it   ", "text")]
         for key, words, _ in more:
             answers += [(key, "key"), (f" {words}   ", "text")]

@@ -16,7 +16,14 @@ from watchkeeper.store.dashboard import CompactionFacts
 from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_detail
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID
-from watchkeeper_tui.pages.compaction_sides import Sides, after_lines, before_lines, fold_sides, header_pieces, short_pieces
+from watchkeeper_tui.pages.compaction_sides import (
+    Sides,
+    after_lines,
+    before_lines,
+    fold_sides,
+    header_pieces,
+    short_pieces,
+)
 from watchkeeper_tui.pages.compactions import pass_number
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.screens.acting import Acting
@@ -114,7 +121,9 @@ class CompactionScreen(Acting, WatchScreen):
     # Reading.
 
     def _facts(self) -> CompactionFacts | None:
-        return next((each for each in self.watch_app.snapshot.compactions if each.id == self.compaction_id), None)
+        return next(
+            (each for each in self.watch_app.snapshot.compactions if each.id == self.compaction_id), None
+        )
 
     def reload(self) -> None:
         """Read the pass, on the reader's thread."""
@@ -135,7 +144,11 @@ class CompactionScreen(Acting, WatchScreen):
             self.sides = result
             self.redraw()
         else:
-            said = sanitize(str(result)) if isinstance(result, Exception) else "that pass is no longer in the database"
+            said = (
+                sanitize(str(result))
+                if isinstance(result, Exception)
+                else "that pass is no longer in the database"
+            )
             self.say(f"! {said}", "failed", seconds=12)
 
     # Drawing.
@@ -184,8 +197,12 @@ class CompactionScreen(Acting, WatchScreen):
             if any(each.id == detail.facts.id and each.status == "undone" for each in passes):
                 detail = replace(detail, facts=replace(detail.facts, status="undone"))
             number = pass_number(detail.facts, passes)
-            self.query_one(PassFigures).show(header_pieces(detail, target.agent, now, number), short_pieces(detail))
-        self.query_one(StatusLine).say(self.notice(now) or status_pieces(target.snapshot, target, self.sent, now))
+            self.query_one(PassFigures).show(
+                header_pieces(detail, target.agent, now, number), short_pieces(detail)
+            )
+        self.query_one(StatusLine).say(
+            self.notice(now) or status_pieces(target.snapshot, target, self.sent, now)
+        )
         self.query_one(KeyLine).show(
             [
                 KeyHint("u", "Undo", "undo", self._why_not_undo()),
@@ -256,7 +273,11 @@ class CompactionScreen(Acting, WatchScreen):
     def action_step(self, step: int) -> None:
         """Go to another pass over the same agent's context."""
         agent = self.target.agent
-        mine = [each.id for each in self.watch_app.snapshot.compactions if agent is not None and each.agent_id == agent.id]
+        mine = [
+            each.id
+            for each in self.watch_app.snapshot.compactions
+            if agent is not None and each.agent_id == agent.id
+        ]
         place = mine.index(self.compaction_id) + step if self.compaction_id in mine else -1
         if not 0 <= place < len(mine):
             self.say("no older pass" if step > 0 else "no newer pass", "muted", seconds=2)
@@ -284,8 +305,12 @@ class CompactionScreen(Acting, WatchScreen):
         page = self.focused
         line = page.selected if isinstance(page, PageView) else None
         text = "".join(text for text, _ in line.pieces).strip() if line is not None else ""
-        question: list[list[Piece]] = [[("Pin to every prompt", "strong"), ("   Enter pins it, Esc gives up", "muted")]]
-        self.prompt.ask_line(question, lambda typed: self._typed(BY_ID["pin"], self.target, typed), kind="pin", value=text)
+        question: list[list[Piece]] = [
+            [("Pin to every prompt", "strong"), ("   Enter pins it, Esc gives up", "muted")]
+        ]
+        self.prompt.ask_line(
+            question, lambda typed: self._typed(BY_ID["pin"], self.target, typed), kind="pin", value=text
+        )
 
     def action_back(self) -> None:
         self.app.pop_screen()

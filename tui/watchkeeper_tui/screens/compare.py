@@ -201,16 +201,27 @@ def compare_rows(compared: Comparison, left_live: bool, right_live: bool) -> lis
     left, right = compared.left, compared.right
     rows = [CompareRow("figures", "Session", heading=True)]
     pairs = zip(_figures(left, left_live), _figures(right, right_live), strict=True)
-    rows += [CompareRow(f"figure.{label}", label, a, b, differs=_said(a) != _said(b)) for (label, a), (_, b) in pairs]
+    rows += [
+        CompareRow(f"figure.{label}", label, a, b, differs=_said(a) != _said(b))
+        for (label, a), (_, b) in pairs
+    ]
     different = sum(pair.differs for pair in compared.tasks)
-    rows.append(CompareRow("tasks", "Tasks", heading=True, note=f"{len(compared.tasks)} in all, {different} differ"))
+    rows.append(
+        CompareRow("tasks", "Tasks", heading=True, note=f"{len(compared.tasks)} in all, {different} differ")
+    )
     for number, pair in enumerate(compared.tasks):
         rows += _task_rows(f"task.{number}", pair)
     only = len(compared.only_left) + len(compared.only_right)
-    rows.append(CompareRow("facts", "Facts", heading=True, note=f"{compared.shared_facts} shared, {only} on one side only"))
+    rows.append(
+        CompareRow(
+            "facts", "Facts", heading=True, note=f"{compared.shared_facts} shared, {only} on one side only"
+        )
+    )
     for number in range(max(len(compared.only_left), len(compared.only_right))):
         sides = [
-            ((f"{sanitize(facts[number].kind)}: ", "muted"), (_line(facts[number].text), "text")) if number < len(facts) else ()
+            ((f"{sanitize(facts[number].kind)}: ", "muted"), (_line(facts[number].text), "text"))
+            if number < len(facts)
+            else ()
             for facts in (compared.only_left, compared.only_right)
         ]
         rows.append(CompareRow(f"fact.{number}", "", sides[0], sides[1], differs=True))
@@ -240,13 +251,15 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
         ("agents", one(f"{side.agents}, {figures.plural(side.turns, 'turn')}")),
         ("tokens", one(
             f"{figures.tokens(spent.total_tokens)}  in {figures.tokens(spent.input_tokens)},"
-            f" cached {figures.tokens(spent.cache_read_tokens + spent.cache_write_tokens)}, out {figures.tokens(spent.output_tokens)}",
+            f" cached {figures.tokens(spent.cache_read_tokens + spent.cache_write_tokens)}, out"
+            f" {figures.tokens(spent.output_tokens)}",
             "tokens",
         )),
         ("cost", one(figures.bill(spent), "money")),
         ("duration", one(figures.duration(duration))),
         ("model calls", one(
-            f"{spent.model_calls:,}, {figures.plural(spent.retries, 'retry', 'retries')}, {figures.plural(spent.errors, 'error')}"
+            f"{spent.model_calls:,}, {figures.plural(spent.retries, 'retry', 'retries')},"
+            f" {figures.plural(spent.errors, 'error')}"
         )),
         ("compactions", one(f"{side.compactions:,}")),
         ("facts", one(f"{side.facts:,}")),
@@ -254,7 +267,11 @@ def _figures(side: SessionSide, live: bool) -> list[tuple[str, tuple[Piece, ...]
 
 
 def _task_rows(row_id: str, pair: TaskPair) -> list[CompareRow]:
-    rows = [CompareRow(row_id, clip(sanitize(pair.name), 14), _task(pair.left), _task(pair.right), differs=pair.differs)]
+    rows = [
+        CompareRow(
+            row_id, clip(sanitize(pair.name), 14), _task(pair.left), _task(pair.right), differs=pair.differs
+        )
+    ]
     a, b = pair.left, pair.right
     if a is None or b is None or not pair.differs:
         return rows
@@ -291,7 +308,11 @@ def _apart(a: str, b: str) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
     begin = max(0, same - 16)
 
     def side(text: str) -> tuple[Piece, ...]:
-        return (("…" if begin else "", "faint"), (text[begin:same], "text"), (text[same:] or "(nothing)", "match"))
+        return (
+            ("…" if begin else "", "faint"),
+            (text[begin:same], "text"),
+            (text[same:] or "(nothing)", "match"),
+        )
 
     return side(a), side(b)
 

@@ -21,7 +21,8 @@ class Exporting(_Base):
     """A screen that can export the session it shows."""
 
     def export_session(self, session_id: str, form: str) -> None:
-        """Begin to export, as `form` (`html` where nothing was typed), into the folder where the dashboard was started."""
+        """Begin to export, as `form` (`html` where nothing was typed), into the folder where the dashboard
+        was started."""
         from watchkeeper_tui.exporting import FORMS
 
         known = [name for name, _ in FORMS.values()]

@@ -1,4 +1,5 @@
-"""Filters of the list of sessions by key: which, then which value; what comes of it is a search that could be typed."""
+"""Filters of the list of sessions by key: which, then which value; what comes of it is a search that could be
+typed."""
 
 from __future__ import annotations
 
@@ -21,7 +22,12 @@ else:
 
 STATES = (("l", "live", "running"), ("p", "paused", "paused"), ("o", "done", "done"), ("f", "failed", "failed"),
           ("c", "cancelled", "cancelled"), ("d", "deleted", "deleted"))  # fmt: skip
-COSTS = (("1", "over $0.10", "cost>0.1"), ("2", "over $1", "cost>1"), ("3", "over $10", "cost>10"), ("4", "under $1", "cost<1"))
+COSTS = (
+    ("1", "over $0.10", "cost>0.1"),
+    ("2", "over $1", "cost>1"),
+    ("3", "over $10", "cost>10"),
+    ("4", "under $1", "cost<1"),
+)
 DAYS = (("1", "today", 0), ("2", "last 7 days", 6), ("3", "last 30 days", 29))
 
 MOST_VALUES = 9
@@ -29,7 +35,9 @@ MOST_VALUES = 9
 
 def with_filter(search: str, kind: str, word: str) -> str:
     """The search with this filter in place of another of its kind; an empty `word` only takes that away."""
-    pattern = {"cost": r"cost[<>]\S+", "date": r"(since|before):\S+", "compacted": r"compacted"}.get(kind, rf"{kind}:\S+")
+    pattern = {"cost": r"cost[<>]\S+", "date": r"(since|before):\S+", "compacted": r"compacted"}.get(
+        kind, rf"{kind}:\S+"
+    )
     kept = [one for one in search.split() if not re.fullmatch(pattern, one, re.IGNORECASE)]
     return " ".join([*kept, *([word] if word else [])])
 
@@ -43,7 +51,9 @@ def values_of(rows: Sequence[SessionLine], kind: str) -> list[str]:
     else:
         found = [row.workspace for row in rows]
     # A filter is one word of the search.
-    return [value for value, _ in Counter(found).most_common(50) if value and not re.search(r"[\s\"]", value)][:MOST_VALUES]
+    return [
+        value for value, _ in Counter(found).most_common(50) if value and not re.search(r"[\s\"]", value)
+    ][:MOST_VALUES]
 
 
 class Filtering(_Base):
@@ -73,15 +83,25 @@ class Filtering(_Base):
         self._ask("Filter by", choices)
 
     def _ask_state(self) -> None:
-        self._ask("Only sessions that are", [(key, word, self._setter("state", f"state:{value}")) for key, word, value in STATES])
+        self._ask(
+            "Only sessions that are",
+            [(key, word, self._setter("state", f"state:{value}")) for key, word, value in STATES],
+        )
 
     def _ask_cost(self) -> None:
-        self._ask("Only sessions that cost", [(key, word, self._setter("cost", value)) for key, word, value in COSTS])
+        self._ask(
+            "Only sessions that cost",
+            [(key, word, self._setter("cost", value)) for key, word, value in COSTS],
+        )
 
     def _ask_date(self) -> None:
         now = self.watch_app.now()
         days = [
-            (key, word, self._setter("date", time.strftime("since:%Y-%m-%d", time.localtime(now - back * 86_400))))
+            (
+                key,
+                word,
+                self._setter("date", time.strftime("since:%Y-%m-%d", time.localtime(now - back * 86_400))),
+            )
             for key, word, back in DAYS
         ]
         older = time.strftime("before:%Y-%m-%d", time.localtime(now - 29 * 86_400))

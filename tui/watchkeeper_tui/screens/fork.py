@@ -1,4 +1,5 @@
-"""From which step a session is forked: its turns and changes of plan, the newest first, and the end before all."""
+"""From which step a session is forked: its turns and changes of plan, the newest first, and the end before
+all."""
 
 from __future__ import annotations
 
@@ -198,12 +199,20 @@ class ForkScreen(WatchScreen):
             return
         step = row.step
         if step is None:
-            lines = [f"Fork {clip(self._called, 60)} as it stands?", "a new session, paused where there is something to carry on"]
+            lines = [
+                f"Fork {clip(self._called, 60)} as it stands?",
+                "a new session, paused where there is something to carry on",
+            ]
         else:
-            where = f"turn {step.turn} of {sanitize(step.agent)}" if step.turn is not None else f"event #{step.seq}"
+            where = (
+                f"turn {step.turn} of {sanitize(step.agent)}"
+                if step.turn is not None
+                else f"event #{step.seq}"
+            )
             lines = [
                 f"Fork {clip(self._called, 60)} after {where}?",
-                "a new session, paused there; the first one stays as it is. No tokens are spent until it is resumed",
+                "a new session, paused there; the first one stays as it is. No tokens are spent until it is"
+                " resumed",
             ]
         self.confirm(lines, lambda: self._fork(step))
 
@@ -242,7 +251,9 @@ class ForkScreen(WatchScreen):
 
     def action_filter(self) -> None:
         before = self._words
-        question: list[list[Piece]] = [[("Filter", "strong"), ("   agents, tasks, kinds of step, words", "muted")]]
+        question: list[list[Piece]] = [
+            [("Filter", "strong"), ("   agents, tasks, kinds of step, words", "muted")]
+        ]
         self.prompt.ask_line(
             question,
             self._filter,
@@ -266,4 +277,13 @@ class ForkScreen(WatchScreen):
             self.app.pop_screen()
 
     def help_groups(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        return [("Fork", [("enter", "fork from this step; asks"), ("/", "filter the steps"), ("esc", "back to the list")])]
+        return [
+            (
+                "Fork",
+                [
+                    ("enter", "fork from this step; asks"),
+                    ("/", "filter the steps"),
+                    ("esc", "back to the list"),
+                ],
+            )
+        ]

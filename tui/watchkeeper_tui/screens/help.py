@@ -78,14 +78,20 @@ class HelpScreen(ModalScreen[None]):
         whole = max(10, min(WIDTH, int(width * 0.96)) - 6)
         room = whole - 2 - (KEY_CELLS if beside else 0)
         for title, keys in self._groups:
-            lines += [PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, whole))]
+            lines += [
+                PageLine(f"{title}.{row}", ((part, "strong"),)) for row, part in enumerate(wrap(title, whole))
+            ]
             for number, (key, words) in enumerate(keys):
                 if not beside:
                     lines.append(PageLine(f"{title}.{number}", ((key, "key"),)))
                 elif len(key) >= KEY_CELLS:
                     lines.append(PageLine(f"{title}.{number}", (("  ", "text"), (key, "key"))))
                 for row, part in enumerate(wrap(words, max(10, room))):
-                    before = fit(key if row == 0 and len(key) < KEY_CELLS else "", KEY_CELLS) if beside else ""
-                    lines.append(PageLine(f"{title}.{number}.{row}", (("  ", "text"), (before, "key"), (part, "text"))))
+                    before = (
+                        fit(key if row == 0 and len(key) < KEY_CELLS else "", KEY_CELLS) if beside else ""
+                    )
+                    lines.append(
+                        PageLine(f"{title}.{number}.{row}", (("  ", "text"), (before, "key"), (part, "text")))
+                    )
             lines.append(blank(f"{title}.end"))
         self.query_one(_Lines).set_rows(lines)

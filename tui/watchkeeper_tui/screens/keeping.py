@@ -1,7 +1,8 @@
-"""Keeping the library in order from the list: names, tags, deleting with a way back, forks, exports, comparing.
+"""Keeping the library in order from the list: names, tags, deleting with a way back, forks, exports,
+comparing.
 
-Nothing here needs a host: the changes are made in the store, beside the event loop, and refused where a live host drives
-the session.
+Nothing here needs a host: the changes are made in the store, beside the event loop, and refused where a live
+host drives the session.
 """
 
 from __future__ import annotations
@@ -44,13 +45,16 @@ class Keeping(Exporting):
     def keep(self, doing: str, work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Change something in a thread of its own, then say so; a refusal is said in its place."""
         self.say(f"{doing} …", "muted", seconds=60)
-        late = self.set_timer(LOCKED_AFTER_SECONDS, lambda: self.say(f"{doing}: {LOCKED}", "waiting", seconds=60))
+        late = self.set_timer(
+            LOCKED_AFTER_SECONDS, lambda: self.say(f"{doing}: {LOCKED}", "waiting", seconds=60)
+        )
 
         def run() -> None:
             try:
                 result = work()
             except Exception as error:
-                # A worker must never end the dashboard; what went wrong is said where the result would have been.
+                # A worker must never end the dashboard; what went wrong is said where the result would have
+                # been.
                 self.app.call_from_thread(self._refused, doing, error, late)
                 return
             self.app.call_from_thread(self._kept, done, result, late)
@@ -108,7 +112,11 @@ class Keeping(Exporting):
             self.keep("naming", lambda: library.rename(path, row.id, title), self._renamed)
 
         question: list[list[Piece]] = [
-            [("Name", "strong"), (f" {clip(session_name(row), 60)}", "text"), ("   empty: its goal is shown again", "muted")]
+            [
+                ("Name", "strong"),
+                (f" {clip(session_name(row), 60)}", "text"),
+                ("   empty: its goal is shown again", "muted"),
+            ]
         ]
         self.prompt.ask_line(question, typed, kind="name", value=sanitize(row.title or ""), enter="Name it")
 
@@ -129,12 +137,18 @@ class Keeping(Exporting):
                 self.keep("tagging", lambda: self._tag(rows, add, remove), self._tagged)
 
         question: list[list[Piece]] = [
-            [("Tags of ", "strong"), (self._named(rows), "strong"), (f"   now: {' '.join(now) or 'none'}", "muted")],
+            [
+                ("Tags of ", "strong"),
+                (self._named(rows), "strong"),
+                (f"   now: {' '.join(now) or 'none'}", "muted"),
+            ],
             [("words add tags, words with - before them take tags away", "muted")],
         ]
         self.prompt.ask_line(question, typed, kind="tags", enter="Tag")
 
-    def _tag(self, rows: Sequence[SessionLine], add: list[str], remove: list[str]) -> tuple[int, tuple[str, ...]]:
+    def _tag(
+        self, rows: Sequence[SessionLine], add: list[str], remove: list[str]
+    ) -> tuple[int, tuple[str, ...]]:
         tags: tuple[str, ...] = ()
         for row in rows:
             tags = library.change_tags(self.watch_app.database_path, row.id, add=add, remove=remove)
@@ -142,7 +156,11 @@ class Keeping(Exporting):
 
     def _tagged(self, result: tuple[int, tuple[str, ...]]) -> None:
         count, tags = result
-        said = f"{figures.plural(count, 'session')} tagged" if count > 1 else f"tags: {' '.join(map(sanitize, tags)) or 'none'}"
+        said = (
+            f"{figures.plural(count, 'session')} tagged"
+            if count > 1
+            else f"tags: {' '.join(map(sanitize, tags)) or 'none'}"
+        )
         self.say(f"✓ {said}", "done")
 
     # Deleting, and the way back.
@@ -156,12 +174,15 @@ class Keeping(Exporting):
             return
         live = [row for row in rows if row.id in self.view.hosts]
         if live:
-            self.say(f"Delete: {clip(session_name(live[0]), 60)} is live; open it and pause it first", "muted")
+            self.say(
+                f"Delete: {clip(session_name(live[0]), 60)} is live; open it and pause it first", "muted"
+            )
             return
         tokens = sum(row.tokens for row in rows)
         lines = [
             f"Delete {self._named(rows)}?",
-            f"{figures.tokens(tokens)} tokens of work, {figures.plural(sum(row.agents for row in rows), 'agent')};"
+            f"{figures.tokens(tokens)} tokens of work,"
+            f" {figures.plural(sum(row.agents for row in rows), 'agent')};"
             f" hidden at once, and for {library.UNDO_DAYS:g} days u or `wk restore` brings it back",
         ]
         self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
@@ -180,7 +201,9 @@ class Keeping(Exporting):
     def _deleted(self, result: tuple[tuple[library.Deleted, ...], str]) -> None:
         self.gone, problem = result
         self.view.marked = self.view.marked - {one.id for one in self.gone}
-        self.say(f"✗ not all: {clip(problem, 200)}" if problem else "", "failed", seconds=12 if problem else 0)
+        self.say(
+            f"✗ not all: {clip(problem, 200)}" if problem else "", "failed", seconds=12 if problem else 0
+        )
         self._show_gone()
 
     def _show_gone(self) -> None:
@@ -202,7 +225,11 @@ class Keeping(Exporting):
 
     def action_undo(self) -> None:
         """Bring back what was deleted last; in a list of deleted sessions, what is chosen there."""
-        ids = tuple(row.id for row in self.view.chosen) if self.shows_deleted else tuple(one.id for one in self.gone)
+        ids = (
+            tuple(row.id for row in self.view.chosen)
+            if self.shows_deleted
+            else tuple(one.id for one in self.gone)
+        )
         if not ids:
             self.say("nothing was deleted here; t s d lists the deleted sessions", "muted")
             return
@@ -225,7 +252,11 @@ class Keeping(Exporting):
     def why_not_fork(self) -> str:
         """Why the selected session cannot be forked, whoever drives it; empty where it can."""
         row = self.view.selected
-        return f"it was not run here; `wk run --from {row.id}` carries it on" if row and row.origin not in ("run", "fork") else ""
+        return (
+            f"it was not run here; `wk run --from {row.id}` carries it on"
+            if row and row.origin not in ("run", "fork")
+            else ""
+        )
 
     def action_fork(self) -> None:
         row = self._one("Fork")

@@ -39,9 +39,7 @@ from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
 if TYPE_CHECKING:
     pass
 
-FIRST_HINT = (
-    "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
-)
+FIRST_HINT = "new here? j k choose an agent, p pauses it, C compacts, u undoes that, / searches, s lists sessions, ? tells all keys"
 _SHOWN_KEYS = ("pause", "resume", "steer", "answer", "rerun", "compact", "undo", "cancel")
 
 
@@ -116,7 +114,9 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
     def on_mount(self) -> None:
         self.plan.focus()
         remembered = self.watch_app.layout_kept
-        self.agent_pane.tab = next((index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0)
+        self.agent_pane.tab = next(
+            (index for index, page in enumerate(PAGES) if page.name == remembered.tab), 0
+        )
         self._arrange()
         if not remembered.hinted:
             self.say(FIRST_HINT, "accent", seconds=15)
@@ -209,10 +209,14 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         roster.update(snapshot, now)
         plan_words, event_words = self.words.get("plan", ""), self.words.get("events", "")
         order = self.watch_app.layout_kept.order
-        self.shown_rows = self._shaper.rows(snapshot, now, collapsed=self.collapsed, words=plan_words, order=order)
+        self.shown_rows = self._shaper.rows(
+            snapshot, now, collapsed=self.collapsed, words=plan_words, order=order
+        )
         plan = self.plan
         plan.filter_words, plan.order = plan_words, order
-        plan.show(self.shown_rows, dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {})
+        plan.show(
+            self.shown_rows, dict(snapshot.rates.agent_cost) if snapshot.state is SessionState.LIVE else {}
+        )
         if not plan.touched:
             self._choose_first()
         if not aged:
@@ -223,7 +227,9 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         passes.paces = self._paces.known
         passes.show(snapshot, roster, now)
         if snapshot.state is SessionState.LIVE:
-            self._paces.look(self.watch_app.reader, passes.near, now, lambda: self.app.call_later(self._paced))
+            self._paces.look(
+                self.watch_app.reader, passes.near, now, lambda: self.app.call_later(self._paced)
+            )
         self._draw_agent(now)
 
     def _draw_agent(self, now: float) -> None:
@@ -256,7 +262,9 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         elif self._standing is self.roster:
             self._standing = self.roster.copy()
         self._standing.update(self.newest, now)
-        self.query_one(Header).show(self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0)
+        self.query_one(Header).show(
+            self.newest, now, self._standing, frozen_since=self.frozen_at, behind=behind if frozen else 0
+        )
         self.query_one(KeyLine).show(self._hints())
         self.query_one(StatusLine).say(self.with_notice(self.standing(now), now))
 
@@ -268,11 +276,17 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         if not self.shown_rows:
             return
         current = self.plan.selected
-        if current is not None and current.task is not None and current.condition.role in ("working", "waiting"):
+        if (
+            current is not None
+            and current.task is not None
+            and current.condition.role in ("working", "waiting")
+        ):
             return
         busy = None
         if self.roster.counts().get("●"):
-            busy = next((row for row in self.shown_rows if row.task and row.condition.role == "working"), None)
+            busy = next(
+                (row for row in self.shown_rows if row.task and row.condition.role == "working"), None
+            )
         with_agent = busy or next((row for row in self.shown_rows if row.agent is not None), None)
         if with_agent is not None and with_agent.id != self.plan.selected_id:
             self.plan.select(with_agent.id, tell=False)
@@ -280,7 +294,12 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
     def _hints(self) -> list[KeyHint]:
         target, key_for = self.target, self.watch_app.key_for
         hints = [
-            KeyHint(key_for(f"act.{name}", BY_ID[name].key), BY_ID[name].label, f"act('{name}')", BY_ID[name].why_not(target))
+            KeyHint(
+                key_for(f"act.{name}", BY_ID[name].key),
+                BY_ID[name].label,
+                f"act('{name}')",
+                BY_ID[name].why_not(target),
+            )
             for name in _SHOWN_KEYS
         ]
         if self.newest.approvals:
@@ -306,7 +325,9 @@ class LiveScreen(Commanding, Acting, Exporting, Looking, Panes, WatchScreen):
         marked = [self.shown_rows[place] for place in places]
         chosen = plan.selected
         rows = marked or ([chosen] if chosen is not None else [])
-        return target_of(self.newest, [(row.agent, row.task) for row in rows], read_only=self.watch_app.read_only)
+        return target_of(
+            self.newest, [(row.agent, row.task) for row in rows], read_only=self.watch_app.read_only
+        )
 
     # Selection.
 

@@ -1,4 +1,5 @@
-"""What the live screen is told in words: its slash commands, and what the palette offers beside the actions."""
+"""What the live screen is told in words: its slash commands, and what the palette offers beside the
+actions."""
 
 from __future__ import annotations
 
@@ -69,7 +70,11 @@ class Commanding(_Base):
                 # Never less than was asked for: what else stands there is not passed over.
                 self.act(variants.get(argument, parsed.slash.action))
             else:
-                self.say(f"/{name} takes {' or '.join(variants) or 'no words'}; it acts on the rows selected or marked", "failed")
+                self.say(
+                    f"/{name} takes {' or '.join(variants) or 'no words'}; it acts on the rows selected or"
+                    " marked",
+                    "failed",
+                )
         else:
             super().run_slash(parsed)
 
@@ -81,7 +86,11 @@ class Commanding(_Base):
         yield "Freeze", "hold the view still, or let it go on; the run goes on", self.action_freeze
         yield "Filter", "the plan, the events, or search the transcript", self.action_filter
         yield "Next that needs you", "a question, a failure, a silence", self.action_attention
-        yield "Sort the plan", "as planned, by cost, tokens, context, or who needs you", self.action_next_order
+        yield (
+            "Sort the plan",
+            "as planned, by cost, tokens, context, or who needs you",
+            self.action_next_order,
+        )
         yield "Zoom", "the pane over the whole screen, and back", self.action_zoom
         for page in PAGES:
             if page.name != "Report":

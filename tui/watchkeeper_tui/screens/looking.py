@@ -1,4 +1,5 @@
-"""Looking around: walking the agents, marking, folding, filtering, freezing and copying. Nothing here acts on a run."""
+"""Looking around: walking the agents, marking, folding, filtering, freezing and copying. Nothing here acts on
+a run."""
 
 from __future__ import annotations
 
@@ -65,7 +66,11 @@ class Looking(_Base):
         """A report on the selected agent, over the whole screen."""
         if self.target.agent is None:
             task = self.target.tasks[0] if self.target.tasks else None
-            self.say("select an agent first" + (f"; {without_agent(self.snapshot, task)}" if task is not None else ""), "muted")
+            self.say(
+                "select an agent first"
+                + (f"; {without_agent(self.snapshot, task)}" if task is not None else ""),
+                "muted",
+            )
             return
         self.agent_pane.open_page("Report")
         self.action_pane("agent")
@@ -89,7 +94,10 @@ class Looking(_Base):
         for row in rows[start:] + rows[:start]:
             if row.condition.needs_attention:
                 self.plan.select(row.id)
-                self.say(f"{row.condition.glyph} {row.name}: {row.condition.note or row.condition.word}", row.condition.role)
+                self.say(
+                    f"{row.condition.glyph} {row.name}: {row.condition.note or row.condition.word}",
+                    row.condition.role,
+                )
                 return
         self.say("nothing needs you", "done")
 

@@ -1,4 +1,5 @@
-"""A message in its agent's transcript: what stands around it, further messages that hold the same words, its session."""
+"""A message in its agent's transcript: what stands around it, further messages that hold the same words, its
+session."""
 
 from __future__ import annotations
 
@@ -93,7 +94,8 @@ class LinesView(RowView[Line]):
 
 
 class MessageScreen(WatchScreen):
-    """`n` and `N` go through all messages of the session that hold the words; Enter unfolds; O opens the session."""
+    """`n` and `N` go through all messages of the session that hold the words; Enter unfolds; O opens the
+    session."""
 
     DEFAULT_CSS = """
     MessageScreen { layout: vertical; }
@@ -174,11 +176,15 @@ class MessageScreen(WatchScreen):
         if around is None or not self.is_mounted:
             return
         # The scrollbar may come only with these lines.
-        width = max(10, self.view.scrollable_content_region.width - (1 if self.view.show_vertical_scrollbar else 2))
+        width = max(
+            10, self.view.scrollable_content_region.width - (1 if self.view.show_vertical_scrollbar else 2)
+        )
         lines: list[Line] = []
         first = around.messages[0].seq if around.messages else 1
         if first > 1:
-            lines.append(Line("earlier", ((f"… #1 to #{first - 1} are earlier; [ reads them", "faint"),), first))
+            lines.append(
+                Line("earlier", ((f"… #1 to #{first - 1} are earlier; [ reads them", "faint"),), first)
+            )
         seen: set[int] = set()
         for block in self._blocks:
             if block.seq == around.place.seq and block.seq not in seen:
@@ -188,7 +194,13 @@ class MessageScreen(WatchScreen):
             lines += self._block_lines(block, width, whole=block.seq == around.place.seq)
         last = around.messages[-1].seq if around.messages else 0
         if last < around.last_seq:
-            lines.append(Line("later", ((f"… #{last + 1} to #{around.last_seq} are later; ] reads them", "faint"),), last))
+            lines.append(
+                Line(
+                    "later",
+                    ((f"… #{last + 1} to #{around.last_seq} are later; ] reads them", "faint"),),
+                    last,
+                )
+            )
         self.view.set_rows(tuple(lines))
         self.view.refresh()
         pieces: list[Piece] = [
@@ -223,7 +235,12 @@ class MessageScreen(WatchScreen):
         if left > 0:
             note = "" if unfolded else ", Enter unfolds"
             lines.append(
-                Line(f"{block.key}.more", ((f"  … {figures.plural(left, 'more line')}{note}", "faint"),), block.seq, block.key)
+                Line(
+                    f"{block.key}.more",
+                    ((f"  … {figures.plural(left, 'more line')}{note}", "faint"),),
+                    block.seq,
+                    block.key,
+                )
             )
         return lines
 
@@ -233,14 +250,18 @@ class MessageScreen(WatchScreen):
         if around is not None and self._words:
             place = around.hits.index(around.place) + 1 if around.place in around.hits else 0
             more = "" if around.complete else "+"
-            pieces = [(f"{place} of {len(around.hits)}{more} messages of this session with these words", "muted")]
+            pieces = [
+                (f"{place} of {len(around.hits)}{more} messages of this session with these words", "muted")
+            ]
         elif around is not None:
             pieces = []
         self.query_one(StatusLine).say(self.notice(self.watch_app.now()) or pieces)
 
     def _draw_keys(self) -> None:
         alone = (
-            "" if self._around is not None and len(self._around.hits) > 1 else "no other message of this session holds the words"
+            ""
+            if self._around is not None and len(self._around.hits) > 1
+            else "no other message of this session holds the words"
         )
         self.query_one(KeyLine).show(
             [
@@ -280,7 +301,11 @@ class MessageScreen(WatchScreen):
             return
         edge = around.messages[0].seq - 1 if direction < 0 else around.messages[-1].seq + 1
         if not 1 <= edge <= around.last_seq:
-            self.say("that is the first message" if direction < 0 else "that is the last message", "muted", seconds=3)
+            self.say(
+                "that is the first message" if direction < 0 else "that is the last message",
+                "muted",
+                seconds=3,
+            )
             return
         self._place, self._expanded = Place(around.place.agent_id, edge), frozenset()
         self._read()
@@ -325,21 +350,32 @@ class MessageScreen(WatchScreen):
 
 
 def read_around(
-    connection: Connection, session_id: str, place: Place, words: str, known: tuple[Place, ...] | None, complete: bool
+    connection: Connection,
+    session_id: str,
+    place: Place,
+    words: str,
+    known: tuple[Place, ...] | None,
+    complete: bool,
 ) -> Around | None:
-    """What stands around a message, and where else in its session the words are; None where it is not there any more."""
+    """What stands around a message, and where else in its session the words are; None where it is not there
+    any more."""
     row = connection.execute(
-        "SELECT a.name, a.last_seq, substr(coalesce(s.title, s.goal), 1, 200) FROM agents a JOIN sessions s ON s.id = a.session_id"
+        "SELECT a.name, a.last_seq, substr(coalesce(s.title, s.goal), 1, 200) FROM agents a JOIN sessions s"
+        " ON s.id = a.session_id"
         " WHERE a.id = ? AND s.id = ?",
         (place.agent_id, session_id),
     ).fetchone()
     if row is None:
         return None
-    messages = tuple(messages_between(connection, place.agent_id, max(1, place.seq - AROUND), place.seq + AROUND))
+    messages = tuple(
+        messages_between(connection, place.agent_id, max(1, place.seq - AROUND), place.seq + AROUND)
+    )
     hits = known
     if hits is None:
         found = search(connection, words, session_id=session_id, limit=MOST_HITS) if words else None
-        hits = tuple(Place(hit.agent_id, hit.seq) for hit in reversed(found.hits)) if found is not None else ()
+        hits = (
+            tuple(Place(hit.agent_id, hit.seq) for hit in reversed(found.hits)) if found is not None else ()
+        )
         complete = found.complete if found is not None else True
     return Around(place, row[0], row[2], row[1], messages, hits, complete)
 
@@ -352,7 +388,10 @@ def marked(text: str, words: Sequence[str]) -> tuple[Piece, ...]:
     pieces: list[Piece] = []
     at = 0
     while at < len(text):
-        found = min(((folded.find(word, at), -len(word)) for word in words if folded.find(word, at) >= 0), default=None)
+        found = min(
+            ((folded.find(word, at), -len(word)) for word in words if folded.find(word, at) >= 0),
+            default=None,
+        )
         if found is None:
             break
         begin, length = found[0], -found[1]

@@ -69,7 +69,9 @@ class Panes(_Base):
     def action_divide(self, step: int) -> None:
         """Move the divider between the left panes and the right ones."""
         if any(self.query_one(f"#{pane}").has_class("-away") for pane in PANES):
-            self.say("the divider moves where all four panes are shown: from 100 columns on, not zoomed", "muted")
+            self.say(
+                "the divider moves where all four panes are shown: from 100 columns on, not zoomed", "muted"
+            )
             return
         now = self.watch_app.layout_kept.split or 50
         self.watch_app.remember(split=max(SPLITS[0], min(SPLITS[1], now + step)))
@@ -86,7 +88,11 @@ class Panes(_Base):
     def _arrange(self, name: str | None = None) -> None:
         """Show the panes that there is room for."""
         name = name or self.active_pane
-        if self.has_class("-zoom") or self.size.height < 14 or (self.size.width < 100 and self.size.height < 20):
+        if (
+            self.has_class("-zoom")
+            or self.size.height < 14
+            or (self.size.width < 100 and self.size.height < 20)
+        ):
             shown: tuple[str, ...] = (name,)
         elif self.size.width < 100:
             shown = ("plan", self.lower)

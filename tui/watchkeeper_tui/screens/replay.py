@@ -1,4 +1,5 @@
-"""A session as it was at any of its steps: plan, agents, events, compactions and transcript, with a scrubber below.
+"""A session as it was at any of its steps: plan, agents, events, compactions and transcript, with a scrubber
+below.
 
 It can change nothing, but for the fork that `F` makes once it was answered with `y`.
 """
@@ -27,7 +28,13 @@ from watchkeeper_tui.screens.replay_going import Going
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.widgets.cells import Piece
 from watchkeeper_tui.widgets.prompt import Prompt
-from watchkeeper_tui.widgets.replay import ReplayAgentPane, ReplayCompactions, ReplayEvents, ReplayHeader, ReplayPlan
+from watchkeeper_tui.widgets.replay import (
+    ReplayAgentPane,
+    ReplayCompactions,
+    ReplayEvents,
+    ReplayHeader,
+    ReplayPlan,
+)
 from watchkeeper_tui.widgets.rows import RowView
 from watchkeeper_tui.widgets.scrubber import Scrubber
 from watchkeeper_tui.widgets.status import KeyHint, KeyLine, StatusLine
@@ -60,7 +67,10 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         Binding("i", "idle", "Skip idle time", show=False, id="replay.idle"),
         Binding("home", "edge(-1)", "Beginning", show=False, id="replay.first", priority=True),
         Binding("end", "edge(1)", "End", show=False, id="replay.last", priority=True),
-        *[Binding(str(tenth), f"tenth({tenth})", f"{tenth}0 %", show=False, id=f"replay.tenth{tenth}") for tenth in range(10)],
+        *[
+            Binding(str(tenth), f"tenth({tenth})", f"{tenth}0 %", show=False, id=f"replay.tenth{tenth}")
+            for tenth in range(10)
+        ],
         Binding("a", "agent", "Agent of this step", show=False, id="replay.agent"),
         Binding("r", "read_on", "Read on", show=False, id="replay.read_on"),
         Binding("F", "fork", "Fork", show=False, id="replay.fork"),
@@ -169,7 +179,11 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
         self._moved()
         if news.recording.damaged:
             lost = figures.plural(news.recording.damaged, "event")
-            self.say(f"! {lost} cannot be read (damaged in the database); what they told is missing here", "failed", seconds=12)
+            self.say(
+                f"! {lost} cannot be read (damaged in the database); what they told is missing here",
+                "failed",
+                seconds=12,
+            )
         elif again:
             self.say(f"read on: {len(self.playback.times):,} steps now", "done", seconds=4)
         else:
@@ -303,7 +317,9 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
     def _choose(self) -> None:
         """Until the user chooses: the agent of the newest event, or the first one there is."""
         told = next((event.agent_id for event in reversed(self.snapshot.events) if event.agent_id), None)
-        wanted = told if self._rows.place_of_agent(told) is not None else next(iter(self._rows.agent_ids()), None)
+        wanted = (
+            told if self._rows.place_of_agent(told) is not None else next(iter(self._rows.agent_ids()), None)
+        )
         if wanted is not None:
             self._look_at(wanted)
 
@@ -371,7 +387,10 @@ class ReplayScreen(Going, ForkingFromStep, Panes, WatchScreen):
                     ("F", "fork from this step; asks"),
                 ],
             ),
-            ("Panes", [("tab", "next pane"), ("z", "zoom"), ("h l  , .", "the agent's tabs"), ("esc", "back")]),
+            (
+                "Panes",
+                [("tab", "next pane"), ("z", "zoom"), ("h l  , .", "the agent's tabs"), ("esc", "back")],
+            ),
         ]
 
 

@@ -1,4 +1,5 @@
-"""The one thing that a replay can do: fork the session from the step that is shown, once that was answered with `y`."""
+"""The one thing that a replay can do: fork the session from the step that is shown, once that was answered
+with `y`."""
 
 from __future__ import annotations
 
@@ -71,7 +72,8 @@ class ForkingFromStep(_Base):
                 return
             self.app.call_from_thread(
                 self._forked,
-                f"forked after event #{made.at_seq:,} as {made.session_id}, paused; `wk resume {made.session_id}` continues it,"
+                f"forked after event #{made.at_seq:,} as {made.session_id}, paused; `wk resume"
+                f" {made.session_id}` continues it,"
                 " and the list of sessions (s on the live screen) opens it",
                 True,
             )
@@ -82,4 +84,6 @@ class ForkingFromStep(_Base):
         self._forking = False
         if self.is_mounted and not self._closing:
             text = clip(sanitize(said), 300)
-            self.say(f"✓ {text}" if done else f"✗ not forked: {text}", "done" if done else "failed", seconds=20)
+            self.say(
+                f"✓ {text}" if done else f"✗ not forked: {text}", "done" if done else "failed", seconds=20
+            )

@@ -1,4 +1,5 @@
-"""The keys and the mouse that go through a replay: steps, turns, marks, edges, tenths, playing and its pace."""
+"""The keys and the mouse that go through a replay: steps, turns, marks, edges, tenths, playing and its
+pace."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ class Going(_Base):
 
     def action_idle(self) -> None:
         self.playback.skips_idle = not self.playback.skips_idle
-        self.say("idle time is skipped" if self.playback.skips_idle else "idle time is played", "muted", seconds=3)
+        self.say(
+            "idle time is skipped" if self.playback.skips_idle else "idle time is played", "muted", seconds=3
+        )
         self._draw_edges()
 
     def action_edge(self, direction: int) -> None:

@@ -1,4 +1,5 @@
-"""Every session: found by words and filters, opened, named, forked, compared, exported, deleted with a way back."""
+"""Every session: found by words and filters, opened, named, forked, compared, exported, deleted with a way
+back."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         self._problem: str | None = "reading the sessions …"
         """Why the list is not what is in the database; None once it was read."""
         self._to_top = False
-        """What comes next is another search's: its first row is selected, not the one in the old one's place."""
+        """What comes next is another search's: its first row is selected, not the one in the old one's
+        place."""
 
     def compose(self) -> ComposeResult:
         yield SessionsView()
@@ -94,13 +96,20 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
     # Reading.
 
     def reload(self, words: str | None = None, *, ranked: bool = False) -> None:
-        """Read the list again; with other `words` the newest come first, or the best match where they are `ranked`."""
+        """Read the list again; with other `words` the newest come first, or the best match where they are
+        `ranked`."""
         if words is not None:
             self._to_top = bool(words) and (words, ranked) != (self.search_text, self._ranked)
             self.search_text, self._ranked, self._most = words, ranked, SESSIONS_AT_ONCE
         self._asked += 1
         self._last_asked = self.watch_app.now()
-        asked, search, order, ranks, most = self._asked, self.search_text, self._order, self._ranked, self._most
+        asked, search, order, ranks, most = (
+            self._asked,
+            self.search_text,
+            self._order,
+            self._ranked,
+            self._most,
+        )
 
         def answer(result: object) -> None:
             # In the reader's thread: hand it over to the screen's own.
@@ -110,7 +119,14 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             if asked != self._asked:
                 return None  # something else was typed meanwhile
             try:
-                return find_sessions(connection, search, most, order=order, ranked=ranks, cancelled=lambda: asked != self._asked)
+                return find_sessions(
+                    connection,
+                    search,
+                    most,
+                    order=order,
+                    ranked=ranks,
+                    cancelled=lambda: asked != self._asked,
+                )
             except BadInput as error:
                 return error
 
@@ -125,7 +141,12 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
             return
         assert isinstance(result, Listed)
         self._problem = None
-        rows, self._hits, self._agents, self.shows_deleted = result.rows, result.hits, result.agents, result.deleted
+        rows, self._hits, self._agents, self.shows_deleted = (
+            result.rows,
+            result.hits,
+            result.agents,
+            result.deleted,
+        )
         view = self.view
         view.nothing = self._nothing()
         view.now = self.watch_app.now()
@@ -171,7 +192,9 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
         """What is known of the selected session besides its row, and the keys that do something now."""
         row = self.view.selected
         hit = self._hits.get(row.id) if row is not None else None
-        self.query_one(HitPane).show(HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None)
+        self.query_one(HitPane).show(
+            HitPlace(hit, self._agents.get(hit.agent_id, "")) if hit is not None else None
+        )
         self.redraw_keys()
         if self._problem is not None:
             role = "failed" if self._problem.startswith("! ") else "muted"
@@ -192,7 +215,9 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
     def redraw_keys(self) -> None:
         row = self.view.selected
         none = "" if row is not None else "no session is listed"
-        live = none or ("a live host drives it; pause it first" if row is not None and row.id in self.view.hosts else "")
+        live = none or (
+            "a live host drives it; pause it first" if row is not None and row.id in self.view.hosts else ""
+        )
         hints = [
             KeyHint("↵", "Open", "open", none),
             KeyHint("/", "Search", "search"),
@@ -296,7 +321,13 @@ class SessionsScreen(Filtering, Keeping, WatchScreen):
                     ("Search", "strong"),
                     ("   as you type, the newest first; Enter puts the best match first", "muted"),
                 ],
-                [("goals, tags, facts, messages; state:failed model:x tag:x cost>1 since:2026-11-01 compacted", "faint")],
+                [
+                    (
+                        "goals, tags, facts, messages; state:failed model:x tag:x cost>1 since:2026-11-01"
+                        " compacted",
+                        "faint",
+                    )
+                ],
             ],
             lambda words: self.reload(words, ranked=True),
             kind="sessions",

@@ -26,8 +26,11 @@ LOCKED = "waiting, another program holds the database"
 """Writing takes milliseconds: after `LOCKED_AFTER_SECONDS`, this is said of it."""
 
 
-def status_pieces(snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float, *, asking: bool = False) -> list[Piece]:
-    """Trouble with the database, then your last command, then who needs you, then how the run and the row stand.
+def status_pieces(
+    snapshot: Snapshot, target: Target, sent: Sequence[Sent], now: float, *, asking: bool = False
+) -> list[Piece]:
+    """Trouble with the database, then your last command, then who needs you, then how the run and the row
+    stand.
 
     `asking`: a question is open, whose keys are the only ones.
     """
@@ -56,7 +59,11 @@ def _command(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
         return []
     newest = sent[0]
     if newest.said:
-        return [("✓ ", "done"), (f"{newest.about}: {sanitize(newest.said)}", "text")] if now - newest.at < SETTLED_SECONDS else []
+        return (
+            [("✓ ", "done"), (f"{newest.about}: {sanitize(newest.said)}", "text")]
+            if now - newest.at < SETTLED_SECONDS
+            else []
+        )
     several = [each for each in sent if each.group == newest.group] if newest.group else [newest]
     if len(several) > 1:
         return _several(snapshot, several, now)
@@ -77,7 +84,11 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
     by_id = {each.id: each for each in snapshot.commands}
     told = [by_id.get(each.command_id or 0) for each in sent]
     waiting = sum(1 for each in told if each is None or each.status == "queued")
-    refused = [(each, one) for each, one in zip(told, sent, strict=True) if each is not None and each.status == "refused"]
+    refused = [
+        (each, one)
+        for each, one in zip(told, sent, strict=True)
+        if each is not None and each.status == "refused"
+    ]
     at = max([each.applied_at or 0.0 for each in told if each is not None] + [one.at for one in sent])
     if now - at > SETTLED_SECONDS and (not waiting or snapshot.host_pid is None):
         return []
@@ -90,10 +101,17 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
         parts.append((f"{applied} applied", "done"))
     if waiting:
         gone = snapshot.host_pid is None
-        parts.append((f"{waiting} accepted, " + ("apply on resume" if gone else "queued"), "waiting" if gone else "text"))
+        parts.append(
+            (
+                f"{waiting} accepted, " + ("apply on resume" if gone else "queued"),
+                "waiting" if gone else "text",
+            )
+        )
     if refused:
         first, of = refused[0]
-        parts.append((f"{len(refused)} refused — {of.about}: {clip(sanitize(first.result or ''), 200)}", "failed"))
+        parts.append(
+            (f"{len(refused)} refused — {of.about}: {clip(sanitize(first.result or ''), 200)}", "failed")
+        )
     for number, part in enumerate(parts):
         pieces += [(", ", "muted")] * bool(number) + [part]
     return pieces
@@ -101,7 +119,9 @@ def _several(snapshot: Snapshot, sent: Sequence[Sent], now: float) -> list[Piece
 
 def _pass(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
     """How the pass that was asked for goes, until a while after its end."""
-    mine = [each for each in snapshot.compactions if each.agent_id == sent.compacts and each.trigger == "manual"]
+    mine = [
+        each for each in snapshot.compactions if each.agent_id == sent.compacts and each.trigger == "manual"
+    ]
     newest = next((each for each in mine if each.requested_at >= sent.at - 1), None)
     if newest is None or (newest.ended_at is not None and now - newest.ended_at > SETTLED_SECONDS):
         return []
@@ -120,7 +140,11 @@ def _queued(snapshot: Snapshot, sent: Sent, now: float) -> list[Piece]:
         if now - sent.at > SETTLED_SECONDS:
             return []
         return [("◔ ", "slot"), (f"{sent.about}: accepted, ", "text"), ("applies on resume", "waiting")]
-    return [("◔ ", "slot"), (f"{sent.about}: accepted, queued ", "text"), (figures.duration(now - sent.at), "muted")]
+    return [
+        ("◔ ", "slot"),
+        (f"{sent.about}: accepted, queued ", "text"),
+        (figures.duration(now - sent.at), "muted"),
+    ]
 
 
 def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) -> list[Piece]:
@@ -130,8 +154,16 @@ def _settled(snapshot: Snapshot, command: CommandFacts, sent: Sent, now: float) 
     name = sent.about.rpartition(" ")[2]
     result = result.removeprefix(f"{name}: ")  # it stands before already
     if command.status == "applied":
-        return [("✓ ", "done"), (f"{sent.about}: ", "text"), (_came(command, snapshot) or result or "applied", "done")]
-    return [("✗ ", "failed"), (f"{sent.about}: refused ", "failed"), (f"— {result}" if result else "", "text")]
+        return [
+            ("✓ ", "done"),
+            (f"{sent.about}: ", "text"),
+            (_came(command, snapshot) or result or "applied", "done"),
+        ]
+    return [
+        ("✗ ", "failed"),
+        (f"{sent.about}: refused ", "failed"),
+        (f"— {result}" if result else "", "text"),
+    ]
 
 
 def _came(command: CommandFacts, snapshot: Snapshot) -> str:
@@ -152,7 +184,12 @@ def _run(snapshot: Snapshot, now: float) -> list[Piece]:
     if snapshot.state is SessionState.DEAD:
         return [
             ("† no host drives this run", "dead"),
-            (f", its last sign was {figures.when(session.last_active, now)}; ".replace("was now", "was just now"), "text"),
+            (
+                f", its last sign was {figures.when(session.last_active, now)}; ".replace(
+                    "was now", "was just now"
+                ),
+                "text",
+            ),
             ("r", "key"),
             (" starts one, and it carries on from the exact step", "text"),
         ]

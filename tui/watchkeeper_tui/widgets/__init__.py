@@ -1,1 +1,2 @@
-"""The parts that screens are made of. Each shows a part of one snapshot, and asks the database for nothing."""
+"""The parts that screens are made of. Each shows a part of one snapshot, and asks the database for
+nothing."""

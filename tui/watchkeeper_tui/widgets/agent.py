@@ -98,9 +98,15 @@ class Figures(Widget):
         self._instead: Sequence[Sequence[Piece]] = ()
 
     def show(
-        self, agent: AgentFacts | None, detail: AgentDetail | None, *, foretells: bool, instead: Sequence[Sequence[Piece]] = ()
+        self,
+        agent: AgentFacts | None,
+        detail: AgentDetail | None,
+        *,
+        foretells: bool,
+        instead: Sequence[Sequence[Piece]] = (),
     ) -> None:
-        """Show this agent's figures, and with `foretells` where it is compacted; `instead`: two lines where there is none."""
+        """Show this agent's figures, and with `foretells` where it is compacted; `instead`: two lines where
+        there is none."""
         known = agent is self._agent and detail is self._detail and foretells == self._foretells
         if not known or instead != self._instead:
             self._agent, self._detail, self._foretells, self._instead = agent, detail, foretells, instead
@@ -169,7 +175,9 @@ class AgentPane(Vertical):
     def page(self) -> PageView:
         return self.query_one("#page", PageView)
 
-    def show(self, snapshot: Snapshot, agent_id: str | None, now: float, *, task_id: str | None = None) -> None:
+    def show(
+        self, snapshot: Snapshot, agent_id: str | None, now: float, *, task_id: str | None = None
+    ) -> None:
         """Show this agent as of this snapshot; where there is none, the task that has none."""
         if (agent_id, task_id) != (self.agent_id, self._task_id):
             self.agent_id, self._task_id = agent_id, task_id
@@ -201,9 +209,23 @@ class AgentPane(Vertical):
         page = self.page
         page.page_follows = PAGES[self.tab].follows
         of = self._snapshot
-        read = (agent, detail, of.compactions, of.session is None, of.state, of.tasks if agent is None else None)
+        read = (
+            agent,
+            detail,
+            of.compactions,
+            of.session is None,
+            of.state,
+            of.tasks if agent is None else None,
+        )
         pausing = self.agent_id in of.pausing
-        asked = (self.tab, self._width, self._expanded.get(self.agent_id or ""), self.words, int(self._now), pausing)
+        asked = (
+            self.tab,
+            self._width,
+            self._expanded.get(self.agent_id or ""),
+            self.words,
+            int(self._now),
+            pausing,
+        )
         if asked != self._asked or any(now is not then for now, then in zip(read, self._read, strict=True)):
             self._asked, self._read = asked, read
             page.set_rows(self.lines())
@@ -215,7 +237,11 @@ class AgentPane(Vertical):
         if agent is None and task is not None:
             return task_page(snapshot, task, self._width)
         if agent is None:
-            return [PageLine("none", ((nobody_yet(snapshot) if not snapshot.agents else "select an agent", "faint"),))]
+            return [
+                PageLine(
+                    "none", ((nobody_yet(snapshot) if not snapshot.agents else "select an agent", "faint"),)
+                )
+            ]
         detail = snapshot.detail
         if detail is None or detail.agent_id != agent.id:
             detail = AgentDetail(agent.id)
@@ -229,7 +255,8 @@ class AgentPane(Vertical):
             now=self._now,
             expanded=self._expanded.get(agent.id, frozenset()),
             words=self.words,
-            can_act=not cast("WatchkeeperApp", self.app).read_only and snapshot.state is not SessionState.REPLAY,
+            can_act=not cast("WatchkeeperApp", self.app).read_only
+            and snapshot.state is not SessionState.REPLAY,
             threshold=cast("WatchkeeperApp", self.app).settings.summarization_threshold,
         )
         return PAGES[self.tab].lines(context)
@@ -316,7 +343,9 @@ class AgentPane(Vertical):
         elif agent is None:
             pieces.append((" Agent", "strong"))
         else:
-            condition = agent_condition(agent, self._snapshot.state, self._now, pausing=agent.id in self._snapshot.pausing)
+            condition = agent_condition(
+                agent, self._snapshot.state, self._now, pausing=agent.id in self._snapshot.pausing
+            )
             width = max(20, self.size.width - 8)
             pieces += [
                 (f" {clip(sanitize(agent.name or agent.role), 28)}  ", "strong"),
@@ -324,8 +353,15 @@ class AgentPane(Vertical):
                 (f"  turn {agent.turn}", "muted"),
             ]
             if agent.ended_at is None:
-                silence = int(max(0.0, self._now - last_sign(agent)))  # whole seconds: a title paints the whole pane
-                pieces.append((f"  last sign {figures.duration(silence) if silence > 9 else f'{silence}s'} ago", "faint"))
+                silence = int(
+                    max(0.0, self._now - last_sign(agent))
+                )  # whole seconds: a title paints the whole pane
+                pieces.append(
+                    (
+                        f"  last sign {figures.duration(silence) if silence > 9 else f'{silence}s'} ago",
+                        "faint",
+                    )
+                )
             while pieces_width(pieces) > width and len(pieces) > 3:
                 pieces.pop()
         set_title(self, pieces, palette)

@@ -53,7 +53,9 @@ def column_widths(columns: Sequence[Column], available: int) -> list[int]:
     spare = available - needed()
     flexible = [index for index in shown if columns[index].flexible]
     for place, index in enumerate(flexible):
-        widths[index] = max(1, widths[index] + spare // len(flexible) + (1 if place < spare % len(flexible) else 0))
+        widths[index] = max(
+            1, widths[index] + spare // len(flexible) + (1 if place < spare % len(flexible) else 0)
+        )
     return widths
 
 
@@ -80,8 +82,11 @@ def fit_cell(cell: Cell, cells: int, palette: Palette, *, right: bool = False) -
     return segments
 
 
-def row_strip(cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], palette: Palette) -> Strip:
-    """One row as a strip: its cells in their columns. Where there are fewer cells than columns, the last takes what is left."""
+def row_strip(
+    cells: Sequence[Cell], columns: Sequence[Column], widths: Sequence[int], palette: Palette
+) -> Strip:
+    """One row as a strip: its cells in their columns. Where there are fewer cells than columns, the last
+    takes what is left."""
     segments: list[Segment] = []
     total = 0
     if 0 < len(cells) < len(columns):
@@ -104,7 +109,8 @@ def content(pieces: Cell, palette: Palette) -> Content:
 
 
 def set_title(widget: Widget, pieces: Cell, palette: Palette) -> None:
-    """Give a pane its title, if it has another one. Only the line of the title is painted: an age in it changes every second."""
+    """Give a pane its title, if it has another one. Only the line of the title is painted: an age in it
+    changes every second."""
     wanted = (tuple(pieces), palette)
     if getattr(widget, "_title_pieces", None) == wanted:
         return

@@ -44,10 +44,13 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         self.near = [agent for agent in roster.nearest(SOON, snapshot) if foretells(snapshot, agent)]
         self._live = snapshot.state is SessionState.LIVE
         if not self.touched:
-            # The first row, whichever it is, until somebody chooses: what is in flight must not slip out of sight.
+            # The first row, whichever it is, until somebody chooses: what is in flight must not slip out of
+            # sight.
             self._index, self.selected_id = 0, None
         self.set_rows([*flying, *self.near, *ended])
-        removed = sum((each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied")
+        removed = sum(
+            (each.tokens_before or 0) - (each.tokens_after or 0) for each in ended if each.status == "applied"
+        )
         pieces: list[Piece] = [("4", "key"), (" Compaction", "strong")]
         buffered = sum(1 for each in flying if is_buffered(each))
         if len(flying) > buffered:
@@ -68,10 +71,19 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
         if isinstance(row, AgentFacts):
             used = row.context_used
             left = max(0, compaction_mark(row, self.watch_app.settings.summarization_threshold) - used)
-            note = f"  compacts in {figures.tokens(left)} tok{self._when(row, left)}" if left else "  compaction due"
+            note = (
+                f"  compacts in {figures.tokens(left)} tok{self._when(row, left)}"
+                if left
+                else "  compaction due"
+            )
             bar = context_bar(used, row.context_limit)
             return (
-                [("… ", "faint"), (fit(sanitize(row.name), 12) + " ", "text"), *bar, (note, "muted" if left else "bar_high")],
+                [
+                    ("… ", "faint"),
+                    (fit(sanitize(row.name), 12) + " ", "text"),
+                    *bar,
+                    (note, "muted" if left else "bar_high"),
+                ],
             )
         name = fit(self._names.get(row.agent_id, sanitize(row.agent_id)), 12)
         return (compaction_pieces(row, self._now, name=name),)
@@ -79,4 +91,6 @@ class CompactionView(RowView[CompactionFacts | AgentFacts]):
     def _when(self, agent: AgentFacts, left: int) -> str:
         """In about which time, at the pace of its last turns, while it works."""
         pace = self.paces.get(agent.id)
-        return f", ~{figures.duration(left / pace)}" if pace and self._live and agent.status == "working" else ""
+        return (
+            f", ~{figures.duration(left / pace)}" if pace and self._live and agent.status == "working" else ""
+        )

@@ -43,7 +43,10 @@ class EventsView(RowView[EventLine]):
             self._names = names
             cells = max(min(NAME_CELLS, max(map(cell_len, names.values()), default=0)), 4)
             if cells != self._columns[1].cells:
-                self._columns = [replace(column, cells=cells) if column.title == "agent" else column for column in self.COLUMNS]
+                self._columns = [
+                    replace(column, cells=cells) if column.title == "agent" else column
+                    for column in self.COLUMNS
+                ]
                 self._widths_for = -1
                 self.refresh()
         self.set_rows(events)

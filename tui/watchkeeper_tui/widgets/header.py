@@ -1,4 +1,5 @@
-"""The first line: which session, how it stands, what it costs. What does not fit is left out, least important first.
+"""The first line: which session, how it stands, what it costs. What does not fit is left out, least important
+first.
 
 A second line names the roles that are not built in, with their files and models, where there are any.
 """
@@ -48,8 +49,17 @@ class Header(Widget):
         self._noted = (0.0, 0.0)
         """The time for which the host says that it has driven the run, and when that was read."""
 
-    def show(self, snapshot: Snapshot, now: float, roster: Roster, *, frozen_since: float | None = None, behind: int = 0) -> None:
-        """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is frozen."""
+    def show(
+        self,
+        snapshot: Snapshot,
+        now: float,
+        roster: Roster,
+        *,
+        frozen_since: float | None = None,
+        behind: int = 0,
+    ) -> None:
+        """Show this reading, whose agents `roster` counted. `behind`: events that came while the view is
+        frozen."""
         before = self._shown
         self._snapshot, self._now, self._frozen_since, self._behind = snapshot, now, frozen_since, behind
         self._roster = roster
@@ -65,9 +75,14 @@ class Header(Widget):
         return first if not roles else Content("\n").join((first, content(roles, app.palette)))
 
     def role_pieces(self, width: int) -> list[Piece]:
-        """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not confirmed."""
+        """The roles that are not built in, as many as fit: name, file, model, and a dearer model that was not
+        confirmed."""
         session = self._snapshot.session
-        others = [one for one in roles_of(session.roles).values() if not one.is_built_in] if session is not None else []
+        others = (
+            [one for one in roles_of(session.roles).values() if not one.is_built_in]
+            if session is not None
+            else []
+        )
         shown: list[Piece] = []
         for number, one in enumerate(others):
             asked = f", not {_model(one.unconfirmed)}" if one.unconfirmed else ""
@@ -119,7 +134,15 @@ class Header(Widget):
             groups.append((0, [(text + " ", "badge_frozen"), (" ", "text")]))
         if snapshot.problem:
             # What the badge says was so when it was read last.
-            groups.append((0, [(f" ! NOT READ {figures.duration(now - snapshot.read_at)} ", "badge_failed"), (" ", "text")]))
+            groups.append(
+                (
+                    0,
+                    [
+                        (f" ! NOT READ {figures.duration(now - snapshot.read_at)} ", "badge_failed"),
+                        (" ", "text"),
+                    ],
+                )
+            )
             now = snapshot.read_at
         groups += self._read_only()
         session = snapshot.session
@@ -136,14 +159,18 @@ class Header(Widget):
         groups.append((3, [(cost, "money")]))
         if snapshot.state is SessionState.LIVE and snapshot.rates.cost_per_minute > 0:
             groups.append((6, [(f" +${figures.rate(snapshot.rates.cost_per_minute)}/m", "muted")]))
-        groups.append((4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")]))
+        groups.append(
+            (4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
+        )
         if session.missing_logs:
             logs = figures.plural(session.missing_logs, "log")
             groups.append((3, [("  partial", "waiting")]))
             groups.append((6, [(f" ({logs} missing)", "muted")]))
         if snapshot.state is SessionState.LIVE:
             groups.append((8, [(f"  {snapshot.rates.events_per_second:.0f} ev/s", "muted")]))
-        parked = [agent.parked_until for agent in snapshot.agents if agent.status == "parked" and agent.parked_until]
+        parked = [
+            agent.parked_until for agent in snapshot.agents if agent.status == "parked" and agent.parked_until
+        ]
         if parked and snapshot.state is SessionState.LIVE:
             first = min(parked)
             left = f" (in {countdown(first - now)})" if first > now else ""
@@ -154,7 +181,8 @@ class Header(Widget):
         return groups
 
     def _elapsed(self, session: SessionFacts, now: float) -> float:
-        """Seconds for which the run was driven, pauses left out, as the list of sessions has it; it is noted every other second."""
+        """Seconds for which the run was driven, pauses left out, as the list of sessions has it; it is noted
+        every other second."""
         live, noted = self._snapshot.state is SessionState.LIVE, session.hosted_seconds
         if noted <= 0:
             return (now if live else session.ended_at or session.last_active) - session.created_at

@@ -33,8 +33,20 @@ def context_bar(used: int, limit: int, cells: int = BAR_CELLS) -> list[Piece]:
     """A context's filling as a bar and a percentage."""
     fraction = figures.share(used, limit)
     filled = figures.bar_cells(fraction, cells)
-    role = "bar_low" if fraction < 0.5 else "bar_mid" if fraction < 0.75 else "bar_high" if fraction < 0.92 else "bar_full"
-    return [("▓" * filled, role), ("░" * (cells - filled), "bar_empty"), (f" {context_percent(used, limit) or 0:>3}%", role)]
+    role = (
+        "bar_low"
+        if fraction < 0.5
+        else "bar_mid"
+        if fraction < 0.75
+        else "bar_high"
+        if fraction < 0.92
+        else "bar_full"
+    )
+    return [
+        ("▓" * filled, role),
+        ("░" * (cells - filled), "bar_empty"),
+        (f" {context_percent(used, limit) or 0:>3}%", role),
+    ]
 
 
 class PlanView(RowView[PlanRow]):
@@ -85,7 +97,9 @@ class PlanView(RowView[PlanRow]):
             self.post_message(KeyLine.Pressed(f"fold({'▾' in row.prefix})"))
 
     def empty_words(self) -> str:
-        return self._nobody or (f"nothing here has these words: {sanitize(self.filter_words)}" if self.filter_words else "")
+        return self._nobody or (
+            f"nothing here has these words: {sanitize(self.filter_words)}" if self.filter_words else ""
+        )
 
     def title(self) -> None:
         """Bring the pane's title up to date."""
@@ -116,7 +130,13 @@ class PlanView(RowView[PlanRow]):
             name.append((f" +{row.hidden}", "muted"))
         if agent is None and not row.tokens and row.cost_usd is None:
             return ([(condition.glyph, condition.role)], self._alone(name, condition))
-        if agent is not None and row.task is None and agent.task_id is None and agent.parent_agent_id is not None and agent.goal:
+        if (
+            agent is not None
+            and row.task is None
+            and agent.task_id is None
+            and agent.parent_agent_id is not None
+            and agent.goal
+        ):
             # Other programs name their sub-agents by ids that tell nobody anything.
             name.append((f"  {' '.join(sanitize(agent.goal[:200]).split())}", "muted"))
         context: list[Piece]
@@ -151,7 +171,8 @@ class PlanView(RowView[PlanRow]):
         return role if role is not None and not role.is_built_in else None
 
     def _alone(self, name: list[Piece], condition: Condition) -> list[Piece]:
-        """A row that has no figures, over the whole width: its name, and how it stands: a word at the end, a note before it."""
+        """A row that has no figures, over the whole width: its name, and how it stands: a word at the end, a
+        note before it."""
         quiet = condition.role in ("pending", "muted", "done", "cancelled")
         note = condition.note if condition.role != "done" else ""
         shown = [width for width in self._widths[1:] if width]
@@ -159,7 +180,11 @@ class PlanView(RowView[PlanRow]):
         word = note or condition.word
         fitted = clip_pieces(name, max(NAME_CELLS, whole - min(pieces_width([(word, "")]), NOTE_CELLS) - 2))
         begin = sum(width + 1 for width in self._widths[1:4] if width) if note else whole - len(word)
-        return [*fitted, (" " * max(2, begin - pieces_width(fitted)), "text"), (word, "faint" if quiet else condition.role)]
+        return [
+            *fitted,
+            (" " * max(2, begin - pieces_width(fitted)), "text"),
+            (word, "faint" if quiet else condition.role),
+        ]
 
     def _indent(self, prefix: str) -> str:
         """The lines of the tree, their beginning left out where they would leave no room for the name."""

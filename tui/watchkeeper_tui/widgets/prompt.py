@@ -1,4 +1,5 @@
-"""Questions at the foot of the screen: a line to type, or a preview that takes `y` or `n` and nothing else."""
+"""Questions at the foot of the screen: a line to type, or a preview that takes `y` or `n` and nothing
+else."""
 
 from __future__ import annotations
 
@@ -72,7 +73,8 @@ LINE_BREAK = "↵"
 
 
 class _Line(Input):
-    """The line to type into. Esc gives up; up brings back what was typed before; what is pasted loses no line."""
+    """The line to type into. Esc gives up; up brings back what was typed before; what is pasted loses no
+    line."""
 
     keeps_lines = False
 
@@ -147,7 +149,8 @@ class Prompt(Vertical, can_focus=True):
         enter: str = "Go on",
         keeps_lines: bool = False,
     ) -> None:
-        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`: what Enter does.
+        """Ask for a line of text. `kind` keeps histories apart; `changed` hears every keystroke; `enter`:
+        what Enter does.
 
         `keeps_lines`: what is pasted in several lines is handed on in as many; else they become one.
         """
@@ -156,7 +159,9 @@ class Prompt(Vertical, can_focus=True):
         self._kind, self._back = kind, 0
         self.add_class("-typing")
         before = [KeyHint("↑", "Typed before", _pressing("up"))] if self._history.get(kind) else []
-        self._name_keys([KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Give up", _pressing("escape"))])
+        self._name_keys(
+            [KeyHint("↵", enter, _pressing("enter")), *before, KeyHint("esc", "Give up", _pressing("escape"))]
+        )
         line = self.query_one(_Line)
         line.keeps_lines = keeps_lines
         with line.prevent(Input.Changed):
@@ -206,7 +211,8 @@ class Prompt(Vertical, can_focus=True):
         self._keys = {}
         before, self._focus_before = self._focus_before, None
         if before is not None and before.is_attached and before.display:
-            # At once: an answer may open another question, which gives the focus back to whom it finds it with.
+            # At once: an answer may open another question, which gives the focus back to whom it finds it
+            # with.
             self.screen.set_focus(before)
         else:
             self.screen.set_focus(None)

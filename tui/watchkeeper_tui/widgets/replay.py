@@ -64,7 +64,9 @@ class ReplayHeader(Header):
         groups.append((7, [(f"{figures.plural(len(self._snapshot.agents), 'agent')}  ", "muted")]))
         groups.append((2, self._counts()))
         groups.append((3, [(figures.bill(session), "money")]))
-        groups.append((4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")]))
+        groups.append(
+            (4, [("  ", "text"), (figures.tokens(session.total_tokens), "tokens"), (" tok", "muted")])
+        )
         reached = next((budget for budget in self._snapshot.budgets if budget.reached_at), None)
         if reached is not None:
             groups.append((4, [("  budget reached", "failed")]))
@@ -106,7 +108,8 @@ class ReplayCompactions(CompactionView):
 
 
 class ReplayAgentPane(AgentPane, inherit_bindings=False):
-    """The agent as it stood. Left and right are the replay's; nothing is pinned, undone or opened from here."""
+    """The agent as it stood. Left and right are the replay's; nothing is pinned, undone or opened from
+    here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("h,comma", "tab(-1)", "Previous tab", show=False, id="replay.previous_tab"),
@@ -140,5 +143,8 @@ def _without_number(widget: Widget) -> None:
     """Take the pane's number out of its title: digits are places in the session here. Nor is anything ago."""
     pieces: tuple[Piece, ...] = getattr(widget, "_title_pieces", ((),))[0]
     if len(pieces) > 1 and pieces[0][1] == "key":
-        rest = [(pieces[1][0].lstrip(), pieces[1][1]), *(piece for piece in pieces[2:] if not piece[0].startswith("  last sign"))]
+        rest = [
+            (pieces[1][0].lstrip(), pieces[1][1]),
+            *(piece for piece in pieces[2:] if not piece[0].startswith("  last sign")),
+        ]
         set_title(widget, rest, cast("WatchkeeperApp", widget.app).palette)

@@ -1,7 +1,7 @@
 """One view for every list: fixed columns, any number of rows, only those in sight are ever drawn.
 
-The selection belongs to a row's id, not to its place. A view that follows keeps its end in sight until somebody scrolls
-away, and then counts what came since.
+The selection belongs to a row's id, not to its place. A view that follows keeps its end in sight until
+somebody scrolls away, and then counts what came since.
 """
 
 from __future__ import annotations
@@ -328,7 +328,8 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if self.styles.auto_dimensions or not self.is_mounted:
             self.virtual_size = size
         else:
-            # Assigning would lay the whole screen out (10 ms); nothing but the scrollbar depends on how many rows there are.
+            # Assigning would lay the whole screen out (10 ms); nothing but the scrollbar depends on how many
+            # rows there are.
             self.set_reactive(RowView.virtual_size, size)
             self._scroll_update(size)
         return True
@@ -356,7 +357,9 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         if self.HEADINGS:
             if y == 0:
                 titles = [[(column.title, "heading")] for column in self.columns()]
-                return self._line(row_strip(titles, self.columns(), self._widths, palette), " ", "heading", width)
+                return self._line(
+                    row_strip(titles, self.columns(), self._widths, palette), " ", "heading", width
+                )
             y -= 1
         look = self._painted[y + first] = self._look(self.scroll_offset.y + y)
         if look is None:
@@ -371,11 +374,15 @@ class RowView(ScrollView, Generic[T], can_focus=True):
         strip = self._line(strip, glyph, role, width)
         if look.chosen:
             under = palette["selected" if look.focused else "selected_idle"]
-            strip = Strip([Segment(text, on_selection(style, under) if style else under) for text, style, _ in strip], width)
+            strip = Strip(
+                [Segment(text, on_selection(style, under) if style else under) for text, style, _ in strip],
+                width,
+            )
         return strip
 
     def _look(self, place: int) -> _Look | None:
-        """All that the looks of a row depend on, but for the theme and the width; None where there is no row."""
+        """All that the looks of a row depend on, but for the theme and the width; None where there is no
+        row."""
         if not 0 <= place < len(self.rows):
             return None
         row = self.rows[place]

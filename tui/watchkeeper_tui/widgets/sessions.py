@@ -1,4 +1,5 @@
-"""The list of sessions, where the words that are sought stand in the selected one, and what was deleted last."""
+"""The list of sessions, where the words that are sought stand in the selected one, and what was deleted
+last."""
 
 from __future__ import annotations
 
@@ -51,7 +52,11 @@ def _tags(text: str) -> tuple[str, ...]:
         found = json.loads(text)
     except ValueError:
         found = [text]
-    return tuple(sanitize(str(tag)).strip() for tag in found if str(tag).strip()) if isinstance(found, list) else ()
+    return (
+        tuple(sanitize(str(tag)).strip() for tag in found if str(tag).strip())
+        if isinstance(found, list)
+        else ()
+    )
 
 
 class SessionsView(RowView[SessionLine]):
@@ -110,7 +115,11 @@ class SessionsView(RowView[SessionLine]):
         state = self.state(row)
         role = _ROLES.get(state, "muted")
         glyph, _ = SESSION_BADGES[state]
-        end = f"live (pid {self.hosts[row.id]})" if row.id in self.hosts else sanitize(row.status_reason or state.value.lower())
+        end = (
+            f"live (pid {self.hosts[row.id]})"
+            if row.id in self.hosts
+            else sanitize(row.status_reason or state.value.lower())
+        )
         duration = row.hosted_seconds or ((row.ended_at or row.last_active) - row.created_at)
         goal: list[Piece] = [(session_name(row), "text")]
         tags = tags_of(row)
@@ -181,7 +190,9 @@ class HitPane(Widget):
             ("   m", "key"),
             (" opens it in its transcript", "muted"),
         ]
-        rows = wrapped([(sanitize(piece.text), "match" if piece.found else "text") for piece in hit.pieces], width)
+        rows = wrapped(
+            [(sanitize(piece.text), "match" if piece.found else "text") for piece in hit.pieces], width
+        )
         if not rows:
             rows = wrapped([(sanitize(hit.excerpt), "text")], width)
         return [head, *rows[: self.LINES]]

@@ -23,7 +23,8 @@ NEEDED = " needs 80×24  "
 
 
 URGENT = frozenset({"failed", "paused", "dead", "waiting", "accent"})
-"""Roles of words that somebody acts on, as on hints and those that name a key: they are told to their end, in up to three lines."""
+"""Roles of words that somebody acts on, as on hints and those that name a key: they are told to their end, in
+up to three lines."""
 
 
 class StatusLine(Widget):
@@ -53,7 +54,10 @@ class StatusLine(Widget):
         names_a_key = any(role == "key" for _, role in self._pieces)
         urgent = names_a_key or (bool(self._pieces) and self._pieces[0][1] in URGENT)
         self.set_class(
-            urgent and pieces_width(self._pieces) > self.content_size.width > 0 and self.screen.size.height >= 20, "-long"
+            urgent
+            and pieces_width(self._pieces) > self.content_size.width > 0
+            and self.screen.size.height >= 20,
+            "-long",
         )
 
     @property

@@ -1,7 +1,7 @@
 """Roles: what an agent is told to be, and which tools it may call. Markdown files with YAML front matter.
 
-Built-in roles come first, the user's files override them, and the workspace's override both but can only narrow: a cloned
-repository grants itself nothing.
+Built-in roles come first, the user's files override them, and the workspace's override both but can only
+narrow: a cloned repository grants itself nothing.
 """
 
 from watchkeeper.agents.roles.instructions import agents_md

@@ -53,8 +53,8 @@ class Roles(dict[str, Role]):
 def load_roles(workspace: Path, user_config_dir: Path | None = None) -> Roles:
     """All roles: built-in ones, overridden by the user's `agents/*.md`, overridden by the workspace's.
 
-    A role of the workspace that overrides another can only take tools away from it, and none of them can plan but the
-    planner. A damaged file is a warning, never an error.
+    A role of the workspace that overrides another can only take tools away from it, and none of them can plan
+    but the planner. A damaged file is a warning, never an error.
     """
     roles = Roles()
     roles.folders = ["your agents folder", *WORKSPACE_FOLDERS]
@@ -86,12 +86,15 @@ def _take(roles: Roles, folder: Path, root: Path | None, *, trusted: bool) -> No
 
 
 def _files(roles: Roles, folder: Path, root: Path | None) -> Iterator[Path]:
-    """The Markdown files in a folder and in the folders right in it; nothing of a folder that is a link out of `root`."""
+    """The Markdown files in a folder and in the folders right in it; nothing of a folder that is a link out
+    of `root`."""
     try:
         if not folder.is_dir():
             return
         if root is not None and not folder.resolve().is_relative_to(root.resolve()):
-            roles.warnings.append(_line(f"the roles in {folder} are left out: it is a link out of the workspace"))
+            roles.warnings.append(
+                _line(f"the roles in {folder} are left out: it is a link out of the workspace")
+            )
             return
         found = itertools.islice(itertools.chain(folder.glob("*.md"), folder.glob("*/*.md")), 10 * MOST_FILES)
         files = sorted(file for file in found if file.name.lower() != "readme.md")
@@ -99,7 +102,9 @@ def _files(roles: Roles, folder: Path, root: Path | None) -> Iterator[Path]:
         roles.warnings.append(_line(f"the roles in {folder} are left out: {error}"))
         return
     if len(files) > MOST_FILES:
-        roles.warnings.append(_line(f"{folder} holds {len(files)} role files; the first {MOST_FILES} are read"))
+        roles.warnings.append(
+            _line(f"{folder} holds {len(files)} role files; the first {MOST_FILES} are read")
+        )
     yield from files[:MOST_FILES]
 
 
@@ -131,7 +136,8 @@ def _role(file: Path, text: str, *, trusted: bool, place: str) -> Role:
 
 
 def _narrowed(role: Role, base: Role | None) -> Role:
-    """A workspace's role with no more than what it overrides had; one that overrides nothing asks as the user's rules say."""
+    """A workspace's role with no more than what it overrides had; one that overrides nothing asks as the
+    user's rules say."""
     tools = role.tools
     if base is not None and base.tools is not None:
         tools = base.tools if tools is None else tuple(tool for tool in tools if base.may_call(tool))
@@ -140,7 +146,12 @@ def _narrowed(role: Role, base: Role | None) -> Role:
     if base is None:
         return replace(role, tools=tools)
     user_model = base.model if base.trusted else base.user_model
-    return replace(role, tools=tools, user_model=user_model, model=role.model if base.trusted else role.model or base.model)
+    return replace(
+        role,
+        tools=tools,
+        user_model=user_model,
+        model=role.model if base.trusted else role.model or base.model,
+    )
 
 
 def _tools(value: Any) -> tuple[str, ...] | None:
@@ -162,8 +173,12 @@ def _model(value: str | None) -> str | None:
 
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
-    return " ".join(str(value).split()) if isinstance(value, str | int | float) and str(value).strip() else None
+    return (
+        " ".join(str(value).split()) if isinstance(value, str | int | float) and str(value).strip() else None
+    )
 
 
 def _line(text: str) -> str:
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)[:400]
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )[:400]

@@ -6,13 +6,16 @@ import fnmatch
 from dataclasses import dataclass
 from pathlib import Path
 
-PLAN_TOOLS = frozenset({"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"})
+PLAN_TOOLS = frozenset(
+    {"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"}
+)
 """Only the role `planner` may call these."""
 
 ALWAYS = frozenset(
     {"remember", "recall", "read_back", "compact", "save_artifact", "read_artifact", "merge_artifacts"}
 )  # fmt: skip
-"""Every role may: without them an agent could neither keep nor hand over what it did. They touch the session alone."""
+"""Every role may: without them an agent could neither keep nor hand over what it did. They touch the session
+alone."""
 
 PLANNER = "planner"
 
@@ -33,9 +36,11 @@ class Role:
     trusted: bool = True
     """False for a role of the workspace: somebody else may have written it."""
     place: str = "built-in"
-    """Where it comes from, as people read it: `built-in`, `agents/NAME.md (yours)`, or its file in the workspace."""
+    """Where it comes from, as people read it: `built-in`, `agents/NAME.md (yours)`, or its file in the
+    workspace."""
     user_model: str | None = None
-    """Of a role of the workspace: the model that the user's own role of this name runs on; None: the session's."""
+    """Of a role of the workspace: the model that the user's own role of this name runs on; None: the
+    session's."""
 
     def may_call(self, tool: str) -> bool:
         """Whether the role lists the tool. Whether a call then runs is for `Permissions` to say."""
@@ -46,8 +51,8 @@ class Role:
         return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tools)
 
     def model_for(self, session_model: str) -> str:
-        """The model that it runs on. A workspace's role may choose among the session's provider only: where text is sent
-        to, and on whose account, is the user's to say.
+        """The model that it runs on. A workspace's role may choose among the session's provider only: where
+        text is sent to, and on whose account, is the user's to say.
         """
         if self.model is None:
             return session_model

@@ -1,1 +1,2 @@
-"""Tools whose whole effect is in the session's database: plan, memory and artifact tools. Each happens exactly once."""
+"""Tools whose whole effect is in the session's database: plan, memory and artifact tools. Each happens
+exactly once."""

@@ -22,8 +22,10 @@ def artifact_tools() -> list[FunctionTool]:
     return [
         tool(
             "save_artifact",
-            "Keep something you made, under a name: text, or JSON. In JSON, an object {\"$artifact\": name or reference} is"
-            " replaced by that artifact's own JSON, so that large results need not pass through your context.",
+            "Keep something you made, under a name: text, or JSON. In JSON, an object {\"$artifact\": name"
+            " or reference} is"
+            " replaced by that artifact's own JSON, so that large results need not pass through your"
+            " context.",
             {
                 "name": {"type": "string"},
                 "content": {"description": "text, an object or a list"},
@@ -34,7 +36,8 @@ def artifact_tools() -> list[FunctionTool]:
         ),
         tool(
             "read_artifact",
-            "Read an artifact, by name or reference; a JSON pointer such as /totals gives one part of a JSON artifact.",
+            "Read an artifact, by name or reference; a JSON pointer such as /totals gives one part of a JSON"
+            " artifact.",
             {
                 "ref": reference,
                 "pointer": {"type": "string"},
@@ -46,7 +49,8 @@ def artifact_tools() -> list[FunctionTool]:
         ),
         tool(
             "merge_artifacts",
-            "Merge JSON artifacts, in order, into a new one: numbers add up, lists join, objects merge, equal texts stay.",
+            "Merge JSON artifacts, in order, into a new one: numbers add up, lists join, objects merge,"
+            " equal texts stay.",
             {"inputs": {"type": "array", "items": reference, "description": "names, references, or one pattern such as part/*"},
              "name": {"type": "string"}},
             ["inputs", "name"],
@@ -103,7 +107,9 @@ def merge(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> T
         raise ValueError(f"{len(names)} artifacts are too many to merge at once; at most {MOST_INPUTS}")
     if not names:
         raise ValueError(f"no artifact matches {', '.join(wanted) or 'an empty list'}")
-    result = _store(tx, context, name, _dump(merge_json([_load_json(tx, one) for one in names])), "application/json")
+    result = _store(
+        tx, context, name, _dump(merge_json([_load_json(tx, one) for one in names])), "application/json"
+    )
     return ToolResult(json.dumps(json.loads(str(result.content)) | {"inputs": len(names)}))
 
 
@@ -113,7 +119,14 @@ def _store(tx: Transaction, context: ToolContext, name: str, data: bytes, media_
     ref = artifacts.save_output(
         tx, name=name, data=data, media_type=media_type, agent_id=context.agent_id, task_id=context.task_id
     )
-    tx.event("artifact.saved", agent_id=context.agent_id, task_id=context.task_id, name=name, ref=ref, bytes=len(data))
+    tx.event(
+        "artifact.saved",
+        agent_id=context.agent_id,
+        task_id=context.task_id,
+        name=name,
+        ref=ref,
+        bytes=len(data),
+    )
     return ToolResult(json.dumps({"ref": ref, "name": name, "bytes": len(data)}))
 
 

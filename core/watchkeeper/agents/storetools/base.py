@@ -26,7 +26,9 @@ class FunctionTool:
         return self.function(tx, arguments, context)
 
 
-def tool(name: str, description: str, properties: dict[str, Any], required: list[str], function: Apply) -> FunctionTool:
+def tool(
+    name: str, description: str, properties: dict[str, Any], required: list[str], function: Apply
+) -> FunctionTool:
     """A tool whose input is an object with these properties."""
     schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
     return FunctionTool(ToolSpec(name, description, schema), function)

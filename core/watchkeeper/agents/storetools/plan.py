@@ -31,11 +31,29 @@ _TASK = {
     "properties": {
         "name": {"type": "string", "description": "short and unique, such as `explore-src`"},
         "title": {"type": "string"},
-        "instructions": {"type": "string", "description": "all that the sub-agent needs: it sees nothing else of the plan"},
-        "role": {"type": "string", "description": "explorer, researcher, coder, reviewer, writer, or a role of this workspace"},
-        "depends_on": {"type": "array", "items": {"type": "string"}, "description": "names of tasks that must be done before"},
-        "expected_outputs": {"type": "array", "items": {"type": "string"}, "description": "names of artifacts to save"},
-        "inputs": {"type": "array", "items": {"type": "string"}, "description": "names of artifacts that it builds on"},
+        "instructions": {
+            "type": "string",
+            "description": "all that the sub-agent needs: it sees nothing else of the plan",
+        },
+        "role": {
+            "type": "string",
+            "description": "explorer, researcher, coder, reviewer, writer, or a role of this workspace",
+        },
+        "depends_on": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "names of tasks that must be done before",
+        },
+        "expected_outputs": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "names of artifacts to save",
+        },
+        "inputs": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "names of artifacts that it builds on",
+        },
         "model": {"type": "string", "description": "another model than the session's"},
     },
     "required": ["name", "title", "instructions", "role"],
@@ -56,8 +74,10 @@ class PlanTools:
         return [
             tool(
                 "create_plan",
-                "Make the plan: tasks with dependencies. Tasks whose dependencies are done run in parallel, each by a sub-agent of"
-                " its own. Call it once; change the plan with the other tools. Then end your turn: results arrive as messages.",
+                "Make the plan: tasks with dependencies. Tasks whose dependencies are done run in parallel,"
+                " each by a sub-agent of"
+                " its own. Call it once; change the plan with the other tools. Then end your turn: results"
+                " arrive as messages.",
                 {"goal": {"type": "string"}, "tasks": {"type": "array", "items": _TASK}},
                 ["goal", "tasks"],
                 self.create_plan,
@@ -79,7 +99,8 @@ class PlanTools:
             ),
             tool(
                 "rerun_task",
-                "Do a task again from its start, as a new attempt. It keeps its memory unless `fresh`. Tasks that depend on it"
+                "Do a task again from its start, as a new attempt. It keeps its memory unless `fresh`. Tasks"
+                " that depend on it"
                 " run again only if what they build on has changed.",
                 _NAME | {"fresh": {"type": "boolean"}},
                 ["task"],
@@ -110,7 +131,10 @@ class PlanTools:
         ids: dict[str, str] = {}
         for position, one in enumerate(wanted):
             ids[self._add(tx, plan_id, position, one, ids)] = str(position)
-        by_name = {row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE parent_plan_id = ?", (plan_id,))}
+        by_name = {
+            row[0]: row[1]
+            for row in tx.all("SELECT name, id FROM tasks WHERE parent_plan_id = ?", (plan_id,))
+        }
         for one in wanted:
             _depend(tx, by_name, by_name[one["name"]], names_of(one, "depends_on"))
         _refuse_cycles(tx)
@@ -149,7 +173,8 @@ class PlanTools:
         failures = tx.one("SELECT failures FROM tasks WHERE id = ?", (task.id,))[0]
         if failures >= MOST_FAILURES:
             raise ValueError(
-                f"{task.name} failed {failures} times without a single turn between ({task.error}); revise it, re-run it fresh,"
+                f"{task.name} failed {failures} times without a single turn between ({task.error}); revise"
+                " it, re-run it fresh,"
                 " or drop it"
             )
         resume(tx, task, str(arguments.get("message") or "Go on where you stopped."))
@@ -173,7 +198,11 @@ class PlanTools:
         status = arguments.get("status") or "done"
         if status not in ("done", "failed"):
             raise ValueError("`status` must be done or failed")
-        left = [task for task in plans.load_tasks(tx, tx.session_id) if task.status not in TASK_ENDED | {TaskStatus.STALE}]
+        left = [
+            task
+            for task in plans.load_tasks(tx, tx.session_id)
+            if task.status not in TASK_ENDED | {TaskStatus.STALE}
+        ]
         if left:
             named = ", ".join(f"{task.name} ({task.status})" for task in left[:8])
             raise ValueError(f"not yet: {named}. Wait for them (end your turn), or drop them first")
@@ -181,12 +210,19 @@ class PlanTools:
 
     def _told(self, tx: Transaction, plan_id: str, what: str) -> ToolResult:
         revision = plans.revise(tx, plan_id, what)
-        states = {row[0]: row[1] for row in tx.all("SELECT name, status FROM tasks WHERE session_id = ?", (tx.session_id,))}
+        states = {
+            row[0]: row[1]
+            for row in tx.all("SELECT name, status FROM tasks WHERE session_id = ?", (tx.session_id,))
+        }
         # Of a large plan, whole states in each answer would fill the planner's window.
-        told = {"tasks": states} if len(states) <= MOST_TOLD else {"tasks_by_status": Counter(states.values())}
+        told = (
+            {"tasks": states} if len(states) <= MOST_TOLD else {"tasks_by_status": Counter(states.values())}
+        )
         return ToolResult(json.dumps({"ok": what, "revision": revision, **told}), effects={"plan": True})
 
-    def _add(self, tx: Transaction, plan_id: str, position: int, one: dict[str, Any], known: dict[str, str]) -> str:
+    def _add(
+        self, tx: Transaction, plan_id: str, position: int, one: dict[str, Any], known: dict[str, str]
+    ) -> str:
         name = text_of(one, "name", limit=120).strip()
         if name in known:
             raise ValueError(f"two tasks are named {name!r}; names must be unique")
@@ -235,7 +271,9 @@ def resume(tx: Transaction, task: Task, message: str) -> None:
     if task.status is TaskStatus.RUNNING:
         raise ValueError(f"{task.name} is running already")
     if task.status not in (TaskStatus.FAILED, TaskStatus.PAUSED, TaskStatus.CANCELLED):
-        raise ValueError(f"{task.name} is {task.status}; only a failed, paused or cancelled task can be resumed")
+        raise ValueError(
+            f"{task.name} is {task.status}; only a failed, paused or cancelled task can be resumed"
+        )
     agent = agents.load(tx, task.assigned_agent) if task.assigned_agent else None
     if agent is None:
         plans.move(tx, task.id, TaskStatus.PENDING, "resumed")
@@ -257,7 +295,8 @@ def rerun(tx: Transaction, task: Task, *, fresh: bool) -> None:
     if task.status in (TaskStatus.RUNNING, TaskStatus.PAUSED, TaskStatus.STALE) or task.status in TASK_ENDED:
         plans.move(tx, task.id, TaskStatus.PENDING, "re-run" + (" (fresh)" if fresh else ""))
     tx.execute(
-        "UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL, error = NULL,"
+        "UPDATE tasks SET attempt = attempt + 1, assigned_agent = NULL, starts_from = ?, result = NULL,"
+        " error = NULL,"
         " artifact_refs = '[]', inputs_hash = NULL, failures = 0 WHERE id = ?",
         (None if fresh else task.assigned_agent, task.id),
     )
@@ -294,7 +333,9 @@ def _plan(tx: Transaction) -> str:
 
 
 def _ids_by_name(tx: Transaction) -> dict[str, str]:
-    return {row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE session_id = ?", (tx.session_id,))}
+    return {
+        row[0]: row[1] for row in tx.all("SELECT name, id FROM tasks WHERE session_id = ?", (tx.session_id,))
+    }
 
 
 def _depend(tx: Transaction, by_name: dict[str, str], task_id: str, needs: list[str]) -> None:

@@ -1,4 +1,5 @@
-"""The tool `recall`: a search that reads beside the store's writer, in a thread, so that no agent's step waits for it."""
+"""The tool `recall`: a search that reads beside the store's writer, in a thread, so that no agent's step
+waits for it."""
 
 from __future__ import annotations
 
@@ -25,14 +26,19 @@ KEEPING_SECONDS = 30.0
 
 SPEC = ToolSpec(
     "recall",
-    "Search what was remembered and said, by you and the other agents: facts with their ids, then messages by pointer for"
+    "Search what was remembered and said, by you and the other agents: facts with their ids, then messages"
+    " by pointer for"
     " `read_back`. Name exact words, paths, numbers or error codes.",
     {
         "type": "object",
         "properties": {
             "query": {"type": "string"},
             "limit": {"type": "integer", "minimum": 1, "maximum": 30},
-            "scope": {"type": "string", "enum": list(Scope), "description": "agent: only your own; default: all you may see"},
+            "scope": {
+                "type": "string",
+                "enum": list(Scope),
+                "description": "agent: only your own; default: all you may see",
+            },
         },
         "required": ["query"],
         "additionalProperties": False,
@@ -61,14 +67,19 @@ class RecallTool:
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         try:
             query = text_of(arguments, "query", limit=1_000)
-            scope, limit = Scope(arguments.get("scope") or Scope.WORKSPACE), min(int(arguments.get("limit") or 8), 30)
+            scope, limit = (
+                Scope(arguments.get("scope") or Scope.WORKSPACE),
+                min(int(arguments.get("limit") or 8), 30),
+            )
         except ValueError as error:
             return ToolResult(str(error), is_error=True)
 
         def search() -> list[Recalled]:
             with closing(Reads(self._store.path)) as reads:
                 question = self._question(reads, query, kept)
-                return recall_from(reads, context.session_id, query, scope, limit, reader=context.agent_id, question=question)
+                return recall_from(
+                    reads, context.session_id, query, scope, limit, reader=context.agent_id, question=question
+                )
 
         loop = asyncio.get_running_loop()
 
@@ -77,8 +88,11 @@ class RecallTool:
 
         return ToolResult(told(await asyncio.to_thread(search)))
 
-    def _question(self, reads: Reads, query: str, kept: Callable[[Callable[[Transaction], None]], None]) -> Any:
-        """The query as a vector, after the vectors that the session lacks are made and kept; None: words alone."""
+    def _question(
+        self, reads: Reads, query: str, kept: Callable[[Callable[[Transaction], None]], None]
+    ) -> Any:
+        """The query as a vector, after the vectors that the session lacks are made and kept; None: words
+        alone."""
         if not self._vectors:
             return None
         from watchkeeper.memory.recall import vectors

@@ -1,4 +1,5 @@
-"""Memory tools that run in the transaction of their result: `remember`, `read_back`, `compact` (`recall` does not)."""
+"""Memory tools that run in the transaction of their result: `remember`, `read_back`, `compact` (`recall` does
+not)."""
 
 from __future__ import annotations
 
@@ -20,27 +21,45 @@ def memory_tools() -> list[FunctionTool]:
     return [
         tool(
             "remember",
-            "Keep one fact, decision, outcome or instruction, in one sentence. Every agent of the session can recall it; with scope"
-            " `workspace`, later sessions here too. A new value of the same subject replaces the earlier fact by itself; where it"
+            "Keep one fact, decision, outcome or instruction, in one sentence. Every agent of the session"
+            " can recall it; with scope"
+            " `workspace`, later sessions here too. A new value of the same subject replaces the earlier"
+            " fact by itself; where it"
             " corrects a fact in other words, name that one's id in `replaces`.",
             {
                 "text": {"type": "string"},
                 "kind": {"type": "string", "enum": list(facts.KINDS)},
                 "scope": {"type": "string", "enum": ["session", "workspace"]},
-                "replaces": {"type": "integer", "minimum": 1, "description": "the id of the fact that this one corrects"},
-                "also": {"type": "boolean", "description": "true: earlier facts about it hold as well, none is replaced"},
+                "replaces": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "the id of the fact that this one corrects",
+                },
+                "also": {
+                    "type": "boolean",
+                    "description": "true: earlier facts about it hold as well, none is replaced",
+                },
             },
             ["text"],
             remember,
         ),
         tool(
             "read_back",
-            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>, artifact://sha256/… or"
-            " fact://<hex>. Long texts come in pages; `find` gives the page around an exact word, path or number.",
+            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>,"
+            " artifact://sha256/… or"
+            " fact://<hex>. Long texts come in pages; `find` gives the page around an exact word, path or"
+            " number.",
             {
                 "pointer": {"type": "string"},
-                "offset": {"type": "integer", "minimum": 0, "description": "where to read on; with `find`, where to search on"},
-                "find": {"type": "string", "description": "what the page must hold; case and line breaks do not matter"},
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "where to read on; with `find`, where to search on",
+                },
+                "find": {
+                    "type": "string",
+                    "description": "what the page must hold; case and line breaks do not matter",
+                },
             },
             ["pointer"],
             read_back,
@@ -78,7 +97,13 @@ def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -
         also=bool(arguments.get("also")),
     )
     if kept.new:
-        tx.event("memory.remembered", agent_id=context.agent_id, task_id=context.task_id, fact=kept.id, fact_kind=kind)
+        tx.event(
+            "memory.remembered",
+            agent_id=context.agent_id,
+            task_id=context.task_id,
+            fact=kept.id,
+            fact_kind=kind,
+        )
     said = f"remembered as fact {kept.id}" if kept.new else f"known already, as fact {kept.id}"
     for fact_id, old in kept.replaced:
         said += f"; it replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
@@ -107,7 +132,9 @@ def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) 
         return ToolResult(_page(text, offset))
     place = _place(text, str(wanted), offset)
     if place is None:
-        raise ValueError(f"{pointer} does not hold {str(wanted)[:200]!r}" + (f" behind offset {offset}" if offset else ""))
+        raise ValueError(
+            f"{pointer} does not hold {str(wanted)[:200]!r}" + (f" behind offset {offset}" if offset else "")
+        )
     page = _page(text, max(0, place - PAGE_CHARACTERS // 3))
     message = _number_before(text, place) if pointer.startswith("message:") else None
     where = f", in message {message}" if message else ""
@@ -122,7 +149,8 @@ def _page(text: str, offset: int) -> str:
 
 
 def _place(text: str, wanted: str, offset: int) -> int | None:
-    """Where `wanted` stands in `text`, as it is written or else whatever its case and spaces; None: nowhere."""
+    """Where `wanted` stands in `text`, as it is written or else whatever its case and spaces; None:
+    nowhere."""
     exact = text.find(wanted, offset)
     if exact >= 0:
         return exact
@@ -149,7 +177,8 @@ def _messages(tx: Transaction, pointer: str) -> str:
     match = _POINTER.match(pointer)
     if match is None:
         raise ValueError(
-            "a pointer looks like message://<agent>/12-40, message://<agent>/12, artifact://sha256/<hex> or fact://<hex>"
+            "a pointer looks like message://<agent>/12-40, message://<agent>/12, artifact://sha256/<hex> or"
+            " fact://<hex>"
         )
     agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
     if tx.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, tx.session_id)) is None:

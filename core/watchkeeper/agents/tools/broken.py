@@ -2,4 +2,5 @@
 
 
 class Broken(Exception):
-    """In a worker: the call failed because what the worker stands for is of no more use; the host should start another."""
+    """In a worker: the call failed because what the worker stands for is of no more use; the host should
+    start another."""

@@ -21,7 +21,8 @@ _FILE = {"type": "string", "description": "path of the file, relative to the wor
 
 READ = _spec(
     "read",
-    "Read a text file (up to 256 KiB; of a larger one, a range of lines), an image or a PDF of the workspace.",
+    "Read a text file (up to 256 KiB; of a larger one, a range of lines), an image or a PDF of the"
+    " workspace.",
     {
         "file_path": _FILE,
         "view_range": {
@@ -46,7 +47,10 @@ GLOB = _spec(
 GREP = _spec(
     "grep",
     "Search the contents of files for a regular expression; gives path:line:text.",
-    {"pattern": {"type": "string"}, "path": {"type": "string", "description": "file or folder; the workspace by default"}},
+    {
+        "pattern": {"type": "string"},
+        "path": {"type": "string", "description": "file or folder; the workspace by default"},
+    },
     ["pattern"],
 )
 WRITE = _spec(
@@ -68,8 +72,10 @@ EDIT = _spec(
 )
 BASH = _spec(
     "bash",
-    "Run a command in your own shell, which keeps its folder, variables and jobs between calls. Only the last 100 KiB of"
-    " output are kept. Standard input is empty. A command that takes longer than its time is killed, and the shell with it.",
+    "Run a command in your own shell, which keeps its folder, variables and jobs between calls. Only the"
+    " last 100 KiB of"
+    " output are kept. Standard input is empty. A command that takes longer than its time is killed, and the"
+    " shell with it.",
     {
         "command": {"type": "string"},
         "restart": {"type": "boolean", "description": "start a new shell instead of running a command"},
@@ -82,7 +88,8 @@ BASH = _spec(
 def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
     """One line saying why `write` or `edit` must not run with a redaction mark in its input, or None.
 
-    A mark hides a secret from the model. Written to a file, it would replace the secret; looked for, it never matches.
+    A mark hides a secret from the model. Written to a file, it would replace the secret; looked for, it never
+    matches.
     """
     if tool not in (WRITE.name, EDIT.name):
         return None
@@ -93,14 +100,16 @@ def mark_fault(tool: str, arguments: dict[str, Any]) -> str | None:
             continue
         if name == "old_string":
             return (
-                f"old_string holds the redaction mark {mark[0]}. The file holds another text there, so old_string cannot match."
+                f"old_string holds the redaction mark {mark[0]}. The file holds another text there, so"
+                " old_string cannot match."
                 " Choose an old_string beside the mark"
             )
         if name == "file_path":
             return f"file_path holds the redaction mark {mark[0]}. Choose a name without it"
         return (
             f"{name} holds the redaction mark {mark[0]}, which stands for a secret. Nothing was written."
-            " Keep a secret that the file has by editing only the text beside it; a new one belongs in an environment"
+            " Keep a secret that the file has by editing only the text beside it; a new one belongs in an"
+            " environment"
             " variable or, as a placeholder such as <password>, in the file"
         )
     return None
@@ -116,7 +125,9 @@ class FileTool:
     pool: WorkerPool
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        if fault := validate_arguments(self.spec.input_schema, arguments) or mark_fault(self.spec.name, arguments):
+        if fault := validate_arguments(self.spec.input_schema, arguments) or mark_fault(
+            self.spec.name, arguments
+        ):
             return ToolResult(f"{self.spec.name}: {fault}", is_error=True)
         return await self.pool.run_file_tool(self.spec.name, arguments, context)
 
@@ -141,7 +152,8 @@ class BashTool:
 def builtin_tools(pool: WorkerPool) -> dict[str, Tool]:
     """The built-in tools by name: reading is allowed, writing and the shell ask.
 
-    Writing a file twice leaves what writing it once does; editing it twice may not, nor may running a command.
+    Writing a file twice leaves what writing it once does; editing it twice may not, nor may running a
+    command.
     """
     allow, ask = Permission.ALLOW, Permission.ASK
     tools: list[Tool] = [FileTool(spec, True, allow, pool) for spec in (LIST_FOLDER, READ, GLOB, GREP)]

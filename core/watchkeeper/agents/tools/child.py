@@ -1,4 +1,5 @@
-"""The host's end of a worker process: requests and answers as JSON lines, and an end that leaves nothing behind."""
+"""The host's end of a worker process: requests and answers as JSON lines, and an end that leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
 
 
 class ChildFailed(Exception):
-    """The worker died, would not start, or said something that is no answer. The message is one line for a model."""
+    """The worker died, would not start, or said something that is no answer. The message is one line for a
+    model."""
 
 
 class _Signalled(ChildFailed):
@@ -34,7 +36,8 @@ class _Signalled(ChildFailed):
 class Child:
     """One worker process, leader of a session of its own.
 
-    Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is killed.
+    Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is
+    killed.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, agent_id: str, containment: Containment) -> None:
@@ -49,9 +52,14 @@ class Child:
 
     @classmethod
     async def start(
-        cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str, containment: Containment | None = None
+        cls,
+        config: Mapping[str, Any],
+        environ: Mapping[str, str],
+        agent_id: str,
+        containment: Containment | None = None,
     ) -> Child:
-        """Start a worker and wait until it is ready. `containment` has it, and all that it starts, before it is told anything.
+        """Start a worker and wait until it is ready. `containment` has it, and all that it starts, before it
+        is told anything.
 
         Raises:
             ChildFailed: it did not become ready.
@@ -61,14 +69,16 @@ class Child:
         try:
             return await cls._start(config, environ, agent_id, contain)
         except _Signalled:
-            # A Ctrl+C reaches whoever is not yet a leader of a session: that was meant for the run, not for its worker.
+            # A Ctrl+C reaches whoever is not yet a leader of a session: that was meant for the run, not for
+            # its worker.
             return await cls._start(config, environ, agent_id, contain)
 
     @classmethod
     async def _start(
         cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str, containment: Containment
     ) -> Child:
-        # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the worker imports.
+        # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the
+        # worker imports.
         command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
         try:
             process = await _spawn(
@@ -85,7 +95,9 @@ class Child:
             fault = host_fault(error)
             if fault is not None:
                 raise fault from error
-            raise ChildFailed(f"a tool worker could not be started: {getattr(error, 'strerror', None) or error}") from error
+            raise ChildFailed(
+                f"a tool worker could not be started: {getattr(error, 'strerror', None) or error}"
+            ) from error
         child = cls(process, agent_id, containment)
         try:
             async with asyncio.timeout(START_SECONDS):
@@ -170,7 +182,9 @@ class Child:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message).encode() + b"\n")
         await self._process.stdin.drain()
-        if self._process.stdin.is_closing():  # what could not be written is told later, to whoever writes next
+        if (
+            self._process.stdin.is_closing()
+        ):  # what could not be written is told later, to whoever writes next
             raise ConnectionResetError
 
     async def _configure(self, config: Mapping[str, Any]) -> None:
@@ -198,7 +212,9 @@ class Child:
         assert self._process.stdin is not None
         # A task of its own: whoever is cancelled while waiting would cancel what the transport reports to.
         closing = asyncio.ensure_future(self._process.stdin.wait_closed())
-        closing.add_done_callback(lambda done: done.cancelled() or done.exception())  # looked at, even where this is cancelled
+        closing.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # looked at, even where this is cancelled
         await asyncio.wait({closing}, timeout=1)
         error = closing.exception() if closing.done() and not closing.cancelled() else None
         return host_fault(error) if error is not None else None
@@ -220,7 +236,11 @@ class Child:
     async def _take(self, line: bytes) -> bool:
         """Hand an answer to whom it belongs; False if it is none."""
         try:
-            answer = await asyncio.to_thread(json.loads, line) if len(line) > _BESIDE_THE_LOOP else json.loads(line)
+            answer = (
+                await asyncio.to_thread(json.loads, line)
+                if len(line) > _BESIDE_THE_LOOP
+                else json.loads(line)
+            )
         except (ValueError, RecursionError):
             return False
         number = answer.get("id") if isinstance(answer, dict) else None
@@ -236,7 +256,8 @@ class Child:
         return True
 
     async def _report_death(self) -> None:
-        # The worker's shell and its children outlive it; they share its process group, which still bears its number.
+        # The worker's shell and its children outlive it; they share its process group, which still bears its
+        # number.
         kill_group(self._process.pid)
         code = 0
         with suppress(TimeoutError):
@@ -265,7 +286,8 @@ class _Spawned(asyncio.subprocess.SubprocessStreamProtocol):
 
 
 async def _spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
-    """As `asyncio.create_subprocess_exec`, which leaves a process running where no thread can be started to wait for it."""
+    """As `asyncio.create_subprocess_exec`, which leaves a process running where no thread can be started to
+    wait for it."""
     loop = asyncio.get_running_loop()
     spawned = _Spawned(limit=LARGEST_LINE, loop=loop)
     try:
@@ -277,7 +299,8 @@ async def _spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
 
 
 def _told_fault(line: str) -> HostFault | None:
-    """The shortage that a worker's last words tell of: by itself, or by the interpreter that could not load it."""
+    """The shortage that a worker's last words tell of: by itself, or by the interpreter that could not load
+    it."""
     with suppress(ValueError):
         return from_record(json.loads(line))
     shortage = shortage_in(line)
@@ -292,7 +315,8 @@ def _how(code: int) -> str:
 
 
 def _close_transport(process: asyncio.subprocess.Process) -> None:
-    # Nothing public closes the pipes of a killed process; left open, a surviving holder of an end would keep it alive.
+    # Nothing public closes the pipes of a killed process; left open, a surviving holder of an end would keep
+    # it alive.
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with suppress(PermissionError, ProcessLookupError):

@@ -1,10 +1,11 @@
 """In a worker: the kernel's word that nothing outside the workspace is written or read.
 
-The file tools check each path before they open it, but another process may swap a symbolic link in between the two.
-Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse what such a link leads to, whatever the path said.
-Elsewhere the tools' own check stands alone.
+The file tools check each path before they open it, but another process may swap a symbolic link in between
+the two. Landlock (Linux 5.13 and later; `man 7 landlock`) makes the kernel refuse what such a link leads to,
+whatever the path said. Elsewhere the tools' own check stands alone.
 
-What the worker itself is made of stays readable: the interpreter, its libraries and the system's, and programs.
+What the worker itself is made of stays readable: the interpreter, its libraries and the system's, and
+programs.
 """
 
 from __future__ import annotations
@@ -42,13 +43,20 @@ class _PathBeneath(ctypes.Structure):
 
 
 _PROGRAMS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store")
-_SETTINGS = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/localtime", "/etc/ssl/openssl.cnf", "/etc/pki/tls/openssl.cnf")
-"""What programs read before they begin. Nothing of `/etc` else, `/home`, `/root`, `/tmp`, `/var` or `/proc`."""
+_SETTINGS = (
+    "/etc/ld.so.cache",
+    "/etc/ld.so.preload",
+    "/etc/localtime",
+    "/etc/ssl/openssl.cnf",
+    "/etc/pki/tls/openssl.cnf",
+)
+"""What programs read before they begin. Nothing of `/etc` else, `/home`, `/root`, `/tmp`, `/var` or
+`/proc`."""
 
 
 def confine(workspace: str) -> bool:
-    """Let this process, its threads-to-be and its children change files below `workspace` only, and read only those and
-    what programs are made of; False where that is not possible.
+    """Let this process, its threads-to-be and its children change files below `workspace` only, and read only
+    those and what programs are made of; False where that is not possible.
 
     It cannot be undone, and holds for the folder that now bears the name.
 
@@ -65,7 +73,10 @@ def confine(workspace: str) -> bool:
     ruleset = _Ruleset(changing | _READING)
     rules = libc.syscall(_CREATE_RULESET, ctypes.byref(ruleset), ctypes.c_size_t(ctypes.sizeof(ruleset)), 0)
     if rules < 0:
-        if host_fault(failed := OSError(ctypes.get_errno(), "no ruleset of Landlock can be made")) is not None:
+        if (
+            host_fault(failed := OSError(ctypes.get_errno(), "no ruleset of Landlock can be made"))
+            is not None
+        ):
             raise failed
         return False
     try:
@@ -83,7 +94,8 @@ def confine(workspace: str) -> bool:
 
 
 def _own_places() -> Iterator[str]:
-    """Where this worker's own code, and programs, lie: no user's files, unless somebody keeps them in such a place."""
+    """Where this worker's own code, and programs, lie: no user's files, unless somebody keeps them in such a
+    place."""
     yield from _PROGRAMS
     yield from _SETTINGS
     yield from (sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(sys.executable))

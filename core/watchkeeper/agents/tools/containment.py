@@ -1,17 +1,18 @@
 """What holds the processes of a session's tools together, so that none of them outlives its host unseen.
 
-A command can leave its worker, its process group and its environment behind (`env -i setsid … &`). When a host is killed,
-what it left running must end before another host looks at the outside world, or a late effect would come after that look.
-Three ways to hold them, the first that the machine allows:
+A command can leave its worker, its process group and its environment behind (`env -i setsid … &`). When a
+host is killed, what it left running must end before another host looks at the outside world, or a late effect
+would come after that look. Three ways to hold them, the first that the machine allows:
 
-- `cgroup`: a cgroup (version 2) for the session below that of the host. The next host has the kernel kill all in it.
-- `namespace`: each worker is the first process of a PID namespace. When it dies, by the death of the host too, the kernel
-  kills all in the namespace.
-- `register`: process ids with their start times in the database: each worker before its first tool, each process that outlives
-  a call before the result of the call.
+- `cgroup`: a cgroup (version 2) for the session below that of the host. The next host has the kernel kill all
+  in it.
+- `namespace`: each worker is the first process of a PID namespace. When it dies, by the death of the host
+  too, the kernel kills all in the namespace.
+- `register`: process ids with their start times in the database: each worker before its first tool, each
+  process that outlives a call before the result of the call.
 
-In all three, processes are also known by a mark that they inherit: an environment variable and, on Linux, a resource limit
-without an effect, which neither `env -i` nor `setsid` removes.
+In all three, processes are also known by a mark that they inherit: an environment variable and, on Linux, a
+resource limit without an effect, which neither `env -i` nor `setsid` removes.
 
 None of them reaches what another program starts on request (`docker run`, `ssh`, `at`, `systemd-run`).
 """
@@ -32,7 +33,12 @@ from pathlib import Path
 from typing import Protocol
 
 from watchkeeper.agents.tools.processes import kill_identified, kill_marked, start_ticks
-from watchkeeper.agents.tools.surroundings import NAMESPACE_FLAG, REGISTER_FLAG, SESSION_VARIABLE, allowed_environment
+from watchkeeper.agents.tools.surroundings import (
+    NAMESPACE_FLAG,
+    REGISTER_FLAG,
+    SESSION_VARIABLE,
+    allowed_environment,
+)
 from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable
 from watchkeeper.records.host_faults import host_fault
 from watchkeeper.store import containments
@@ -43,7 +49,8 @@ CGROUP_PREFIX = "watchkeeper-"
 END_SECONDS = 10.0
 """How long killed processes may take to be gone."""
 SHORT_SECONDS = 0.5
-"""How long a host that ran out of something tries to kill them. It must pause; the next host ends what is left."""
+"""How long a host that ran out of something tries to kill them. It must pause; the next host ends what is
+left."""
 PROBE_SECONDS = 20.0
 
 
@@ -63,7 +70,8 @@ class Containment(Protocol):
     """What starts and feeds workers asks of it."""
 
     async def prepare(self) -> Sequence[str]:
-        """Make ready for a worker; returns what to add to its arguments. How processes are held is committed by then."""
+        """Make ready for a worker; returns what to add to its arguments. How processes are held is committed
+        by then."""
         ...
 
     async def admit(self, pid: int, agent_id: str) -> None:
@@ -94,7 +102,8 @@ class SessionContainment:
     Args:
         store: of the session that this host has claimed.
         mark: the session's mark (`surroundings.mark_of`).
-        wanted: the kind to use, which the machine allows (`check_containment`); None: the best that it allows.
+        wanted: the kind to use, which the machine allows (`check_containment`); None: the best that it
+            allows.
     """
 
     def __init__(self, store: SessionStore, mark: str, wanted: Kind | None = None) -> None:
@@ -109,7 +118,8 @@ class SessionContainment:
         self._known: set[tuple[int, int]] = set()
 
     async def end_earlier(self) -> list[str]:
-        """End what earlier hosts of the session left running. Returns a line for each thing that a person should know.
+        """End what earlier hosts of the session left running. Returns a line for each thing that a person
+        should know.
 
         Call it before any step: no effect of an earlier host's tools comes after it returns.
         """
@@ -123,7 +133,9 @@ class SessionContainment:
         async with self._making:
             if self.kind is None:
                 await self._make()
-        return {Kind.NAMESPACE: (NAMESPACE_FLAG,), Kind.REGISTER: (REGISTER_FLAG,)}.get(self.kind or Kind.CGROUP, ())
+        return {Kind.NAMESPACE: (NAMESPACE_FLAG,), Kind.REGISTER: (REGISTER_FLAG,)}.get(
+            self.kind or Kind.CGROUP, ()
+        )
 
     async def _make(self) -> None:
         kind = self._wanted or (await asyncio.to_thread(choose, None))[0]
@@ -139,7 +151,9 @@ class SessionContainment:
 
     async def admit(self, pid: int, agent_id: str) -> None:
         if self._cgroup is not None:
-            with suppress(ProcessLookupError):  # it has ended already; who waits for it to be ready learns why
+            with suppress(
+                ProcessLookupError
+            ):  # it has ended already; who waits for it to be ready learns why
                 (self._cgroup / "cgroup.procs").write_text(str(pid))
         elif (ticks := start_ticks(pid)) is not None:
             await self.register(agent_id, [(pid, ticks)])
@@ -148,7 +162,9 @@ class SessionContainment:
         new = set(processes) - self._known
         if not new or self.kind is None:
             return
-        await self._store.commit(lambda tx: containments.register(tx, self._id, agent_id or None, sorted(new)))
+        await self._store.commit(
+            lambda tx: containments.register(tx, self._id, agent_id or None, sorted(new))
+        )
         self._known |= new
 
     async def aclose(self) -> None:
@@ -167,7 +183,8 @@ class SessionContainment:
 
 
 def choose(wanted: Kind | None) -> tuple[Kind, dict[Kind, str]]:
-    """The kind to use on this machine, and of each better kind why it is not that. Starts processes: up to a tenth of a second.
+    """The kind to use on this machine, and of each better kind why it is not that. Starts processes: up to a
+    tenth of a second.
 
     Raises:
         BadInput: `wanted` cannot be had.
@@ -183,11 +200,15 @@ def choose(wanted: Kind | None) -> tuple[Kind, dict[Kind, str]]:
             why_not[kind] = str(reason)
         else:
             return kind, why_not
-    raise BadInput(f"tools cannot be held by containment = {wanted} here: {why_not[wanted or Kind.REGISTER]}; choose auto")
+    raise BadInput(
+        f"tools cannot be held by containment = {wanted} here: {why_not[wanted or Kind.REGISTER]}; choose"
+        " auto"
+    )
 
 
 def check_containment(setting: str) -> Kind | None:
-    """The kind that `containment` of the configuration, or `WATCHKEEPER_CONTAINMENT` over it, asks for; None is `auto`.
+    """The kind that `containment` of the configuration, or `WATCHKEEPER_CONTAINMENT` over it, asks for; None
+    is `auto`.
 
     Raises:
         BadInput: there is no such kind, or it cannot be had here.
@@ -198,7 +219,9 @@ def check_containment(setting: str) -> Kind | None:
     try:
         kind = Kind(chosen)
     except ValueError:
-        raise BadInput(f"WATCHKEEPER_CONTAINMENT: no kind {chosen!r}; there are auto, {', '.join(Kind)}") from None
+        raise BadInput(
+            f"WATCHKEEPER_CONTAINMENT: no kind {chosen!r}; there are auto, {', '.join(Kind)}"
+        ) from None
     choose(kind)
     return kind
 
@@ -266,13 +289,16 @@ def _end_all(left: Sequence[StoredContainment], mark: str) -> list[str]:
         if one.boot_id != boot_id():
             if one.host_name != here:
                 warnings.append(
-                    f"an earlier host ran on {one.host_name}: what its tools left running there cannot be ended from here"
+                    f"an earlier host ran on {one.host_name}: what its tools left running there cannot be"
+                    " ended from here"
                 )
             continue  # else the machine was started anew since
         path = one.detail.get("path")
         if isinstance(path, str) and not kill_cgroup(Path(path)):
             warnings.append(f"processes of an earlier host's tools do not end: {path}")
-        if one.detail.get("pid_namespace") == _pid_namespace():  # in another one, the numbers mean other processes
+        if (
+            one.detail.get("pid_namespace") == _pid_namespace()
+        ):  # in another one, the numbers mean other processes
             for pid, ticks in one.processes:
                 kill_identified(pid, ticks)
     survivors = kill_marked(SESSION_VARIABLE, mark, END_SECONDS)
@@ -300,13 +326,17 @@ def _probe_cgroup() -> None:
         path.mkdir()
     except OSError as error:
         raise CannotContain(f"no cgroup can be made in {path.parent} ({error.strerror})") from None
-    probe = subprocess.Popen([sys.executable, "-S", "-E", "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    probe = subprocess.Popen(
+        [sys.executable, "-S", "-E", "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     try:
         (path / "cgroup.procs").write_text(str(probe.pid))
         (path / "cgroup.kill").write_text("1")
         probe.wait(PROBE_SECONDS)
     except OSError as error:
-        raise CannotContain(f"no process can be moved into, and killed in, a cgroup of its own ({error.strerror})") from None
+        raise CannotContain(
+            f"no process can be moved into, and killed in, a cgroup of its own ({error.strerror})"
+        ) from None
     except subprocess.TimeoutExpired:
         raise CannotContain("a process in a cgroup of its own could not be killed") from None
     finally:
@@ -327,12 +357,16 @@ def _probe_namespace() -> None:
     roots = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
     environ = allowed_environment(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, roots))}
     try:
-        tried = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+        tried = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
     except subprocess.TimeoutExpired:
         raise CannotContain("a PID namespace did not start in time") from None
     if tried.returncode != 0:
         said = tried.stderr.strip().splitlines()
-        raise CannotContain(f"no PID namespace can be made ({said[-1] if said else f'exit code {tried.returncode}'})")
+        raise CannotContain(
+            f"no PID namespace can be made ({said[-1] if said else f'exit code {tried.returncode}'})"
+        )
 
 
 def _probe_register() -> None:

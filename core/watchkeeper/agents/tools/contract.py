@@ -1,8 +1,9 @@
 """What a tool is. Two kinds, told apart by where their effect lands.
 
-A `StoreTool` changes nothing but the session's own database, inside the very transaction that records its result: it
-happens exactly once, whatever crashes. An `OutsideTool` touches the world (files, a shell, an MCP server); its intent
-is committed before it runs, and after a crash its `idempotent` says whether it may simply run again.
+A `StoreTool` changes nothing but the session's own database, inside the very transaction that records its
+result: it happens exactly once, whatever crashes. An `OutsideTool` touches the world (files, a shell, an MCP
+server); its intent is committed before it runs, and after a crash its `idempotent` says whether it may simply
+run again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
 
 
 class Permission(StrEnum):
-    """Whether a call may run. Ordered from wide to narrow: a later one wins where two sources disagree on narrowing."""
+    """Whether a call may run. Ordered from wide to narrow: a later one wins where two sources disagree on
+    narrowing."""
 
     ALLOW = "allow"
     ASK = "ask"
@@ -29,7 +31,8 @@ class Permission(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """A command that a pattern allowed: the very words that matched, run without a shell that could change their meaning."""
+    """A command that a pattern allowed: the very words that matched, run without a shell that could change
+    their meaning."""
 
     path: str
     words: tuple[str, ...]
@@ -47,9 +50,11 @@ class ToolContext:
     workspace: Path
     now: float
     tool_call_id: str = ""
-    """The same when the call runs again after a crash: what a tool gives to a service that takes each request once."""
+    """The same when the call runs again after a crash: what a tool gives to a service that takes each request
+    once."""
     subject_digest: str = ""
-    """Of the file that a person approved the change of (see `records.file_subject`): the tool changes no other one."""
+    """Of the file that a person approved the change of (see `records.file_subject`): the tool changes no
+    other one."""
     program: ProgramRun | None = None
     """For `bash`: run this program outside the shell, in the place of the command that it stands for."""
 
@@ -61,7 +66,8 @@ class ToolResult:
     content: str | list[Block]
     is_error: bool = False
     effects: dict[str, Any] = field(default_factory=dict)
-    """For the agent loop alone: what the call asks of it (`compact`, `finish`, …). Never shown to the model."""
+    """For the agent loop alone: what the call asks of it (`compact`, `finish`, …). Never shown to the
+    model."""
 
 
 @runtime_checkable
@@ -96,10 +102,11 @@ class OutsideTool(Tool, Protocol):
     """Runs outside the database: in a worker process, or over MCP."""
 
     async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Do it. Errors that the model can mend come back as results with `is_error`; cancelling stops the work.
+        """Do it. Errors that the model can mend come back as results with `is_error`; cancelling stops the
+        work.
 
         Raises:
-            HostFault: the machine ran out of something. An `OSError` or `MemoryError` that says so counts as one which
-                came before any effect.
+            HostFault: the machine ran out of something. An `OSError` or `MemoryError` that says so counts as
+                one which came before any effect.
         """
         ...

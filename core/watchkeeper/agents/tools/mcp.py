@@ -1,7 +1,9 @@
-"""Tools of MCP servers that the user's configuration names. Each server is spoken to from a worker process of its own.
+"""Tools of MCP servers that the user's configuration names. Each server is spoken to from a worker process of
+its own.
 
-A server that dies, hangs, lies or floods costs its worker, never the host: the call ends as an error result, and the next
-call starts the server anew. Its tools ask by default, whatever the server says of them, since its hints are only claims.
+A server that dies, hangs, lies or floods costs its worker, never the host: the call ends as an error result,
+and the next call starts the server anew. Its tools ask by default, whatever the server says of them, since
+its hints are only claims.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class McpServer:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str | None = None
-    """Where the command runs; the user's home by default, never the workspace, whose files could stand in for its own."""
+    """Where the command runs; the user's home by default, never the workspace, whose files could stand in for
+    its own."""
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
@@ -73,12 +76,17 @@ def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
     for name, settings in table.items():
         where = f"mcp_servers.{name}"
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,30}", name):
-            raise BadInput(f"{where}: a server's name has at most 30 letters, digits, - and _; rename it in your configuration")
+            raise BadInput(
+                f"{where}: a server's name has at most 30 letters, digits, - and _; rename it in your"
+                " configuration"
+            )
         if not isinstance(settings, Mapping):
             raise BadInput(f"{where} must be a table with `command` or `url`")
         known = set(McpServer.__dataclass_fields__) - {"name"}
         if unknown := set(settings) - known:
-            raise BadInput(f"{where} has no setting {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}")
+            raise BadInput(
+                f"{where} has no setting {sorted(unknown)[0]!r}; there are {', '.join(sorted(known))}"
+            )
         if bool(settings.get("command")) == bool(settings.get("url")):
             raise BadInput(f"{where} needs either `command` or `url`")
         try:
@@ -92,7 +100,9 @@ def parse_servers(table: Mapping[str, Any]) -> list[McpServer]:
 class _Link:
     """The connection to one server: its worker, made when needed."""
 
-    def __init__(self, server: McpServer, workspace: Path, environ: Mapping[str, str], containment: Containment | None) -> None:
+    def __init__(
+        self, server: McpServer, workspace: Path, environ: Mapping[str, str], containment: Containment | None
+    ) -> None:
         self.server = server
         self._workspace = workspace
         self._environ = environ
@@ -119,7 +129,9 @@ class _Link:
         except (TimeoutError, ChildFailed) as error:
             await child.kill()
             why = error if isinstance(error, ChildFailed) else f"no answer in {seconds:g} s"
-            return ToolResult(f"MCP server {self.server.name}: {why}; the next call starts it anew", is_error=True)
+            return ToolResult(
+                f"MCP server {self.server.name}: {why}; the next call starts it anew", is_error=True
+            )
         finally:
             self._calls[child] -= 1
             await self._forget_if_done(child)
@@ -173,7 +185,8 @@ class _Link:
             "workspace": here,
             "command": server.command,
             "args": [argument.replace("${workspace}", here) for argument in server.args],
-            "env": {name: self._environ[name] for name in (SESSION_VARIABLE,) if name in self._environ} | dict(server.env),
+            "env": {name: self._environ[name] for name in (SESSION_VARIABLE,) if name in self._environ}
+            | dict(server.env),
             "cwd": server.cwd,
             "url": server.url,
             "headers": dict(server.headers),
@@ -211,8 +224,8 @@ class McpTool:
 
 
 class McpServers:
-    """All servers of one host, started together, ended together. One that fails to start is tried again, ever more
-    seldom, and when an agent calls one of its tools.
+    """All servers of one host, started together, ended together. One that fails to start is tried again, ever
+    more seldom, and when an agent calls one of its tools.
 
     `redact` takes secrets out of what they say of their tools: that stands in every prompt.
     """
@@ -245,7 +258,9 @@ class McpServers:
         failures = await asyncio.gather(*(self._ask(link) for link in self._links))
         for link, failure in zip(self._links, failures, strict=True):
             if failure is not None:
-                self.warnings.append(f"MCP server {link.server.name} offers no tools: {failure}; it is tried again")
+                self.warnings.append(
+                    f"MCP server {link.server.name} offers no tools: {failure}; it is tried again"
+                )
         if self._silent:
             self._retrying = asyncio.create_task(self._retry(), name="mcp-retry")
 
@@ -265,7 +280,11 @@ class McpServers:
         before = set(self._tools)
         if link in self._silent and await self._ask(link) is None and self.on_late is not None:
             own = f"mcp__{link.server.name}__"
-            found = {name: tool for name, tool in self._tools.items() if name not in before and name.startswith(own)}
+            found = {
+                name: tool
+                for name, tool in self._tools.items()
+                if name not in before and name.startswith(own)
+            }
             await self.on_late(link.server.name, found)
 
     async def _ask(self, link: _Link) -> str | None:
@@ -297,10 +316,16 @@ class McpServers:
         remote = str(one["name"])
         name = tool_name(link.server.name, remote)
         if name in self._tools:
-            self.warnings.append(f"MCP server {link.server.name} has two tools named {remote[:80]!r}; the first is used")
+            self.warnings.append(
+                f"MCP server {link.server.name} has two tools named {remote[:80]!r}; the first is used"
+            )
             return
         schema = one.get("input_schema")
-        if not isinstance(schema, dict) or schema.get("type") != "object" or len(json.dumps(schema)) > LARGEST_SCHEMA:
+        if (
+            not isinstance(schema, dict)
+            or schema.get("type") != "object"
+            or len(json.dumps(schema)) > LARGEST_SCHEMA
+        ):
             schema = {"type": "object"}
         description = str(one.get("description") or remote)[:LONGEST_DESCRIPTION]
         idempotent = any(fnmatch.fnmatchcase(remote, pattern) for pattern in link.server.idempotent)
@@ -309,7 +334,8 @@ class McpServers:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """The name under which a model calls a server's tool: valid for the Messages API, and the same in every run."""
+    """The name under which a model calls a server's tool: valid for the Messages API, and the same in every
+    run."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", tool)
     name = f"mcp__{server}__{plain}"
     if plain == tool and len(name) <= LONGEST_NAME:

@@ -1,7 +1,8 @@
-"""A worker as the first process of a PID namespace of its own: when it ends, the kernel ends all that it started.
+"""A worker as the first process of a PID namespace of its own: when it ends, the kernel ends all that it
+started.
 
-`man 7 pid_namespaces`. It needs root, or a system that lets users make user namespaces, and a `/proc` of its own, without
-which programs would look each other up under wrong numbers.
+`man 7 pid_namespaces`. It needs root, or a system that lets users make user namespaces, and a `/proc` of its
+own, without which programs would look each other up under wrong numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def enter_namespace(parent_pid: int) -> None:
-    """Go on as the first process of a new namespace. The process that was called stays outside, and ends as this one ends.
+    """Go on as the first process of a new namespace. The process that was called stays outside, and ends as
+    this one ends.
 
-    `parent_pid` is the host: when it dies, the process outside is killed, and with it this one. Call it before there are
-    threads.
+    `parent_pid` is the host: when it dies, the process outside is killed, and with it this one. Call it
+    before there are threads.
 
     Raises:
         OSError: the system does not allow it.
@@ -35,7 +37,11 @@ def enter_namespace(parent_pid: int) -> None:
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS) != 0:
         _check(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID | _CLONE_NEWNS), "unshare")
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        for name, text in (
+            ("setgroups", "deny"),
+            ("uid_map", f"{user} {user} 1"),
+            ("gid_map", f"{group} {group} 1"),
+        ):
             with open(f"/proc/self/{name}", "w", encoding="ascii") as table:
                 table.write(text)
     die_with_parent(parent_pid, signal.SIGKILL)

@@ -17,7 +17,8 @@ MOST_IMAGE_BASE64 = 5 * 1024 * 1024
 
 
 def shorten(text: str, limit: int) -> str:
-    """`text` itself, or its head and tail with a notice between, together not much longer than `limit` characters."""
+    """`text` itself, or its head and tail with a notice between, together not much longer than `limit`
+    characters."""
     if len(text) <= limit:
         return text
     head = _before_word(text, limit * 2 // 3)
@@ -26,7 +27,8 @@ def shorten(text: str, limit: int) -> str:
 
 
 def _before_word(text: str, end: int) -> int:
-    """Where the word that `end` cuts begins: half a key is not known for one any more, when secrets are taken out."""
+    """Where the word that `end` cuts begins: half a key is not known for one any more, when secrets are taken
+    out."""
     for at in range(end, max(end - LONGEST_WORD, 0), -1):
         if text[at].isspace() or text[at - 1].isspace():
             return at
@@ -62,7 +64,8 @@ def shorten_content(content: Any, limit: int) -> str | list[dict[str, Any]]:
 
 
 def is_content(value: Any) -> bool:
-    """Whether a value that came from a worker may go to a model as it is: text, or text, image and document blocks."""
+    """Whether a value that came from a worker may go to a model as it is: text, or text, image and document
+    blocks."""
     if isinstance(value, str):
         return True
     return isinstance(value, list) and all(_is_block(block) for block in value)
@@ -76,4 +79,8 @@ def _is_block(block: Any) -> bool:
     source = block.get("source")
     if block.get("type") not in ("image", "document") or not isinstance(source, dict):
         return False
-    return source.get("type") == "base64" and isinstance(source.get("data"), str) and isinstance(source.get("media_type"), str)
+    return (
+        source.get("type") == "base64"
+        and isinstance(source.get("data"), str)
+        and isinstance(source.get("media_type"), str)
+    )

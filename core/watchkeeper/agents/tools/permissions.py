@@ -1,4 +1,5 @@
-"""Who may call what: one decision from the tools' defaults, the user's configuration, the workspace and the command line."""
+"""Who may call what: one decision from the tools' defaults, the user's configuration, the workspace and the
+command line."""
 
 from __future__ import annotations
 
@@ -39,9 +40,10 @@ def narrowest(*permissions: Permission) -> Permission:
 class Permissions:
     """Decides whether a role's call of a tool may run, must be asked about, or is denied.
 
-    In this order: a tool's own default; the user's rules, which may widen it; the user's rules for the role, which may
-    widen it too; the workspace's rules, which only narrow it; `--allow`, which answers beforehand what would be asked. A
-    `deny` from anywhere, and a role that does not list the tool, are final. A tool that nobody knows is asked about.
+    In this order: a tool's own default; the user's rules, which may widen it; the user's rules for the role,
+    which may widen it too; the workspace's rules, which only narrow it; `--allow`, which answers beforehand
+    what would be asked. A `deny` from anywhere, and a role that does not list the tool, are final. A tool
+    that nobody knows is asked about.
     """
 
     defaults: Rules = field(default_factory=dict)

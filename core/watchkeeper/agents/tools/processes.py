@@ -1,7 +1,8 @@
 """Process trees: how everything that a tool started is found and killed, whatever it did to get away.
 
-On Linux a worker is a *subreaper*: a daemon that it (or its shell) started stays its descendant even after `setsid` and
-a double fork, so that walking the tree finds it. Elsewhere only processes whose parents live are found, and the group.
+On Linux a worker is a *subreaper*: a daemon that it (or its shell) started stays its descendant even after
+`setsid` and a double fork, so that walking the tree finds it. Elsewhere only processes whose parents live are
+found, and the group.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def adopt_orphans() -> bool:
 
 
 def die_with_parent(parent_pid: int, number: signal.Signals) -> bool:
-    """Be sent `number` when the parent dies; True if the system does that. Exits if the parent is gone already."""
+    """Be sent `number` when the parent dies; True if the system does that. Exits if the parent is gone
+    already."""
     done = _prctl(_PR_SET_PDEATHSIG, int(number))
     if os.getppid() != parent_pid:
         os._exit(0)
@@ -50,7 +52,8 @@ def descendants(pid: int) -> list[int]:
 
 
 def folder_of_shell(worker_pid: int) -> str | None:
-    """The folder of the shell that a worker started: its first child named bash; None where the system cannot tell."""
+    """The folder of the shell that a worker started: its first child named bash; None where the system cannot
+    tell."""
     if sys.platform != "linux":
         return None
     children = sorted(_children_of(worker_pid))
@@ -87,8 +90,8 @@ def _name_of(pid: int) -> str:
 def kill_descendants(pid: int) -> None:
     """Kill all below `pid`, until nothing is left.
 
-    First all are stopped, and those that they forked meanwhile, until there are no new ones: a process that is killed
-    while its siblings fork would be outrun.
+    First all are stopped, and those that they forked meanwhile, until there are no new ones: a process that
+    is killed while its siblings fork would be outrun.
     """
     for _ in range(_MOST_ROUNDS):
         stopped: set[int] = set()
@@ -124,10 +127,11 @@ def kill_tree(pid: int) -> None:
 
 
 def mark_limits(mark: str) -> bool:
-    """Mark this process, and all that it starts, with a resource limit made of `mark`; False where that is not possible.
+    """Mark this process, and all that it starts, with a resource limit made of `mark`; False where that is
+    not possible.
 
-    `RLIMIT_LOCKS` limits nothing since Linux 2.4. It is inherited, whatever the environment, session or parent becomes, everybody
-    can read it, and without privilege it can only be lowered.
+    `RLIMIT_LOCKS` limits nothing since Linux 2.4. It is inherited, whatever the environment, session or
+    parent becomes, everybody can read it, and without privilege it can only be lowered.
     """
     if sys.platform != "linux":
         return False
@@ -140,10 +144,11 @@ def mark_limits(mark: str) -> bool:
 
 
 def kill_marked(variable: str, mark: str, seconds: float = 10.0) -> list[int]:
-    """Kill every process that was started with this environment variable or limit (`mark_limits`), and all below it.
+    """Kill every process that was started with this environment variable or limit (`mark_limits`), and all
+    below it.
 
-    Returns once they are gone; those that still live after `seconds`. Only on Linux, and only one's own processes: elsewhere
-    there is no way to tell.
+    Returns once they are gone; those that still live after `seconds`. Only on Linux, and only one's own
+    processes: elsewhere there is no way to tell.
     """
     entry, limit = os.fsencode(f"{variable}={mark}"), str(_limit_of(mark)).encode()
     killed: set[int] = set()
@@ -152,7 +157,9 @@ def kill_marked(variable: str, mark: str, seconds: float = 10.0) -> list[int]:
         found = [
             pid
             for pid in _all_processes()
-            if pid != os.getpid() and (limit in _limits_of(pid) or entry in _environment_of(pid)) and not _is_zombie(pid)
+            if pid != os.getpid()
+            and (limit in _limits_of(pid) or entry in _environment_of(pid))
+            and not _is_zombie(pid)
         ]
         if not found or time.monotonic() > deadline:
             return found
@@ -165,7 +172,8 @@ def kill_marked(variable: str, mark: str, seconds: float = 10.0) -> list[int]:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process began, in clock ticks since boot (elsewhere than on Linux: seconds since 1970); None if there is none.
+    """When a process began, in clock ticks since boot (elsewhere than on Linux: seconds since 1970); None if
+    there is none.
 
     With the process id it names one process, until the machine starts anew.
 
@@ -173,7 +181,9 @@ def start_ticks(pid: int) -> int | None:
         OSError: the machine ran out of something, so that it cannot be told.
     """
     if sys.platform != "linux":
-        said = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout.strip()
+        said = subprocess.run(
+            ["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout.strip()
         with suppress(ValueError):
             return int(time.mktime(time.strptime(said, "%a %b %d %H:%M:%S %Y")))
         return None
@@ -232,7 +242,9 @@ def _limits_of(pid: int) -> list[bytes]:
 
 def _limit_of(mark: str) -> int:
     """A number of 62 bits that no other session has: large enough for a limit that means none."""
-    return 1 << 61 | int.from_bytes(hashlib.sha256(mark.encode("utf-8", "surrogateescape")).digest()[:7], "big")
+    return 1 << 61 | int.from_bytes(
+        hashlib.sha256(mark.encode("utf-8", "surrogateescape")).digest()[:7], "big"
+    )
 
 
 def kill_group(pid: int) -> None:
@@ -278,7 +290,9 @@ class _children_by_ps:
     """Children by one listing of all processes, for systems without /proc."""
 
     def __init__(self) -> None:
-        listing = subprocess.run(["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=False).stdout
+        listing = subprocess.run(
+            ["ps", "-axo", "pid=,ppid=,stat="], capture_output=True, text=True, check=False
+        ).stdout
         self._children: dict[int, list[int]] = {}
         for line in listing.splitlines():
             pid, parent, state = [*line.split(), "", "", ""][:3]

@@ -1,7 +1,7 @@
 """In a worker: the files of the session's own database, which no file tool may open.
 
-They are known by device and inode, so under any name: a hard link, a link, a bind mount, or a name that they got since.
-A descriptor of each is kept, so that its inode number cannot pass to another file.
+They are known by device and inode, so under any name: a hard link, a link, a bind mount, or a name that they
+got since. A descriptor of each is kept, so that its inode number cannot pass to another file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class IsDatabase(Exception):
 
 
 class ProtectedFiles:
-    """The database's files and leases. Make it before the process is confined: later, the leases cannot be listed.
+    """The database's files and leases. Make it before the process is confined: later, the leases cannot be
+    listed.
 
     Args:
         names: where the database's files are, or may be.
@@ -69,7 +70,8 @@ class ProtectedFiles:
             self._leases = {_of(lease) for lease in self._lease_files()}
 
     def refuses(self, status: os.stat_result) -> bool:
-        """Whether a file is one of them. Ask with the status of an open descriptor, before anything is read or changed."""
+        """Whether a file is one of them. Ask with the status of an open descriptor, before anything is read
+        or changed."""
         return any(_of(status) in known for known in (self._held, self._unheld, self._leases))
 
     def check(self, path: Path) -> None:
@@ -90,8 +92,13 @@ class ProtectedFiles:
             raise IsDatabase
 
     def below(self, folder: Path) -> list[Path]:
-        """Every path below a folder that is one of them. The folder is searched only where one can be there."""
-        return [path for path in _files_below(folder) if self._is_one(path)] if self._may_be_below(folder) else []
+        """Every path below a folder that is one of them. The folder is searched only where one can be
+        there."""
+        return (
+            [path for path in _files_below(folder) if self._is_one(path)]
+            if self._may_be_below(folder)
+            else []
+        )
 
     def _is_one(self, path: Path) -> bool:
         try:
@@ -101,7 +108,9 @@ class ProtectedFiles:
 
     def _may_be_below(self, folder: Path) -> bool:
         known = {_identity(name) for name in self._names}
-        moved = any(one not in known or os.fstat(descriptor).st_nlink != 1 for one, descriptor in self._held.items())
+        moved = any(
+            one not in known or os.fstat(descriptor).st_nlink != 1 for one, descriptor in self._held.items()
+        )
         if self._lease_folder is not None:
             moved = moved or _of(os.fstat(self._lease_folder)) != _identity(self._lease_path)
             moved = moved or any(status.st_nlink != 1 for status in self._lease_files())

@@ -1,7 +1,7 @@
 """Checking what a model passes to a tool against the tool's JSON Schema.
 
-`jsonschema` does the work, less two things that a hostile schema of an MCP server could abuse: patterns (a regular expression
-can run for hours) and references to other documents (which would be fetched).
+`jsonschema` does the work, less two things that a hostile schema of an MCP server could abuse: patterns (a
+regular expression can run for hours) and references to other documents (which would be fetched).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def validate_arguments(schema: Mapping[str, Any], arguments: Any) -> str | None:
     except RecursionError:
         return None
     except Exception as error:
-        # jsonschema raises many types for schemas that are wrong or refer elsewhere; none is the model's fault.
+        # jsonschema raises many types for schemas that are wrong or refer elsewhere; none is the model's
+        # fault.
         if type(error).__module__.split(".")[0] in ("jsonschema", "referencing", "builtins"):
             return None
         raise
@@ -39,7 +40,9 @@ def validate_arguments(schema: Mapping[str, Any], arguments: Any) -> str | None:
     worst = best_match(faults)
     if worst is None:
         return None
-    place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in worst.absolute_path).lstrip(".")
+    place = "".join(
+        f"[{step}]" if isinstance(step, int) else f".{step}" for step in worst.absolute_path
+    ).lstrip(".")
     return (f"`{place}`: " if place else "") + _clear(str(worst.message))
 
 
@@ -57,7 +60,9 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     from referencing import Registry
 
     rules = {name: rule for name, rule in Draft202012Validator.VALIDATORS.items() if name not in _LEFT_OUT}
-    checker = validators.create(Draft202012Validator.META_SCHEMA, rules, type_checker=Draft202012Validator.TYPE_CHECKER)
+    checker = validators.create(
+        Draft202012Validator.META_SCHEMA, rules, type_checker=Draft202012Validator.TYPE_CHECKER
+    )
     made = checker(dict(schema), registry=Registry())
     _validators[key] = made
     if len(_validators) > _MOST_KEPT:

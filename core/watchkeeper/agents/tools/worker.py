@@ -1,10 +1,11 @@
 """The main program of a worker process: `python -P -m watchkeeper.agents.tools.worker HOST_PID`.
 
 It reads JSON lines on standard input: first its configuration `{"mode", "workspace", …}`, then calls
-`{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error", "broken"}` on
-standard output. Both are moved to descriptors that no child inherits, so that a tool that prints cannot corrupt the
-protocol. Where the machine ran out of something, an answer also has `host_fault` (`records.host_faults.as_record`), and the last
-line on standard error of a worker that cannot start is such a record.
+`{"id", "tool", "arguments", "agent", …}` and `{"cancel": id}`; it answers `{"id", "content", "is_error",
+"broken"}` on standard output. Both are moved to descriptors that no child inherits, so that a tool that
+prints cannot corrupt the protocol. Where the machine ran out of something, an answer also has `host_fault`
+(`records.host_faults.as_record`), and the last line on standard error of a worker that cannot start is such a
+record.
 
 When standard input ends, because the host is gone, it kills all that it started, and exits.
 
@@ -53,11 +54,13 @@ Answer = tuple[Any, bool]
 Handler = Callable[[dict[str, Any]], Awaitable[Answer]]
 
 LEAVE_SECONDS = 2.0
-"""How long a worker whose server has gone waits for the calls under way to notice, and for its answers to be read."""
+"""How long a worker whose server has gone waits for the calls under way to notice, and for its answers to be
+read."""
 GRACE_SECONDS = 1.0
 LITTLE_MEMORY_BYTES = 16 << 20
 MOST_MEMORY_BYTES = 2 << 30
-"""Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead machine."""
+"""Of a worker that runs file tools: a file or a listing larger than memory ends as an error, not as a dead
+machine."""
 
 
 def main() -> None:
@@ -83,7 +86,8 @@ def main() -> None:
     config = json.loads(lines.readline())
     if config["mode"] != "mcp":
         allow_inspection()
-    # A search may hold the interpreter for minutes; such a worker has no children to see off, and may die at once.
+    # A search may hold the interpreter for minutes; such a worker has no children to see off, and may die at
+    # once.
     if NAMESPACE_FLAG not in flags:
         die_with_parent(parent, signal.SIGKILL if config["mode"] == "files" else signal.SIGTERM)
     try:
@@ -164,7 +168,10 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
         content, is_error = "cancelled", True
     except MemoryError as error:
         fault = host_fault(error) if _memory_is_short() else None
-        content, is_error = f"{request.get('tool')}: this needs more memory than a tool may use; ask for less", True
+        content, is_error = (
+            f"{request.get('tool')}: this needs more memory than a tool may use; ask for less",
+            True,
+        )
     except Exception as error:
         # A fault of the tool is the model's to read; the worker itself goes on.
         fault = host_fault(error)
@@ -173,7 +180,9 @@ async def _answer(handler: Handler, request: dict[str, Any]) -> bytes:
     answer = {"id": request["id"], "content": content, "is_error": is_error, "broken": broken}
     if REGISTER_FLAG in sys.argv:
         with suppress(OSError):  # what cannot be listed now is found by its mark
-            answer["left"] = [(pid, ticks) for pid in descendants(os.getpid()) if (ticks := start_ticks(pid)) is not None]
+            answer["left"] = [
+                (pid, ticks) for pid in descendants(os.getpid()) if (ticks := start_ticks(pid)) is not None
+            ]
     if fault is not None:
         answer["host_fault"] = as_record(fault)
     return json.dumps(answer).encode() + b"\n"
@@ -216,7 +225,8 @@ def _limit_memory() -> None:
 
 
 def _memory_is_short() -> bool:
-    """Whether the machine has none even for little, so that a call which asked for too much is not the reason."""
+    """Whether the machine has none even for little, so that a call which asked for too much is not the
+    reason."""
     try:
         mmap.mmap(-1, LITTLE_MEMORY_BYTES).close()
     except (OSError, MemoryError):
@@ -225,7 +235,8 @@ def _memory_is_short() -> bool:
 
 
 def _write(out: int, data: memoryview) -> int:
-    """Write to the host, also where the machine is short of something for a moment; ends the worker where it is for longer."""
+    """Write to the host, also where the machine is short of something for a moment; ends the worker where it
+    is for longer."""
     for wait_seconds in (*RETRY_SECONDS, None):
         try:
             return os.write(out, data)

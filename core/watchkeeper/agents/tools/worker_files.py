@@ -1,7 +1,7 @@
 """In a worker: the file tools, confined to the workspace and kept from the session's own database.
 
-`read`, `glob` and `grep` are the SDK's. `write` and `edit` are our own, with the SDK's rules and answers: they compare the
-file that they opened with the database's files before they change a byte of it.
+`read`, `glob` and `grep` are the SDK's. `write` and `edit` are our own, with the SDK's rules and answers:
+they compare the file that they opened with the database's files before they change a byte of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ SEARCHING = frozenset({"list_folder", "glob", "grep"})
 
 @contextlib.contextmanager
 def nothing_passed_over() -> Iterator[None]:
-    """Let no file or folder be passed over because the machine ran out of something, in this single-threaded worker.
+    """Let no file or folder be passed over because the machine ran out of something, in this single-threaded
+    worker.
 
     Raises:
         HostFault: one was.
@@ -46,7 +47,10 @@ def nothing_passed_over() -> Iterator[None]:
 
         return opened
 
-    openers = [(module, name, getattr(module, name)) for module, name in ((io, "open"), (os, "open"), (os, "scandir"))]
+    openers = [
+        (module, name, getattr(module, name))
+        for module, name in ((io, "open"), (os, "open"), (os, "scandir"))
+    ]
     for module, name, opener in openers:
         setattr(module, name, noticing(opener))
     try:
@@ -78,7 +82,11 @@ class FileTools:
             if name not in SEARCHING:
                 return await self._run(name, arguments)
             with nothing_passed_over():
-                return self._list_folder(arguments) if name == "list_folder" else await self._run(name, arguments)
+                return (
+                    self._list_folder(arguments)
+                    if name == "list_folder"
+                    else await self._run(name, arguments)
+                )
         except IsDatabase as refusal:
             path = arguments.get("file_path") or arguments.get("path")
             return f"{name}: {path}: {refusal}", True
@@ -111,7 +119,8 @@ class FileTools:
         return (self._told(name, content) if isinstance(content, str) else list(content)), False
 
     def _change(self, name: str, arguments: dict[str, Any], approved: str) -> tuple[str, bool]:
-        """Run `write` or `edit`. `approved`: the digest of the file that a person approved the change of; empty: none did."""
+        """Run `write` or `edit`. `approved`: the digest of the file that a person approved the change of;
+        empty: none did."""
         try:
             change = self._write if name == "write" else self._edit
             return change(approved, **arguments), False
@@ -135,7 +144,10 @@ class FileTools:
             try:
                 if not may_be_new:
                     raise FileExistsError
-                with self._opened(target, file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor, _removed_on_fault(target):
+                with (
+                    self._opened(target, file_path, os.O_RDWR | os.O_CREAT | os.O_EXCL) as descriptor,
+                    _removed_on_fault(target),
+                ):
                     _replace(descriptor, data)
             except FileExistsError:
                 if not may_exist:
@@ -150,7 +162,9 @@ class FileTools:
                     raise
         return f"wrote {len(content)} bytes to {file_path}"
 
-    def _edit(self, approved: str, /, file_path: str, old_string: str, new_string: str, replace_all: bool = False) -> str:
+    def _edit(
+        self, approved: str, /, file_path: str, old_string: str, new_string: str, replace_all: bool = False
+    ) -> str:
         target = self._resolved(file_path)
         with _system_faults(file_path), self._opened(target, file_path, os.O_RDWR) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -182,7 +196,9 @@ class FileTools:
             ValueError: it is no regular file.
         """
         # Not through a link that came since the path was resolved, and not waiting for the reader of a pipe.
-        descriptor = os.open(target, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
+        descriptor = os.open(
+            target, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY, 0o666
+        )
         try:
             status = os.fstat(descriptor)
             if self._protected.refuses(status):
@@ -212,13 +228,16 @@ class FileTools:
 
     def _without_database(self, found: str, searched: Path) -> str:
         """The lines that a search found, without those from the database's files."""
-        hidden = tuple(f"{os.fsencode(path).decode(errors='replace')}:" for path in self._protected.below(searched))
+        hidden = tuple(
+            f"{os.fsencode(path).decode(errors='replace')}:" for path in self._protected.below(searched)
+        )
         if not hidden:
             return found
         return "\n".join(line for line in found.split("\n") if not line.startswith(hidden)) or "no matches"
 
     def _is_odd(self, name: Any) -> bool:
-        """Whether it is a pipe or a device: opening one to write may wait until somebody reads. The SDK says what else is wrong."""
+        """Whether it is a pipe or a device: opening one to write may wait until somebody reads. The SDK says
+        what else is wrong."""
         try:
             mode = os.stat(self._workspace / name).st_mode
         except (OSError, TypeError, ValueError):
@@ -229,7 +248,9 @@ class FileTools:
         from watchkeeper.agents.tools.folder import arguments_of, scan_page
 
         try:
-            return scan_page(self._workspace, refuses=self._protected.refuses, **arguments_of(arguments)), False
+            return scan_page(
+                self._workspace, refuses=self._protected.refuses, **arguments_of(arguments)
+            ), False
         except ValueError as error:
             return f"list_folder: {str(error).removeprefix('list_folder: ')}", True
 
@@ -254,11 +275,14 @@ class FileTools:
 
         text = self._relative(text)
         if name == "glob" and text.count("\n") + 1 >= GLOB_RESULT_LIMIT:
-            text += f"\n[only the newest {GLOB_RESULT_LIMIT} are shown; narrow the pattern, or use list_folder]"
+            text += (
+                f"\n[only the newest {GLOB_RESULT_LIMIT} are shown; narrow the pattern, or use list_folder]"
+            )
         return text
 
     def _relative(self, content: Any) -> Any:
-        """The text with the workspace's own path taken off the front of its lines: shorter, and what the tools take."""
+        """The text with the workspace's own path taken off the front of its lines: shorter, and what the
+        tools take."""
         if not isinstance(content, str):
             return content
         prefix = f"{self._workspace.resolve()}/"

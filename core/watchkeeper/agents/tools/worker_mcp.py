@@ -45,7 +45,8 @@ class McpConnection:
         opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
 
         async def hold() -> None:
-            # The client's scopes belong to the task that enters them, and stay open: hence a task of their own.
+            # The client's scopes belong to the task that enters them, and stay open: hence a task of their
+            # own.
             try:
                 async with client:
                     opened.set_result(client)
@@ -110,7 +111,13 @@ class McpConnection:
         for _ in range(MOST_PAGES):
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                found.append({"name": tool.name, "description": tool.description or "", "input_schema": tool.input_schema})
+                found.append(
+                    {
+                        "name": tool.name,
+                        "description": tool.description or "",
+                        "input_schema": tool.input_schema,
+                    }
+                )
             cursor = page.next_cursor
             if not cursor or len(found) >= MOST_TOOLS:
                 break
@@ -154,7 +161,9 @@ def _block(part: types.ContentBlock) -> dict[str, Any]:
         if part.mime_type in IMAGE_TYPES and len(part.data) <= MOST_IMAGE_BASE64 and _is_base64(part.data):
             source = {"type": "base64", "media_type": part.mime_type, "data": part.data}
             return {"type": "image", "source": source}
-        return _text(f"[an image of type {part.mime_type[:80]}, {len(part.data)} characters, that cannot be shown]")
+        return _text(
+            f"[an image of type {part.mime_type[:80]}, {len(part.data)} characters, that cannot be shown]"
+        )
     if isinstance(part, types.AudioContent):
         return _text(f"[audio of type {part.mime_type[:80]}, left out]")
     if isinstance(part, types.ResourceLink):

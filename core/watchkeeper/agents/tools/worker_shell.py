@@ -1,4 +1,5 @@
-"""In a worker: one agent's shell. It keeps its folder, variables and jobs from call to call, as long as it lives."""
+"""In a worker: one agent's shell. It keeps its folder, variables and jobs from call to call, as long as it
+lives."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ TRUNCATED = "[output truncated]\n"
 """What the SDK puts before the end of an output whose beginning it dropped."""
 
 
-OUTSIDE_SHELL = "[ran outside your shell, in its folder: the shell's variables, functions and aliases do not apply]"
+OUTSIDE_SHELL = (
+    "[ran outside your shell, in its folder: the shell's variables, functions and aliases do not apply]"
+)
 _OUTPUT_BYTES = 100 * 1024
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
@@ -71,16 +74,23 @@ class Shell:
             output = TRUNCATED + output[after_word(output, len(TRUNCATED) + 1) :].lstrip()
         if code == -1:
             await self._close()
-            return f"{output}\n[the shell ended; the next command starts a new one in the workspace]".lstrip("\n"), True
+            return f"{output}\n[the shell ended; the next command starts a new one in the workspace]".lstrip(
+                "\n"
+            ), True
         if code:
             return f"{output}\n[exit code {code}]".lstrip("\n"), True
         return output or "[no output]", False
 
     async def _run_program(self, program: dict[str, Any]) -> tuple[str, bool]:
-        """Run one program with the environment that the shell began with: nothing that the shell defined since applies."""
+        """Run one program with the environment that the shell began with: nothing that the shell defined
+        since applies."""
         folder, words = str(program["folder"]), [str(word) for word in program["words"]]
         if self._session is not None and _folder_of(self._session) not in (folder, None):
-            return "bash: [not run] your shell is in another folder than the one for which this command was allowed", True
+            return (
+                "bash: [not run] your shell is in another folder than the one for which this command was"
+                " allowed",
+                True,
+            )
         try:
             process = await asyncio.create_subprocess_exec(
                 *words,
@@ -124,7 +134,8 @@ def _folder_of(session: BashSession) -> str | None:
 
 
 async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
-    """The end of what a process prints until it ends, and whether more came before. Its children may keep the pipe open."""
+    """The end of what a process prints until it ends, and whether more came before. Its children may keep the
+    pipe open."""
     assert process.stdout is not None
     stream, kept, is_cut = process.stdout, bytearray(), False
 
@@ -146,7 +157,8 @@ async def _output_of(process: asyncio.subprocess.Process) -> tuple[bytes, bool]:
 
 
 async def _check_written(session: BashSession) -> None:
-    """Tell a shell that ended by itself from one whose command could not be written to it, and so never began.
+    """Tell a shell that ended by itself from one whose command could not be written to it, and so never
+    began.
 
     Raises:
         HostFault: the machine ran out of something.
@@ -158,7 +170,8 @@ async def _check_written(session: BashSession) -> None:
 
 
 async def _syntax_fault(command: str) -> str | None:
-    """Why the shell cannot read the command: it would wait for the rest of an unclosed quote until its time is up."""
+    """Why the shell cannot read the command: it would wait for the rest of an unclosed quote until its time
+    is up."""
     check = await asyncio.create_subprocess_exec(
         "/bin/bash", "--noprofile", "--norc", "-n",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,

@@ -1,7 +1,9 @@
-"""In a worker: reading a plain text file without the SDK, whose import costs each new worker a second or more.
+"""In a worker: reading a plain text file without the SDK, whose import costs each new worker a second or
+more.
 
-Only what is plainly safe is answered here (a relative path to a regular, small UTF-8 file inside the workspace). All else
-(images, large files, every error) is left to the SDK's own tool, whose answers these equal.
+Only what is plainly safe is answered here (a relative path to a regular, small UTF-8 file inside the
+workspace). All else (images, large files, every error) is left to the SDK's own tool, whose answers these
+equal.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def read_plainly(workspace: Path, arguments: dict[str, Any], refuses: Refuses) -
 
 
 def _read(target: Path, refuses: Refuses) -> bytes | None:
-    """A small regular file's bytes; None for any other, and where another file was put in its place since it was checked."""
+    """A small regular file's bytes; None for any other, and where another file was put in its place since it
+    was checked."""
     descriptor = os.open(target, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

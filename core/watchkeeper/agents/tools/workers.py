@@ -1,8 +1,9 @@
 """Where built-in tools run: worker processes that cannot block, crash, outlive or outgrow the host.
 
-File tools share a few workers, one call at a time each. Each agent that calls `bash` gets a worker of its own, whose shell
-keeps its state between calls. A worker is killed, with all that it started, when its call takes too long or is
-cancelled, when it breaks its protocol, and on `release` and `aclose`; the next call gets a new one.
+File tools share a few workers, one call at a time each. Each agent that calls `bash` gets a worker of its
+own, whose shell keeps its state between calls. A worker is killed, with all that it started, when its call
+takes too long or is cancelled, when it breaks its protocol, and on `release` and `aclose`; the next call gets
+a new one.
 """
 
 from __future__ import annotations
@@ -70,7 +71,8 @@ class WorkerPool:
         self._idle: list[Child] = []
         self._busy: set[Child] = set()
         self._place: dict[Child, object] = {}
-        """Of each file worker, the folder that it may write to: that of the workspace's name as it was started."""
+        """Of each file worker, the folder that it may write to: that of the workspace's name as it was
+        started."""
         self._shells: OrderedDict[str, _Shell] = OrderedDict()
         self._closed = False
 
@@ -78,7 +80,9 @@ class WorkerPool:
     def timeout_seconds(self) -> float:
         return self._timeout
 
-    async def run_file_tool(self, name: str, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
+    async def run_file_tool(
+        self, name: str, arguments: Mapping[str, Any], context: ToolContext
+    ) -> ToolResult:
         """Run a file tool in any free worker. Never raises for what a tool does.
 
         Raises:
@@ -100,11 +104,14 @@ class WorkerPool:
                     self._place.pop(child, None)
             return result
 
-    async def run_shell(self, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float) -> ToolResult:
+    async def run_shell(
+        self, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float
+    ) -> ToolResult:
         """Run a command in the agent's own shell. Never raises for what a command does.
 
         Raises:
-            HostFault: the machine ran out of something before the command began, or while its output was read.
+            HostFault: the machine ran out of something before the command began, or while its output was
+                read.
         """
         shell = self._shells.setdefault(context.agent_id, _Shell())
         self._shells.move_to_end(context.agent_id)
@@ -120,7 +127,9 @@ class WorkerPool:
                 return _failed("bash", failure)
             told_lost, shell.lost = shell.lost, False
             try:
-                result = await self._call(child, "bash", arguments, context, min(timeout_seconds, self._timeout))
+                result = await self._call(
+                    child, "bash", arguments, context, min(timeout_seconds, self._timeout)
+                )
             finally:
                 if not child.alive:
                     await self._end_shell(shell)
@@ -132,14 +141,16 @@ class WorkerPool:
         return result
 
     def shell_folder(self, agent_id: str) -> str | None:
-        """The folder that the agent's shell is in: the workspace where it has none yet, None where it cannot be known."""
+        """The folder that the agent's shell is in: the workspace where it has none yet, None where it cannot
+        be known."""
         shell = self._shells.get(agent_id)
         if shell is None or shell.child is None or not shell.child.alive:
             return str(self._workspace)
         return folder_of_shell(shell.child.pid)
 
     def program(self, agent_id: str, words: Sequence[str]) -> ProgramRun | None:
-        """What a command of these words would run outside the agent's shell, in its folder; None where that is not certain."""
+        """What a command of these words would run outside the agent's shell, in its folder; None where that
+        is not certain."""
         folder = self.shell_folder(agent_id)
         if folder is None:
             return None
@@ -158,12 +169,21 @@ class WorkerPool:
     async def aclose(self) -> None:
         """End every worker and all that they started. Calls under way come back as errors."""
         self._closed = True
-        children = [*self._idle, *self._busy, *(shell.child for shell in self._shells.values() if shell.child)]
+        children = [
+            *self._idle,
+            *self._busy,
+            *(shell.child for shell in self._shells.values() if shell.child),
+        ]
         self._idle.clear()
         await asyncio.gather(*(child.kill() for child in children))
 
     async def _call(
-        self, child: Child, name: str, arguments: Mapping[str, Any], context: ToolContext, timeout_seconds: float
+        self,
+        child: Child,
+        name: str,
+        arguments: Mapping[str, Any],
+        context: ToolContext,
+        timeout_seconds: float,
     ) -> ToolResult:
         request: dict[str, Any] = {"tool": name, "arguments": dict(arguments), "agent": context.agent_id}
         if context.subject_digest:
@@ -176,7 +196,9 @@ class WorkerPool:
                 answer = await child.call(request)
         except TimeoutError:
             await child.kill()
-            return ToolResult(f"{name}: stopped after {timeout_seconds:g} s, with all that it had started", is_error=True)
+            return ToolResult(
+                f"{name}: stopped after {timeout_seconds:g} s, with all that it had started", is_error=True
+            )
         except ChildFailed as failure:
             await child.kill()
             return _failed(name, failure)
@@ -234,7 +256,8 @@ class WorkerPool:
 
 
 def result_of(answer: Mapping[str, Any]) -> ToolResult:
-    """An answer as a result whose text is bounded; the whole text, as far as the worker kept it, is in `effects`."""
+    """An answer as a result whose text is bounded; the whole text, as far as the worker kept it, is in
+    `effects`."""
     content = answer["content"]
     shown = shorten_content(content, RESULT_CHARACTERS)
     effects = {"whole_output": content} if isinstance(content, str) and shown != content else {}

@@ -1,10 +1,13 @@
-"""Who may use a listener: a random token once, then a session that only the server knows. No I/O but the token's file.
+"""Who may use a listener: a random token once, then a session that only the server knows. No I/O but the
+token's file.
 
-Any user of a machine can connect to a loopback port. So each listener asks for a token, also on 127.0.0.1. A browser that
-gives it gets a random session id in a cookie; the session itself is in this process, expires, and ends with it.
+Any user of a machine can connect to a loopback port. So each listener asks for a token, also on 127.0.0.1. A
+browser that gives it gets a random session id in a cookie; the session itself is in this process, expires,
+and ends with it.
 
-A page of another site must not reach a listener through the browser of the person who watches: neither under a name of
-its own that points here (DNS rebinding), nor across sites. `Host` and `Origin` are checked for that.
+A page of another site must not reach a listener through the browser of the person who watches: neither under
+a name of its own that points here (DNS rebinding), nor across sites. `Host` and `Origin` are checked for
+that.
 
 Nothing here knows aiohttp: every listener of Watchkeeper uses this module.
 """
@@ -49,7 +52,8 @@ def new_token() -> str:
 
 
 def cookie_name(port: int) -> str:
-    """The cookie of the listener on a port. Browsers send a host's cookies to all its ports, so each needs its own name."""
+    """The cookie of the listener on a port. Browsers send a host's cookies to all its ports, so each needs
+    its own name."""
     return f"watchkeeper-{port}"
 
 
@@ -134,7 +138,8 @@ class Guard:
             return Refused("the address asked for is no host name")
         if self._loopback_only and not is_loopback(name["name"]):
             return Refused(
-                "this listener answers to this machine's own names only; open it as http://127.0.0.1 or http://localhost"
+                "this listener answers to this machine's own names only; open it as http://127.0.0.1 or"
+                " http://localhost"
             )
         if request.origin is not None and urlsplit(request.origin).netloc != request.host:
             return Refused("another site may not use this listener")
@@ -142,13 +147,17 @@ class Guard:
             return self._logged_in(request)
         session = self._session(request.session)
         if session is None:
-            return Refused("there is no session, or it has ended: open the address with the token that the command printed")
+            return Refused(
+                "there is no session, or it has ended: open the address with the token that the command"
+                " printed"
+            )
         session.used = self._now()
         return Admitted(request.session)
 
     @contextmanager
     def hold(self, session_id: str) -> Iterator[float]:
-        """Keep a session in use while a connection is open; gives the seconds after which it ends all the same."""
+        """Keep a session in use while a connection is open; gives the seconds after which it ends all the
+        same."""
         session = self._session(session_id)
         if session is None:
             yield 0.0
@@ -232,7 +241,9 @@ def _digest(session_id: str) -> str:
 
 
 def _same(given: str, wanted: str) -> bool:
-    """Compared in constant time, also where the lengths differ: how long an answer takes says nothing about the token."""
+    """Compared in constant time, also where the lengths differ: how long an answer takes says nothing about
+    the token."""
     return hmac.compare_digest(
-        hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(), hashlib.sha256(wanted.encode()).digest()
+        hashlib.sha256(given.encode("utf-8", "surrogateescape")).digest(),
+        hashlib.sha256(wanted.encode()).digest(),
     )

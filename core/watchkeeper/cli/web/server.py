@@ -1,4 +1,5 @@
-"""textual-serve, with a guard before every route, addresses of its own, and no request to anybody else's machine."""
+"""textual-serve, with a guard before every route, addresses of its own, and no request to anybody else's
+machine."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ MOST_DELAYED = 32
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src 'self' data:;"
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src"
+        " 'self' data:;"
         " connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
@@ -41,7 +43,8 @@ HEADERS = {
 
 
 class DashboardProcess(AppService):
-    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, never in its environment."""
+    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, never in its
+    environment."""
 
     async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
         with handed_over(config_text()) as handover:
@@ -94,7 +97,9 @@ class DashboardServer(Server):
         return app
 
     @web.middleware
-    async def _guarded(self, request: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+    async def _guarded(
+        self, request: web.Request, handler: Callable[[web.Request], Any]
+    ) -> web.StreamResponse:
         """Answer a request of any route (page, file, download, websocket) only where the guard admits it."""
         asks_for_session = request.method == "GET" and request.path == "/" and "token" in request.query
         decision = self.guard.decide(
@@ -113,7 +118,12 @@ class DashboardServer(Server):
             left = urlencode([(name, value) for name, value in request.query.items() if name != "token"])
             moved = web.Response(status=303, headers={**HEADERS, "Location": f"/?{left}" if left else "/"})
             moved.set_cookie(
-                self._cookie, decision.session, httponly=True, samesite="Strict", path="/", secure=request.scheme == "https"
+                self._cookie,
+                decision.session,
+                httponly=True,
+                samesite="Strict",
+                path="/",
+                secure=request.scheme == "https",
             )
             return moved
         request["session"] = decision.session
@@ -155,8 +165,8 @@ class DashboardServer(Server):
 def bind(host: str, port: int) -> list[socket.socket]:
     """Sockets that listen on every address of a host, all on one port (any free one for 0).
 
-    A name such as `localhost` has several addresses: one that was left free could be taken by another user, who would be
-    given the token of whoever opens the name.
+    A name such as `localhost` has several addresses: one that was left free could be taken by another user,
+    who would be given the token of whoever opens the name.
 
     Raises:
         OSError: one of them cannot be bound.

@@ -1,7 +1,7 @@
 """Recall: finding again what was said and learned, and keeping standing instructions in sight.
 
-Promises: works with no network and no model; the same query on the same documents gives the same answer; every hit
-says why it was found and carries pointers that `read_back` resolves; any text is a valid query.
+Promises: works with no network and no model; the same query on the same documents gives the same answer;
+every hit says why it was found and carries pointers that `read_back` resolves; any text is a valid query.
 """
 
 from watchkeeper.memory.recall.instructions import lift, standing_instructions

@@ -1,4 +1,5 @@
-"""A full-text index in memory: SQLite's FTS5 splits and stems, and tells which document holds a term how often."""
+"""A full-text index in memory: SQLite's FTS5 splits and stems, and tells which document holds a term how
+often."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.encoding import plain
 
 TOKENIZE = "porter unicode61 remove_diacritics 2"
-"""Stemming pays: on one set of recorded chats evidence recall at 10 rose from .486 to .522 by it (docs/memory.md)."""
+"""Stemming pays: on one set of recorded chats evidence recall at 10 rose from .486 to .522 by it
+(docs/memory.md)."""
 
 _PIECE = re.compile(r"\w+")
 
@@ -37,7 +39,9 @@ class TermIndex:
     def terms(self, words: Sequence[str]) -> list[str]:
         """The stems of `words` in order, each once."""
         self._connection.execute("DELETE FROM queries")
-        self._connection.execute("INSERT INTO queries (rowid, text) VALUES (1, ?)", (spaced(plain(" ".join(words))),))
+        self._connection.execute(
+            "INSERT INTO queries (rowid, text) VALUES (1, ?)", (spaced(plain(" ".join(words))),)
+        )
         rows = self._connection.execute("SELECT term FROM queries_terms ORDER BY offset").fetchall()
         return list(dict.fromkeys(row[0] for row in rows))
 
@@ -45,7 +49,9 @@ class TermIndex:
         """Which texts hold the term, and how often each."""
         known = self._postings.get(term)
         if known is None:
-            rows = self._connection.execute("SELECT doc, count(*) FROM texts_terms WHERE term = ? GROUP BY doc", (term,))
+            rows = self._connection.execute(
+                "SELECT doc, count(*) FROM texts_terms WHERE term = ? GROUP BY doc", (term,)
+            )
             known = self._postings[term] = dict(rows.fetchall())
         return known
 

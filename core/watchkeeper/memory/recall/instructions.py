@@ -1,8 +1,9 @@
 """Standing instructions: what a user said once and means for good.
 
-The rule is conservative, since a pinned line is in every prompt from then on: a sentence counts if it commands (begins
-with "always", "never", "from now on", "do not", "make sure", …, or says "you must", "please never", …), is no question,
-and is short. Ordinary requests ("fix the test", "don't worry", "it never works") are not lifted.
+The rule is conservative, since a pinned line is in every prompt from then on: a sentence counts if it
+commands (begins with "always", "never", "from now on", "do not", "make sure", …, or says "you must", "please
+never", …), is no question, and is short. Ordinary requests ("fix the test", "don't worry", "it never works")
+are not lifted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _COMMANDS = re.compile(
     r")",
     re.I,
 )
-_WITHIN = re.compile(r"[,;:] (?:but |and |please )*(?:always|never|do not|don['’]t ever|from now on|make sure|you must)\b", re.I)
+_WITHIN = re.compile(
+    r"[,;:] (?:but |and |please )*(?:always|never|do not|don['’]t ever|from now on|make sure|you must)\b",
+    re.I,
+)
 _SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[\"'(A-Z])|\n+")
 _BULLET = re.compile(r"^(?:[-*•]|\d{1,2}[.)]|#+)\s+")
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.S)
@@ -43,9 +47,11 @@ _QUOTE = re.compile(r"^(?: {4}|\t|>).*$", re.M)
 
 
 def standing_instructions(text: str) -> list[str]:
-    """The standing instructions in a user's own message, each one sentence as it was written, in order, each once.
+    """The standing instructions in a user's own message, each one sentence as it was written, in order, each
+    once.
 
-    Code and quotations are passed over: they are not the user's own words. At most 20, of at most 300 characters.
+    Code and quotations are passed over: they are not the user's own words. At most 20, of at most 300
+    characters.
     """
     text = _QUOTE.sub("\n", _FENCED.sub("\n", text[:READ_CHARACTERS]))
     found: dict[str, None] = {}
@@ -59,12 +65,19 @@ def standing_instructions(text: str) -> list[str]:
 
 
 def lift(
-    tx: Transaction, text: str, *, workspace: str, source: str | None = None, agent_id: str | None = None, scope: str = "session"
+    tx: Transaction,
+    text: str,
+    *,
+    workspace: str,
+    source: str | None = None,
+    agent_id: str | None = None,
+    scope: str = "session",
 ) -> list[int]:
-    """Pin the standing instructions of a user's message (a goal, a steering line); returns the ids of those that are new.
+    """Pin the standing instructions of a user's message (a goal, a steering line); returns the ids of those
+    that are new.
 
-    `source`: a pointer to the message that they stand in. For text that a person wrote only: what tools bring and
-    models say is never lifted.
+    `source`: a pointer to the message that they stand in. For text that a person wrote only: what tools bring
+    and models say is never lifted.
     """
     new: list[int] = []
     for line in standing_instructions(text):

@@ -11,7 +11,8 @@ MOST_CHARACTERS = 6_000
 
 
 def pinned_lines(reads: Any, session_id: str) -> list[str]:
-    """The standing instructions for agents of a session, oldest first, one line each, at most 6,000 characters in all."""
+    """The standing instructions for agents of a session, oldest first, one line each, at most 6,000
+    characters in all."""
     kept: list[str] = []
     room = MOST_CHARACTERS
     for row in reversed(facts.pinned_facts(reads, session_id)):

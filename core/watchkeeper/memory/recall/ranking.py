@@ -1,7 +1,7 @@
 """Ranking documents by a query: BM25 over stems, lifted by neighbours, coverage and exact identifiers.
 
-What each part gains was measured on recorded chats (docs/memory.md); what gained nothing is not here (proximity of the
-query's words, a lift for replies to questions, fusion of ranks).
+What each part gains was measured on recorded chats (docs/memory.md); what gained nothing is not here
+(proximity of the query's words, a lift for replies to questions, fusion of ranks).
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ from watchkeeper.memory.recall.index import TermIndex
 from watchkeeper.memory.recall.words import asks_for_time, literals_of, tells_time, words_of
 
 SATURATION = (0.5, 3.0)
-"""BM25's k1. Saying a word twice in one short turn is hardly more evidence than saying it once; in pages it is."""
+"""BM25's k1. Saying a word twice in one short turn is hardly more evidence than saying it once; in pages it
+is."""
 LENGTH = (0.3, 1.0)
 """BM25's b. Of short turns a longer one says more; of pages a longer one only holds more words."""
 COVERAGE = (0.5, 0.25)
 """How much a document gains that holds all of the query's terms, over one that holds one."""
 SHORT_WORDS, LONG_WORDS = 50, 250
-"""The mean lengths of documents at which the first and the second of each pair holds; between them, by the logarithm."""
+"""The mean lengths of documents at which the first and the second of each pair holds; between them, by the
+logarithm."""
 NEIGHBOUR = 0.4
 """What a term in the turn before or after counts, of what it would count in the turn itself …"""
 BOTH = 0.5
@@ -48,7 +50,8 @@ class Document:
     at: float | None = None
     """When it came to be, in seconds since 1970: of two that are as good, the newer one is better."""
     thread: str | None = None
-    """Documents of one thread that follow each other in the sequence are neighbours, as turns of a conversation are."""
+    """Documents of one thread that follow each other in the sequence are neighbours, as turns of a
+    conversation are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,8 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """How alike the vectors of documents are to the question's: cosines, by id. Documents without one are left alone."""
+    """How alike the vectors of documents are to the question's: cosines, by id. Documents without one are
+    left alone."""
 
     of: Mapping[str, float] = field(default_factory=dict)
 
@@ -89,11 +93,13 @@ class RankedIndex:
         self._mean_length = sum(lengths) / len(lengths) if lengths and sum(lengths) else 1.0
         long = math.log(self._mean_length / SHORT_WORDS) / math.log(LONG_WORDS / SHORT_WORDS)
         self._saturation, self._length, self._coverage = (
-            first + (second - first) * min(1.0, max(0.0, long)) for first, second in (SATURATION, LENGTH, COVERAGE)
+            first + (second - first) * min(1.0, max(0.0, long))
+            for first, second in (SATURATION, LENGTH, COVERAGE)
         )
 
     def rank(self, query: str, limit: int = 10, *, likeness: Likeness | None = None) -> list[Hit]:
-        """The documents that have to do with `query`, best first; at most `limit`. `likeness`: where vectors are used."""
+        """The documents that have to do with `query`, best first; at most `limit`. `likeness`: where vectors
+        are used."""
         if limit <= 0 or not self._documents:
             return []
         terms = self._terms.terms(words_of(query))
@@ -112,13 +118,19 @@ class RankedIndex:
                     scores[position] *= 1 + TIMES
         if likeness is not None and likeness.of:
             self._add_likeness(likeness, scores, held)
-        best = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))[:limit]
-        return [Hit(self._documents[at].id, scores[at], _why(held.get(at, []), near.get(at, []))) for at in best]
+        best = sorted(scores, key=lambda at: (-round(scores[at], 9), -(self._documents[at].at or 0.0), -at))[
+            :limit
+        ]
+        return [
+            Hit(self._documents[at].id, scores[at], _why(held.get(at, []), near.get(at, []))) for at in best
+        ]
 
     def close(self) -> None:
         self._terms.close()
 
-    def _add_term(self, term: str, scores: dict[int, float], held: dict[int, list[str]], near: dict[int, list[str]]) -> None:
+    def _add_term(
+        self, term: str, scores: dict[int, float], held: dict[int, list[str]], near: dict[int, list[str]]
+    ) -> None:
         postings = self._terms.postings(term)
         idf = self._idf(len(postings))
         own: dict[int, float] = {}
@@ -144,11 +156,17 @@ class RankedIndex:
             held[position].append(repr(literal))
 
     def _add_likeness(self, likeness: Likeness, scores: dict[int, float], held: dict[int, list[str]]) -> None:
-        """What is more alike than documents are on the mean gains, with its neighbours, as far as the best by words."""
+        """What is more alike than documents are on the mean gains, with its neighbours, as far as the best by
+        words."""
         mean = min(likeness.mean, LEAST_LIKENESS)  # of a few that all speak of it, none is above the mean
-        own = {at: value - mean for at, one in enumerate(self._documents) if (value := likeness.of.get(one.id, mean)) > mean}
+        own = {
+            at: value - mean
+            for at, one in enumerate(self._documents)
+            if (value := likeness.of.get(one.id, mean)) > mean
+        }
         worth = {
-            at: own.get(at, 0.0) + NEIGHBOUR * max((own.get(beside, 0.0) for beside in self._neighbours(at)), default=0.0)
+            at: own.get(at, 0.0)
+            + NEIGHBOUR * max((own.get(beside, 0.0) for beside in self._neighbours(at)), default=0.0)
             for at in {*own, *scores}
         }
         most, best = max(worth.values(), default=0.0), max(scores.values(), default=0.0) or 1.0

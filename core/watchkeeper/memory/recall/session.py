@@ -73,13 +73,14 @@ def recall(
     messages: bool = True,
     question: Question | None = None,
 ) -> list[Recalled]:
-    """What the session knows about `query`, best first; at most `limit`, half of them facts where so many match.
+    """What the session knows about `query`, best first; at most `limit`, half of them facts where so many
+    match.
 
     Args:
         reads: has `one` and `all` (a transaction, a host's reads, a viewer's).
         session_id: None: the facts of all sessions, and no messages.
-        reader: the agent that asks. What stands in its context now is not found again; its own facts of scope `agent`
-            are. None: a person asks, and sees the facts of every agent.
+        reader: the agent that asks. What stands in its context now is not found again; its own facts of scope
+            `agent` are. None: a person asks, and sees the facts of every agent.
         messages: whether to search them too.
         question: the query as a vector; the connection behind `reads` has sqlite-vec then.
 
@@ -92,7 +93,9 @@ def recall(
     known = _facts(reads, session_id, query, scope, limit, reader, question)
     said: list[Recalled] = []
     if messages and session_id is not None:
-        said = _messages(reads, session_id, query, limit, reader, question, only=reader if scope is Scope.AGENT else None)
+        said = _messages(
+            reads, session_id, query, limit, reader, question, only=reader if scope is Scope.AGENT else None
+        )
     kept_facts = known[: max(limit - len(said), (limit + 1) // 2)]
     return sorted([*kept_facts, *said[: limit - len(kept_facts)]], key=lambda one: one.fact_id is None)
 
@@ -110,7 +113,9 @@ def _facts(
     if session_id is not None and scope is Scope.WORKSPACE:
         row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
         workspace = row[0] if row else None
-    likeness = embeddings.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
+    likeness = (
+        embeddings.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
+    )
     near = sorted(likeness, key=lambda one: -likeness[one])[:CANDIDATE_MESSAGES]
     rows = facts.find_facts(
         reads, session_id, words_of(query), [*literals_of(query), *characters_of(query)],
@@ -146,15 +151,32 @@ def _messages(
     hidden = _in_sight(reads, reader)
     skipped = recollection.calls_of(reads, session_id, OWN_TOOLS)
     exact = [
-        Recalled("message", excerpt(text, [needle.lower()]), (f"message://{agent}/{seq}",), 1.0, "verbatim", agent, at)
+        Recalled(
+            "message",
+            excerpt(text, [needle.lower()]),
+            (f"message://{agent}/{seq}",),
+            1.0,
+            "verbatim",
+            agent,
+            at,
+        )
         for agent, seq, needle, text, at in held_verbatim(
-            reads, session_id, query, only=only, visible=lambda *place: not hidden(*place), said=lambda c: said_in(c, skipped)
+            reads,
+            session_id,
+            query,
+            only=only,
+            visible=lambda *place: not hidden(*place),
+            said=lambda c: said_in(c, skipped),
         )
     ]
     pieces = _pieces(query)
     if not pieces:
         return exact[:limit]
-    likeness = embeddings.message_likeness(reads, session_id, question.model, question.vector, agent_id=only) if question else {}
+    likeness = (
+        embeddings.message_likeness(reads, session_id, question.model, question.vector, agent_id=only)
+        if question
+        else {}
+    )
     masks = recollection.term_masks(reads, session_id, pieces, agent_id=only)
     places = _candidates(masks, len(pieces), hidden)
     nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
@@ -218,7 +240,8 @@ def _in_sight(reads: Any, reader: str | None) -> Hidden:
 
 
 def said_in(content: Content, skipped: frozenset[str] = frozenset()) -> str:
-    """A message's text to search: what was said, what tools were given and what they brought, but for `skipped` calls."""
+    """A message's text to search: what was said, what tools were given and what they brought, but for
+    `skipped` calls."""
     parts: list[str] = []
     for block in blocks_of(content):
         kind = block.get("type")

@@ -1,8 +1,10 @@
-"""Texts as vectors, by a small model that a package carries: the extra `vectors`, used where `recall_vectors` is on.
+"""Texts as vectors, by a small model that a package carries: the extra `vectors`, used where `recall_vectors`
+is on.
 
-Wordllama's static embeddings (19 MB, 256 dimensions, some 0.7 ms a message) need no network and no GPU. They are made
-when somebody recalls, outside every transaction, the newest messages first and for a second at most; what is left over is
-done at the next recall. What they gain is measured in docs/memory.md. Nothing here is imported where the setting is off.
+Wordllama's static embeddings (19 MB, 256 dimensions, some 0.7 ms a message) need no network and no GPU. They
+are made when somebody recalls, outside every transaction, the newest messages first and for a second at most;
+what is left over is done at the next recall. What they gain is measured in docs/memory.md. Nothing here is
+imported where the setting is off.
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class Wordllama:
 
         import wordllama
 
-        # The package carries weights and tokenizer, but looks for the latter in a folder of another name before it
+        # The package carries weights and tokenizer, but looks for the latter in a folder of another name
+        # before it
         # would download them: given its own folder as the cache, it finds both, and never asks the network.
         folder = Path(wordllama.__file__).parent
         self._model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
@@ -67,7 +70,8 @@ class Wordllama:
 
 
 def unavailable() -> str | None:
-    """Why `load` would fail, in one line, as far as can be told without loading anything; None: nothing speaks against it."""
+    """Why `load` would fail, in one line, as far as can be told without loading anything; None: nothing
+    speaks against it."""
     from importlib.util import find_spec
 
     from watchkeeper.store.driver import sqlite3
@@ -75,7 +79,8 @@ def unavailable() -> str | None:
     absent = [name for name in ("sqlite-vec", "wordllama") if find_spec(name.replace("-", "_")) is None]
     if absent:
         return _told(
-            f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed", f"pip install {' '.join(absent)}"
+            f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed",
+            f"pip install {' '.join(absent)}",
         )
     if not hasattr(sqlite3.Connection, "enable_load_extension"):
         return _told("this SQLite loads no extensions", "install pysqlite3")
@@ -111,12 +116,16 @@ def load() -> Embedder:
 def made(
     reads: Any, session_id: str, embedder: Embedder, *, seconds: Callable[[], float] = time.monotonic
 ) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
-    """Vectors that a session still lacks, a batch at a time, as `(kind, [(id, vector)])`; for a second at most."""
+    """Vectors that a session still lacks, a batch at a time, as `(kind, [(id, vector)])`; for a second at
+    most."""
     until = seconds() + MOST_SECONDS
     wanted = embeddings.missing_facts(reads, session_id, embedder.name, 1_000)
     for start in range(0, len(wanted), BATCH):
         batch = wanted[start : start + BATCH]
-        yield "fact", list(zip([one[0] for one in batch], embedder.embed([one[1] for one in batch]), strict=True))
+        yield (
+            "fact",
+            list(zip([one[0] for one in batch], embedder.embed([one[1] for one in batch]), strict=True)),
+        )
         if seconds() >= until:
             return
     missing = embeddings.missing_messages(reads, session_id, embedder.name, embeddings.NEWEST_MESSAGES)

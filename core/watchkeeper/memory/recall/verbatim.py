@@ -1,4 +1,5 @@
-"""What stands word for word in a message, wherever in it: the ranking reads the beginnings of long messages only."""
+"""What stands word for word in a message, wherever in it: the ranking reads the beginnings of long messages
+only."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def held_verbatim(
     visible: Callable[[str, int], bool],
     said: Callable[[Any], str],
 ) -> list[tuple[str, int, str, str, float]]:
-    """`(agent, seq, needle, text, at)` of the newest messages that hold the query as it stands, or a needle that few hold.
+    """`(agent, seq, needle, text, at)` of the newest messages that hold the query as it stands, or a needle
+    that few hold.
 
     Args:
         only: this agent's messages alone.

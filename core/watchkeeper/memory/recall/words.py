@@ -1,4 +1,5 @@
-"""What of a query is worth looking for: its words without the common ones, and the identifiers that it names."""
+"""What of a query is worth looking for: its words without the common ones, and the identifiers that it
+names."""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ those through to too under until up us ve very was we were what when where which
 you your yours didn doesn wasn weren won wouldn couldn shouldn aren hasn haven hadn
 """
 STOP_WORDS = frozenset(_COMMON.split())
-"""English words that say nothing of what is sought, and what `\\w+` leaves of their short forms ("don't", "I'll")."""
+"""English words that say nothing of what is sought, and what `\\w+` leaves of their short forms ("don't",
+"I'll")."""
 
 _WORD = re.compile(r"\w+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]+")
 """Runs of Chinese characters and kana: scripts that put no spaces between words."""
 _QUOTED = re.compile(r"[\"`“]([^\"`”\n]{2,80})[\"`”]")
-_CODE = re.compile(r"\b(?:[A-Z]{1,6}\d{2,8}|E[A-Z]{3,12}|0x[0-9A-Fa-f]{2,16}|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b")
+_CODE = re.compile(
+    r"\b(?:[A-Z]{1,6}\d{2,8}|E[A-Z]{3,12}|0x[0-9A-Fa-f]{2,16}|[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)\b"
+)
 """`E0308`, `SQLITE`-like names of more than one word, `ENOENT`, `0x1f`."""
 _NAME = re.compile(r"\b[A-Za-z]\w*(?:_\w+|::\w+|\.\w{2,}\()+|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b")
 """Names in code: `snake_case`, `a::b`, `camelCase`."""
@@ -49,8 +53,13 @@ def words_of(query: str) -> list[str]:
 
 
 def spaced(text: str) -> str:
-    """The text with its runs of Chinese characters and kana as characters and overlapping pairs, for an index of words."""
-    return _UNSPACED.sub(lambda run: " " + " ".join(_characters(run[0])) + " ", text) if _UNSPACED.search(text) else text
+    """The text with its runs of Chinese characters and kana as characters and overlapping pairs, for an index
+    of words."""
+    return (
+        _UNSPACED.sub(lambda run: " " + " ".join(_characters(run[0])) + " ", text)
+        if _UNSPACED.search(text)
+        else text
+    )
 
 
 def characters_of(query: str) -> list[str]:
@@ -64,7 +73,8 @@ def _characters(run: str) -> list[str]:
 
 
 def literals_of(query: str) -> list[str]:
-    """What is to be found character by character: paths, URLs, hashes, ids, error codes, numbers, quoted phrases."""
+    """What is to be found character by character: paths, URLs, hashes, ids, error codes, numbers, quoted
+    phrases."""
     query = query[:QUERY_CHARACTERS]
     found: dict[str, None] = {}
     for pattern in (URL, PATH, HASH, ID, _CODE, _NAME, _NUMBER, _QUOTED):

@@ -1,4 +1,5 @@
-"""The surveyor as observer, reflector or summariser: shortens what it is given, by fixed rules, citing what it rests on."""
+"""The surveyor as observer, reflector or summariser: shortens what it is given, by fixed rules, citing what
+it rests on."""
 
 from __future__ import annotations
 
@@ -19,9 +20,11 @@ _LEAST, _MOST = 400, 3_000
 
 
 def digest(texts: list[str]) -> str:
-    """One line for each entry `#n …` of the texts, newest kept first when there is too much; plain lines if there are none.
+    """One line for each entry `#n …` of the texts, newest kept first when there is too much; plain lines if
+    there are none.
 
-    The last cursor that the texts hold is kept word for word, since all further work of the surveyor hangs on it.
+    The last cursor that the texts hold is kept word for word, since all further work of the surveyor hangs on
+    it.
     """
     whole = "\n".join(texts)
     room = int(min(_MOST, max(_LEAST, len(whole) * _SHARE)))
@@ -42,7 +45,9 @@ def digest(texts: list[str]) -> str:
     left_out = len(lines) - len(kept)
     if left_out and entries:
         first, last = entries[0][1], entries[left_out - 1][1]
-        kept.append(f"- #{first} to #{last}: {left_out} earlier entries, in short: {_short(lines[0][2:], 80)}")
+        kept.append(
+            f"- #{first} to #{last}: {left_out} earlier entries, in short: {_short(lines[0][2:], 80)}"
+        )
     return "\n".join([*reversed(kept), *([tail] if tail else [])])
 
 

@@ -1,7 +1,9 @@
-"""The surveyor as explorer: pages through its part of the folder, and saves the figures of each page as it goes.
+"""The surveyor as explorer: pages through its part of the folder, and saves the figures of each page as it
+goes.
 
-Phases: `list` (a page was asked for), `read` (all is listed, some files are being read), `close` (the joined figures are
-being saved), `done`, `failed`. The cursor of a reply says how things stand once its calls have succeeded.
+Phases: `list` (a page was asked for), `read` (all is listed, some files are being read), `close` (the joined
+figures are being saved), `done`, `failed`. The cursor of a reply says how things stand once its calls have
+succeeded.
 """
 
 from __future__ import annotations
@@ -99,7 +101,8 @@ class _Explorer:
             return Move(steering.acknowledgement + self._result())
         return Move(text, state, self.calls)
 
-    # -- listing ----------------------------------------------------------------------------------------------------
+    # -- listing
+    # ----------------------------------------------------------------------------------------------------
 
     def _list(self, failed_saves: list[Outcome]) -> None:
         listed = [o for o in self.outcomes if o.name == "list_folder"]
@@ -120,7 +123,9 @@ class _Explorer:
             if not failed_saves:
                 self.state["tries"] = self.state.get("tries", 0) + 1
             self.state["failing"] = True
-            if moves.exhausted(self.state["tries"], [outcome]) or (self.state["tries"] > 1 and not outcome.transient):
+            if moves.exhausted(self.state["tries"], [outcome]) or (
+                self.state["tries"] > 1 and not outcome.transient
+            ):
                 self.state.pop("failing")
                 self._absorb({"unreadable": "could not be listed"})
             else:
@@ -153,7 +158,9 @@ class _Explorer:
             figures["skipped"] = [*figures.get("skipped", ()), f"{self._label()}, the rest (on request)"]
         here = f"{count(totals['files'], 'file')}, {count(totals['lines'], 'line')}"
         if not last:
-            self.said.append(f"Page {state['page'] + 1} of {self._label()}: {here}. I save its figures and go on.")
+            self.said.append(
+                f"Page {state['page'] + 1} of {self._label()}: {here}. I save its figures and go on."
+            )
             self._save_page(figures)
             self._ask()
         elif reads := self._reads():
@@ -200,10 +207,12 @@ class _Explorer:
         arguments["max_bytes"] = self.state["size"]
         self.calls.append(("list_folder", arguments))
 
-    # -- reading ----------------------------------------------------------------------------------------------------
+    # -- reading
+    # ----------------------------------------------------------------------------------------------------
 
     def _choose(self, entries: Any) -> None:
-        """Note which files are worth reading: the first README, the first entry points, else the largest source.
+        """Note which files are worth reading: the first README, the first entry points, else the largest
+        source.
 
         It goes by the order of files alone, so that the choice does not depend on where pages end.
         """
@@ -211,7 +220,12 @@ class _Explorer:
         for entry in entries:
             path, size, lines = str(entry["path"]), entry.get("bytes", 0), entry.get("lines") or 0
             plain = "\\" not in path and len(path) <= 160
-            if entry.get("kind") != "file" or not plain or not 0 < size <= _READABLE_BYTES or entry.get("unreadable"):
+            if (
+                entry.get("kind") != "file"
+                or not plain
+                or not 0 < size <= _READABLE_BYTES
+                or entry.get("unreadable")
+            ):
                 continue
             if not lines or size / lines > _READABLE_LINE or "todos_from" in entry:
                 continue
@@ -245,11 +259,14 @@ class _Explorer:
             if not outcome.failed and (words := first_words(outcome.text)):
                 notes.append([str(outcome.arguments.get("file_path")), words])
                 if "remember" in self.situation.tools:
-                    self.calls.append(("remember", {"text": f"{notes[-1][0]} begins: {words}", "kind": "fact"}))
+                    self.calls.append(
+                        ("remember", {"text": f"{notes[-1][0]} begins: {words}", "kind": "fact"})
+                    )
         self.said.append(f"I keep what I read, and join the figures as {self.output}.")
         self._finish({"notes": notes} if notes else {})
 
-    # -- saving -----------------------------------------------------------------------------------------------------
+    # -- saving
+    # -----------------------------------------------------------------------------------------------------
 
     def _save_page(self, figures: dict[str, Any]) -> None:
         self.state["page"] += 1
@@ -281,7 +298,8 @@ class _Explorer:
         else:
             self.state["phase"] = "done"
 
-    # -- ending -----------------------------------------------------------------------------------------------------
+    # -- ending
+    # -----------------------------------------------------------------------------------------------------
 
     def _label(self) -> str:
         part = self.parts[min(self.state["part"], len(self.parts) - 1)]

@@ -1,4 +1,5 @@
-"""The figures of one page of `list_folder`, in the form that adds up: joining pages' figures gives a folder's."""
+"""The figures of one page of `list_folder`, in the form that adds up: joining pages' figures gives a
+folder's."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ TOTALS = (
 
 
 def no_figures() -> dict[str, Any]:
-    """The figures of nothing: every part is there, so that every pointer into joined figures finds something."""
+    """The figures of nothing: every part is there, so that every pointer into joined figures finds
+    something."""
     return {
         "totals": dict.fromkeys(TOTALS, 0),
         "languages": {},
@@ -45,8 +47,8 @@ def figures_of(page: dict[str, Any], biggest: list[int], skip: Sequence[str]) ->
     """The figures of a page, parts that are empty left out. All strings are as `list_folder` gave them.
 
     Args:
-        biggest: the sizes of the largest files so far, at most `LARGEST_KEPT`, greatest first; brought up to date.
-            It spares repeating files that cannot be among the largest.
+        biggest: the sizes of the largest files so far, at most `LARGEST_KEPT`, greatest first; brought up to
+            date. It spares repeating files that cannot be among the largest.
         skip: paths that a person wants left out, with all below them.
     """
     figures = no_figures()
@@ -80,7 +82,9 @@ def _count_file(figures: dict[str, Any], entry: dict[str, Any], path: str) -> No
     totals["files"] += 1
     totals["bytes"] += size
     totals["lines"] += lines
-    language = figures["languages"].setdefault(str(entry.get("language")), {"files": 0, "bytes": 0, "lines": 0})
+    language = figures["languages"].setdefault(
+        str(entry.get("language")), {"files": 0, "bytes": 0, "lines": 0}
+    )
     language["files"] += 1
     language["bytes"] += size
     language["lines"] += lines
@@ -104,7 +108,8 @@ def _largest(rows: list[list[Any]], biggest: list[int]) -> list[list[Any]]:
 
 
 def test_folder(path: str) -> str:
-    """Where a test file belongs: the outermost folder of tests on its path, else its own folder; ends with `/`."""
+    """Where a test file belongs: the outermost folder of tests on its path, else its own folder; ends with
+    `/`."""
     names = path.split("/")[:-1]
     for index, name in enumerate(names):
         if name in _TEST_FOLDERS:

@@ -29,7 +29,8 @@ _MOST_DELTAS = 40
 _LEAST_DELTA = 24
 
 _PLAIN = (
-    "I am Watchkeeper's offline surveyor: a fixed program that surveys folders, not an LLM. I can plan, explore and write "
+    "I am Watchkeeper's offline surveyor: a fixed program that surveys folders, not an LLM. I can plan,"
+    " explore and write "
     "a survey, and shorten texts; for anything else, choose a model with --model anthropic/<model>."
 )
 
@@ -43,7 +44,9 @@ class SurveyorModel:
         context_window: tokens of prompt and reply together; pages are asked for in a size that suits it.
     """
 
-    def __init__(self, *, speed: float | None = 1.0, clock: Clock | None = None, context_window: int = DEFAULT_WINDOW) -> None:
+    def __init__(
+        self, *, speed: float | None = 1.0, clock: Clock | None = None, context_window: int = DEFAULT_WINDOW
+    ) -> None:
         if speed is not None and not speed > 0:
             raise ValueError("The surveyor's speed must be above 0; use `max` to wait for nothing.")
         self._speed = speed
@@ -68,7 +71,8 @@ class SurveyorModel:
         prompt_characters = _prompt_characters(request)
         if prompt_characters / CHARACTERS_PER_TOKEN > 1.5 * self._window:
             raise ModelError(
-                f"prompt is too long: about {prompt_characters // CHARACTERS_PER_TOKEN} tokens, and the window is {self._window}",
+                f"prompt is too long: about {prompt_characters // CHARACTERS_PER_TOKEN} tokens, and the"
+                f" window is {self._window}",
                 kind=ErrorKind.COMPACT,
             )
         content = _blocks(self._move(request), request)
@@ -117,13 +121,15 @@ class SurveyorModel:
 def _blocks(move: Move, request: ModelRequest) -> list[Block]:
     content: list[Block] = [{"type": "text", "text": move.words()}]
     if move.calls:
-        # Ids come from what was said so far, so that no two calls of one agent share one, and a call repeated after a
-        # crash is the same call.
+        # Ids come from what was said so far, so that no two calls of one agent share one, and a call repeated
+        # after a crash is the same call.
         seed = hashlib.sha256(json.dumps(list(request.messages), sort_keys=True, default=str).encode())
         for index, (name, arguments) in enumerate(move.calls):
             one = seed.copy()
             one.update(f"/{index}".encode())
-            content.append({"type": "tool_use", "id": f"toolu_{one.hexdigest()[:24]}", "name": name, "input": arguments})
+            content.append(
+                {"type": "tool_use", "id": f"toolu_{one.hexdigest()[:24]}", "name": name, "input": arguments}
+            )
     return content
 
 
@@ -147,5 +153,9 @@ def _plain_texts(message: dict[str, Any]) -> Iterator[str]:
 
 
 def _prompt_characters(request: ModelRequest) -> int:
-    characters = len(request.system) + sum(len(json.dumps(message, default=str)) for message in request.messages)
-    return characters + sum(len(tool.description) + len(json.dumps(tool.input_schema)) for tool in request.tools)
+    characters = len(request.system) + sum(
+        len(json.dumps(message, default=str)) for message in request.messages
+    )
+    return characters + sum(
+        len(tool.description) + len(json.dumps(tool.input_schema)) for tool in request.tools
+    )

@@ -1,4 +1,5 @@
-"""Dividing a folder into parts of work: by its top-level folders, large ones split, a great many small ones grouped."""
+"""Dividing a folder into parts of work: by its top-level folders, large ones split, a great many small ones
+grouped."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ SPLIT_FILES = 1_200
 """A folder with more files than this is divided among several explorers, if it has sub-folders."""
 MOST_SPLITS = 6
 NAMED_CHARACTERS = 100
-"""Groups name each of their folders as long as all names together take no more than this times the most parts."""
+"""Groups name each of their folders as long as all names together take no more than this times the most
+parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ def folder_part(parent: str, path: str, files: int) -> Part:
 
 
 def grouped(parts: Iterable[Part], most: int) -> list[Part]:
-    """At most `most` parts (loose ones stay alone, and may exceed it): neighbours with the fewest files join first."""
+    """At most `most` parts (loose ones stay alone, and may exceed it): neighbours with the fewest files join
+    first."""
     left = list(parts)
     while len(left) > most:
         pairs = [
@@ -89,7 +92,13 @@ def grouped(parts: Iterable[Part], most: int) -> list[Part]:
 def _joined(one: Part, two: Part) -> Part:
     names = (*_names(one), *_names(two))
     complete = len(names) == one.count + two.count
-    return replace(one, last=two.last, count=one.count + two.count, files=one.files + two.files, names=names if complete else ())
+    return replace(
+        one,
+        last=two.last,
+        count=one.count + two.count,
+        files=one.files + two.files,
+        names=names if complete else (),
+    )
 
 
 def _names(part: Part) -> tuple[str, ...]:

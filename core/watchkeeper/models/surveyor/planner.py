@@ -1,7 +1,7 @@
 """The surveyor as planner: looks at the folder, makes the plan, answers what comes back, ends the session.
 
-Phases: `look` (a page of folders was asked for), `plan` (the plan is being made), `wait` (tasks are running), `finish`
-(the session is being ended), `done`.
+Phases: `look` (a page of folders was asked for), `plan` (the plan is being made), `wait` (tasks are running),
+`finish` (the session is being ended), `done`.
 """
 
 from __future__ import annotations
@@ -61,15 +61,24 @@ class _Planner:
         if steering.stop and phase in ("look", "plan"):
             self._end("failed", "Stopped on request before there was a plan.")
         else:
-            {"look": self._look, "plan": self._plan, "wait": self._wait, "finish": self._finish, "done": self._wait}[phase]()
+            {
+                "look": self._look,
+                "plan": self._plan,
+                "wait": self._wait,
+                "finish": self._finish,
+                "done": self._wait,
+            }[phase]()
         return Move(steering.acknowledgement + " ".join(self.said), self.state, self.calls)
 
-    # -- looking ----------------------------------------------------------------------------------------------------
+    # -- looking
+    # ----------------------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         listed = self._of("list_folder")
         if not listed:
-            self.said.append("I am the offline surveyor: a fixed program, not an LLM. First I look at the folder.")
+            self.said.append(
+                "I am the offline surveyor: a fixed program, not an LLM. First I look at the folder."
+            )
             self._ask()
             return
         outcome = listed[-1]
@@ -114,7 +123,9 @@ class _Planner:
     @staticmethod
     def _split(parts: list[Part], at: str, found: list[Part]) -> list[Part]:
         """Put a large folder's own parts in its place, then next to those that came before."""
-        whole = next((index for index, part in enumerate(parts) if part.count == 1 and part.first == at), None)
+        whole = next(
+            (index for index, part in enumerate(parts) if part.count == 1 and part.first == at), None
+        )
         if whole is not None:
             if not any(not part.loose for part in found):
                 return parts
@@ -141,18 +152,27 @@ class _Planner:
         self._create(grouped(parts, self.most))
 
     def _ask(self) -> None:
-        arguments: dict[str, Any] = {"path": self.state["at"], "only": "folders", "max_bytes": self.page_bytes}
+        arguments: dict[str, Any] = {
+            "path": self.state["at"],
+            "only": "folders",
+            "max_bytes": self.page_bytes,
+        }
         if self.state["next"]:
             arguments["cursor"] = self.state["next"]
         self.calls.append(("list_folder", arguments))
 
-    # -- planning ---------------------------------------------------------------------------------------------------
+    # -- planning
+    # ---------------------------------------------------------------------------------------------------
 
     def _create(self, parts: list[Part]) -> None:
         state = self.state
         parts = [part for part in parts if part.count != 1 or part.first not in state.get("left_out", ())]
         names = task_names(parts)
-        explorers = f"{count(len(parts), 'explorer')}, one for each part" if parts else "no explorer, for the folder is empty"
+        explorers = (
+            f"{count(len(parts), 'explorer')}, one for each part"
+            if parts
+            else "no explorer, for the folder is empty"
+        )
         self.said.append(f"The plan: {explorers}, then a synthesis that builds on them.")
         self.calls.append(("create_plan", {"goal": self._goal(), "tasks": self._tasks(parts, names)}))
         state["tasks"] = {name: part.label() for name, part in zip(names, parts, strict=True)}
@@ -217,11 +237,13 @@ class _Planner:
         elif failed:
             self._end("failed", f"The plan could not be made: {moves.reason(failed)}")
         else:
-            # The reply that made the plan is out of sight, and with it what came of it: look again, then make it.
+            # The reply that made the plan is out of sight, and with it what came of it: look again, then make
+            # it.
             self.state = self._fresh()
             self._look()
 
-    # -- waiting ----------------------------------------------------------------------------------------------------
+    # -- waiting
+    # ----------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
         failed = [outcome for outcome in self._of(*_MANAGING) if outcome.failed]
@@ -255,9 +277,14 @@ class _Planner:
             self._end("done", _summary(ended))
         elif dropped:
             self.state["phase"] = "finish"
-            self.state["gave_up"] = "Stopped on request." if self.situation.steering.stop else "The synthesis was given up."
+            self.state["gave_up"] = (
+                "Stopped on request." if self.situation.steering.stop else "The synthesis was given up."
+            )
         elif nudged and not self.calls:
-            self._end("done" if self.state.get("summary") else "failed", self.state.get("summary") or "No survey was written.")
+            self._end(
+                "done" if self.state.get("summary") else "failed",
+                self.state.get("summary") or "No survey was written.",
+            )
         elif not self.calls:
             self.said.append("I wait for the results of the tasks.")
 
@@ -305,7 +332,8 @@ class _Planner:
                     self.said.append(f"I drop {task}.")
                     self._drop(task, "skipped on request")
 
-    # -- ending -----------------------------------------------------------------------------------------------------
+    # -- ending
+    # -----------------------------------------------------------------------------------------------------
 
     def _end(self, status: str, summary: str) -> None:
         self.state["phase"] = "finish"

@@ -1,4 +1,5 @@
-"""`SURVEY.md`: the survey as a page that people read. A function of what was read; no time, no order of events."""
+"""`SURVEY.md`: the survey as a page that people read. A function of what was read; no time, no order of
+events."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ DEFINITIONS: dict[str, str] = {
     "tests": "Files named test_*.py, *_test.py, *_test.go, *.test.ts, *.spec.ts, *Test.java and the like, and all files "
     "under a folder named test, tests, __tests__, spec or specs.",
     "entry_points": "__main__.py; commands declared in pyproject.toml, package.json or entry_points.txt; Python files "
-    "with a line that begins if __name__ == \"__main__\"; main.go, main.rs, main.c, main.cpp; executable files with a #! line.",
+    "with a line that begins if __name__ == \"__main__\"; main.go, main.rs, main.c, main.cpp; executable"
+    " files with a #! line.",
     "largest": "The twenty largest regular files; of equal ones, the first by path.",
     "skipped": "Version control's own folders (.git, .hg, .svn), and what a person asked to leave out. All else is counted.",
     "paths": "From the workspace; unusual characters are escaped with a backslash (\\xNN a byte, \\uNNNN a character).",
@@ -52,7 +54,8 @@ def report(reading: Reading) -> str:
     totals = reading.totals
     sections = [
         f"# Survey of {code(reading.workspace)}",
-        "Written by the offline surveyor of Watchkeeper: a fixed program that counts, not an LLM. It judges nothing.",
+        "Written by the offline surveyor of Watchkeeper: a fixed program that counts, not an LLM. It judges"
+        " nothing.",
         _missing(reading),
         _overview(totals),
         _notes(reading),
@@ -80,7 +83,12 @@ def _missing(reading: Reading) -> str:
 
 
 def _overview(totals: dict[str, int]) -> str:
-    if not totals.get("files") and not totals.get("folders") and not totals.get("links") and not totals.get("other"):
+    if (
+        not totals.get("files")
+        and not totals.get("folders")
+        and not totals.get("links")
+        and not totals.get("other")
+    ):
         return "The folder is empty."
     rows = [
         ("Files", "files"),
@@ -106,7 +114,9 @@ def _notes(reading: Reading) -> str:
 
 
 def _languages(reading: Reading) -> str:
-    languages = sorted(reading.items("languages").items(), key=lambda item: (-item[1].get("bytes", 0), item[0]))
+    languages = sorted(
+        reading.items("languages").items(), key=lambda item: (-item[1].get("bytes", 0), item[0])
+    )
     rows = [
         (code(name), f"{one.get('files', 0):,}", f"{one.get('lines', 0):,}", f"{one.get('bytes', 0):,}")
         for name, one in languages
@@ -116,7 +126,8 @@ def _languages(reading: Reading) -> str:
 
 def _largest(reading: Reading) -> str:
     rows = [
-        (code(row[0]), f"{row[1]:,}", "" if row[2] is None else f"{row[2]:,}") for row in reading.rows("largest")[:_ROWS_SHOWN]
+        (code(row[0]), f"{row[1]:,}", "" if row[2] is None else f"{row[2]:,}")
+        for row in reading.rows("largest")[:_ROWS_SHOWN]
     ]
     return _table("Largest files", ("File", "Bytes", "Lines"), rows, "lrr") if rows else ""
 
@@ -126,7 +137,9 @@ def _entry_points(reading: Reading, totals: dict[str, int]) -> str:
     if not rows:
         return ""
     lines = [f"- {code(row.get('path'))}: {code(row.get('reason'))}" for row in rows]
-    return "\n".join(["## Entry points\n", *lines, *_rest(len(rows), totals.get("entry_points", 0), "entry_points")])
+    return "\n".join(
+        ["## Entry points\n", *lines, *_rest(len(rows), totals.get("entry_points", 0), "entry_points")]
+    )
 
 
 def _todos(reading: Reading, totals: dict[str, int]) -> str:
@@ -134,7 +147,9 @@ def _todos(reading: Reading, totals: dict[str, int]) -> str:
     rows = _shown(reading, "places")
     if not all_of_them:
         return "## TODO and FIXME\n\nThere are none."
-    lines = [f"- {code(str(row.get('path')) + ':' + str(row.get('line')))} {code(row.get('text'))}" for row in rows]
+    lines = [
+        f"- {code(str(row.get('path')) + ':' + str(row.get('line')))} {code(row.get('text'))}" for row in rows
+    ]
     return "\n".join(["## TODO and FIXME\n", *lines, *_rest(len(rows), all_of_them, "todos.places")])
 
 
@@ -154,7 +169,9 @@ def _unreadable(reading: Reading, totals: dict[str, int]) -> str:
     if not rows:
         return ""
     lines = [f"- {code(row.get('path'))}: {code(row.get('reason'))}" for row in rows]
-    return "\n".join(["## What could not be read\n", *lines, *_rest(len(rows), totals.get("unreadable", 0), "unreadable")])
+    return "\n".join(
+        ["## What could not be read\n", *lines, *_rest(len(rows), totals.get("unreadable", 0), "unreadable")]
+    )
 
 
 def _definitions(reading: Reading) -> str:

@@ -17,7 +17,9 @@ SCOPE = "scope:"
 MOST_ATTEMPTS = 3
 """How often a call that keeps failing is made in all."""
 
-_TRANSIENT = re.compile(r"interrupt|unknown|timed? ?out|time-out|unavailable|try again|busy|cancelled", re.IGNORECASE)
+_TRANSIENT = re.compile(
+    r"interrupt|unknown|timed? ?out|time-out|unavailable|try again|busy|cancelled", re.IGNORECASE
+)
 _ELIDED = re.compile(r"\[…(?:\]| \d+ characters left out, whole: )")
 _STOP = re.compile(r"(?:^|[.!?:;\n])\s*(?:please\s+)?stop\b(?!ped)", re.IGNORECASE)
 _SKIP = re.compile(r"(?:^|[.!?:;,\n]|\band\b)\s*(?:please\s+)?skip\s+[`'\"]?([^\s`'\",;]+)", re.IGNORECASE)
@@ -34,12 +36,16 @@ class Outcome:
 
     @property
     def transient(self) -> bool:
-        """It failed in a way that trying again may mend. Every call that the surveyor makes may be repeated."""
+        """It failed in a way that trying again may mend. Every call that the surveyor makes may be
+        repeated."""
         return self.failed and _TRANSIENT.search(self.text[:400]) is not None
 
     @property
     def denied(self) -> bool:
-        return self.failed and re.search(r"denied|not allowed|permission", self.text[:400], re.IGNORECASE) is not None
+        return (
+            self.failed
+            and re.search(r"denied|not allowed|permission", self.text[:400], re.IGNORECASE) is not None
+        )
 
     @property
     def elided(self) -> bool:
@@ -48,7 +54,8 @@ class Outcome:
 
 
 def elided(value: object) -> bool:
-    """A text, or the JSON of a value, shows the mark of something left out. (A file's own text may look alike.)"""
+    """A text, or the JSON of a value, shows the mark of something left out. (A file's own text may look
+    alike.)"""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return _ELIDED.search(text) is not None
 
@@ -92,7 +99,8 @@ class Situation:
 
     @property
     def finished(self) -> bool:
-        """The last reply was the last of its assignment: it carries no cursor, so that its text is the bare result."""
+        """The last reply was the last of its assignment: it carries no cursor, so that its text is the bare
+        result."""
         return self.replied and self.cursor is None and not self.assigned_again and not self.outcomes
 
     @property

@@ -1,8 +1,9 @@
 """The surveyor as writer: joins the figures of all parts, and writes `survey.json` and `SURVEY.md` from them.
 
-Phases, each waiting for the results of its calls: `check` (which parts are there), `merge`, `survey` (the machine form is
-being saved), `look` (what the report shows is being read), `report`, `done`, `failed`. No figure passes through prose:
-`survey.json` is put together from artifacts by reference, and the report is read from artifacts.
+Phases, each waiting for the results of its calls: `check` (which parts are there), `merge`, `survey` (the
+machine form is being saved), `look` (what the report shows is being read), `report`, `done`, `failed`. No
+figure passes through prose: `survey.json` is put together from artifacts by reference, and the report is read
+from artifacts.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ class _Writer:
     def _begin(self, phase: str) -> None:
         """Make a phase's calls; also when the reply that made them is out of sight."""
         if phase == "check":
-            self.said.append(f"I am the offline surveyor. First: are the figures of all {len(self.inputs)} parts there?")
+            self.said.append(
+                f"I am the offline surveyor. First: are the figures of all {len(self.inputs)} parts there?"
+            )
             self.calls += [_reading(name, "/totals", 400) for name in self.inputs]
             if not self.inputs:
                 self._merge()
@@ -183,7 +186,10 @@ class _Writer:
             "format": FORMAT,
             "workspace": self.scope.get("workspace", "workspace"),
             "written_by": "offline/surveyor, a fixed program and not an LLM",
-            **{name: total(name) for name in ("files", "bytes", "lines", "folders", "links", "other", "binary_files")},
+            **{
+                name: total(name)
+                for name in ("files", "bytes", "lines", "folders", "links", "other", "binary_files")
+            },
             "languages": rows("languages"),
             "largest": largest,
             "entry_points": rows("entry_points", "path", "reason"),
@@ -225,7 +231,9 @@ class _Writer:
             missing=self._missing(),
         )
         totals = reading.totals
-        self.state["sums"] = {name: totals.get(name, 0) for name in ("files", "bytes", "lines", "todo", "fixme")}
+        self.state["sums"] = {
+            name: totals.get(name, 0) for name in ("files", "bytes", "lines", "todo", "fixme")
+        }
         self.state["phase"] = "report"
         self.said.append("I write the report.")
         self.calls.append(("save_artifact", {"name": REPORT, "content": report(reading)}))

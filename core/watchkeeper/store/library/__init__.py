@@ -1,8 +1,9 @@
 """The library of sessions: what may be done with one without a host.
 
-Renaming, tagging, deleting with a way back, forking, pruning and backing up. Each change holds the session's lease
-while it lasts, so that no host can begin beside it, and commits in short transactions, so that hosts of other sessions
-are not kept waiting. Nothing here starts a process or asks a model, and importing it costs next to nothing.
+Renaming, tagging, deleting with a way back, forking, pruning and backing up. Each change holds the session's
+lease while it lasts, so that no host can begin beside it, and commits in short transactions, so that hosts of
+other sessions are not kept waiting. Nothing here starts a process or asks a model, and importing it costs
+next to nothing.
 """
 
 from __future__ import annotations

@@ -44,9 +44,10 @@ def backup(
 ) -> BackupDone:
     """Copy the database at `path` to `target` by SQLite's backup API, as of the moment at which it begins.
 
-    Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its integrity
-    was checked, and never takes the place of another file unless `overwrite`. `told` hears (pages done, pages in all).
-    `migrating`: the file has an earlier schema and is copied as it is; the caller holds its write lock.
+    Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its
+    integrity was checked, and never takes the place of another file unless `overwrite`. `told` hears (pages
+    done, pages in all). `migrating`: the file has an earlier schema and is copied as it is; the caller holds
+    its write lock.
 
     Raises:
         BadInput: `target` exists, is no place for a file, or is the database itself.
@@ -78,16 +79,19 @@ def backup(
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(path, error)) from error
     except OSError as error:
-        raise StoreUnusable(f"{target} cannot be written ({error.strerror or error}); choose another place") from error
+        raise StoreUnusable(
+            f"{target} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
     finally:
         source.close()
 
 
 def move(path: Path, target: Path) -> BackupDone:
-    """Move the database at `path` to `target`, which gets its folder if there is none. Nothing may use it meanwhile.
+    """Move the database at `path` to `target`, which gets its folder if there is none. Nothing may use it
+    meanwhile.
 
-    The copy is whole and checked before the old file is removed. A program that waited for the old file finds that it is
-    no database of Watchkeeper any more.
+    The copy is whole and checked before the old file is removed. A program that waited for the old file finds
+    that it is no database of Watchkeeper any more.
 
     Raises:
         BadInput: `target` exists, is no place for a file, or is the database itself.
@@ -97,7 +101,9 @@ def move(path: Path, target: Path) -> BackupDone:
     began = time.monotonic()
     target = target.expanduser().absolute()
     for session_id, pid in holders(path):
-        raise DrivenElsewhere(f"session {session_id} runs on {path} (pid {pid}); pause it, then move the database")
+        raise DrivenElsewhere(
+            f"session {session_id} runs on {path} (pid {pid}); pause it, then move the database"
+        )
     connection = database.open_writable(path)
     try:
         make_private(target.parent)
@@ -110,7 +116,9 @@ def move(path: Path, target: Path) -> BackupDone:
             connection.execute("COMMIT")
         except sqlite3.OperationalError as error:
             if database.is_busy(error):
-                raise DrivenElsewhere(f"{path} is open in another program; close it, then move the database") from None
+                raise DrivenElsewhere(
+                    f"{path} is open in another program; close it, then move the database"
+                ) from None
             raise
         with unfinished(target) as (part, descriptor):
             _copy(connection, part, None)
@@ -128,7 +136,9 @@ def move(path: Path, target: Path) -> BackupDone:
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(path, error)) from error
     except OSError as error:
-        raise StoreUnusable(f"{target} cannot be written ({error.strerror or error}); choose another place") from error
+        raise StoreUnusable(
+            f"{target} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
     finally:
         connection.close()
 
@@ -157,8 +167,8 @@ def _check(path: Path, target: Path, overwrite: bool) -> None:
 def _copy(source: Connection, part: Path, told: Callable[[int, int], None] | None) -> None:
     copy = sqlite3.connect(str(part), isolation_level=None)
     try:
-        # With a read transaction of its own the copy stays with one moment: without it, every commit of a host would
-        # make SQLite begin again.
+        # With a read transaction of its own the copy stays with one moment: without it, every commit of a
+        # host would make SQLite begin again.
         source.execute("BEGIN")
         source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         try:
@@ -185,8 +195,14 @@ def _checked(part: Path, *, count: bool) -> int:
     try:
         found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if found != "ok":
-            raise StoreUnusable(f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`")
-        return int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0]) if count else 0
+            raise StoreUnusable(
+                f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`"
+            )
+        return (
+            int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
+            if count
+            else 0
+        )
     finally:
         copy.close()
 

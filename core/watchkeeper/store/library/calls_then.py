@@ -1,7 +1,9 @@
 """Which model calls of a session were written at a moment.
 
-A turn's call is written with its reply, which an event tells of. One that failed, and those of passes over a context, have
-no event of their own: their ids lie between those of calls that have, and a pass writes its calls when it tells of itself.
+A turn's call is written with its reply, which an event tells of. One that failed, and those of passes over a
+context, have
+no event of their own: their ids lie between those of calls that have, and a pass writes its calls when it
+tells of itself.
 """
 
 from __future__ import annotations
@@ -11,12 +13,12 @@ from watchkeeper.store.library.moment import Moment
 
 _TURNS = ("turn", "planner")
 
-_CALLS = (
-    "SELECT id, agent_id, turn, status, purpose, started_at + latency_seconds FROM model_calls WHERE session_id = ? ORDER BY id"
-)
+_CALLS = "SELECT id, agent_id, turn, status, purpose, started_at + latency_seconds FROM model_calls WHERE session_id = ? ORDER BY id"
 _PASSES = (
-    "SELECT seq, agent_id, at, kind, data ->> 'compaction' FROM events WHERE session_id = ? AND kind IN ('compaction.started',"
-    " 'compaction.prepared', 'compaction.applied', 'compaction.rejected', 'compaction.abandoned') ORDER BY seq"
+    "SELECT seq, agent_id, at, kind, data ->> 'compaction' FROM events WHERE session_id = ? AND kind IN"
+    " ('compaction.started',"
+    " 'compaction.prepared', 'compaction.applied', 'compaction.rejected', 'compaction.abandoned') ORDER BY"
+    " seq"
 )
 
 
@@ -25,7 +27,9 @@ def calls_then(connection: Connection, session_id: str, moment: Moment) -> froze
     passed = _passed(connection, session_id)
     rows = connection.execute(_CALLS, (session_id,)).fetchall()
     reached = {agent_id: agent.turn for agent_id, agent in moment.agents.items()}
-    replies = {row[0]: row[2] <= reached.get(row[1], -1) for row in rows if row[3] == "done" and row[4] in _TURNS}
+    replies = {
+        row[0]: row[2] <= reached.get(row[1], -1) for row in rows if row[3] == "done" and row[4] in _TURNS
+    }
     through = max((call_id for call_id, there in replies.items() if there), default=0)
     beyond = min((call_id for call_id, there in replies.items() if not there), default=1 << 62)
     kept: set[int] = set()

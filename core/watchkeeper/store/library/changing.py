@@ -18,7 +18,8 @@ from watchkeeper.store.lease import Lease, probe
 T = TypeVar("T")
 
 LONGEST_SECONDS = 0.02
-"""How long one transaction of a large change may hold the write lock before it commits and lets others have it."""
+"""How long one transaction of a large change may hold the write lock before it commits and lets others have
+it."""
 
 PAUSE_SECONDS = (0.002, 0.005)
 """How long the lock is then left free: hosts ask for it every millisecond (`database.begin_immediate`)."""
@@ -32,7 +33,9 @@ def opened(path: Path) -> Iterator[Connection]:
         StoreUnusable: the database cannot be used, or was not there.
     """
     if not path.exists():
-        raise StoreUnusable(f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db")
+        raise StoreUnusable(
+            f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db"
+        )
     connection = database.open_writable(path)
     try:
         yield connection
@@ -46,7 +49,8 @@ def opened(path: Path) -> Iterator[Connection]:
 
 @contextmanager
 def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
-    """Hold the session's lease, so that no host can take it meanwhile. A host that is soon gone is waited for.
+    """Hold the session's lease, so that no host can take it meanwhile. A host that is soon gone is waited
+    for.
 
     Raises:
         DrivenElsewhere: a live host has it; the message says to pause it before one can `what` it.
@@ -58,7 +62,8 @@ def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
         holder = probe(path, session_id)
         by = f"a live host (pid {holder.pid})" if holder else "another program just now"
         raise DrivenElsewhere(
-            f"session {session_id} is driven by {by}, so nobody else can {what} it; `wk pause {session_id}` first"
+            f"session {session_id} is driven by {by}, so nobody else can {what} it; `wk pause {session_id}`"
+            " first"
         ) from None
     try:
         yield
@@ -74,7 +79,11 @@ def change(path: Path, session_id: str, what: str, work: Callable[[Connection], 
         DrivenElsewhere: a live host drives it.
         StoreUnusable: the database cannot be written.
     """
-    with opened(path) as connection, driven_by_nobody(path, session_id, what), database.writing(connection, "library"):
+    with (
+        opened(path) as connection,
+        driven_by_nobody(path, session_id, what),
+        database.writing(connection, "library"),
+    ):
         if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
             raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
         return work(connection)
@@ -88,10 +97,11 @@ def in_short_transactions(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Advance `work` inside transactions that each end soon after `longest_seconds`; returns how many there were.
+    """Advance `work` inside transactions that each end soon after `longest_seconds`; returns how many there
+    were.
 
-    `work` changes a few rows between two of its items. What it has changed when it raises is kept, except since the
-    last commit.
+    `work` changes a few rows between two of its items. What it has changed when it raises is kept, except
+    since the last commit.
     """
     steps, count, over = iter(work), 0, False
     while not over:

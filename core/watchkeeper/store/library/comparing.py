@@ -137,25 +137,30 @@ def _side(connection: Connection, session_id: str) -> SessionSide:
 def _tasks(connection: Connection, session_id: str) -> dict[str, TaskSide]:
     needs: dict[str, list[str]] = {}
     for name, other in connection.execute(
-        "SELECT t.name, n.name FROM task_dependencies d JOIN tasks t ON t.id = d.task_id JOIN tasks n ON n.id = d.depends_on"
+        "SELECT t.name, n.name FROM task_dependencies d JOIN tasks t ON t.id = d.task_id JOIN tasks n ON"
+        " n.id = d.depends_on"
         " WHERE t.session_id = ? ORDER BY n.position",
         (session_id,),
     ):
         needs.setdefault(name, []).append(other)
     rows = connection.execute(
-        "SELECT t.name, t.title, t.status, t.attempt, t.role, substr(t.instructions, 1, 4000), substr(coalesce(t.result, ''), 1, 400),"
-        " (SELECT coalesce(sum(a.input_tokens + a.output_tokens + a.cache_read_tokens + a.cache_write_tokens), 0) FROM agents a"
+        "SELECT t.name, t.title, t.status, t.attempt, t.role, substr(t.instructions, 1, 4000),"
+        " substr(coalesce(t.result, ''), 1, 400),"
+        " (SELECT coalesce(sum(a.input_tokens + a.output_tokens + a.cache_read_tokens +"
+        " a.cache_write_tokens), 0) FROM agents a"
         " WHERE a.task_id = t.id) FROM tasks t WHERE t.session_id = ? ORDER BY t.position LIMIT ?",
         (session_id, MOST),
     )
     return {
-        row[0]: TaskSide(row[1], row[2], row[3], row[4], tuple(needs.get(row[0], ())), row[5], row[6], row[7]) for row in rows
+        row[0]: TaskSide(row[1], row[2], row[3], row[4], tuple(needs.get(row[0], ())), row[5], row[6], row[7])
+        for row in rows
     }
 
 
 def _facts(connection: Connection, session_id: str) -> dict[str, FactSide]:
     rows = connection.execute(
-        "SELECT digest, kind, text FROM facts WHERE session_id = ? AND superseded_by IS NULL ORDER BY id LIMIT ?",
+        "SELECT digest, kind, text FROM facts WHERE session_id = ? AND superseded_by IS NULL ORDER BY id"
+        " LIMIT ?",
         (session_id, MOST),
     )
     return {row[0]: FactSide(row[1], row[2]) for row in rows}

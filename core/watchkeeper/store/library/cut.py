@@ -24,14 +24,18 @@ _OVER_PASS = frozenset({"applied", "rejected", "abandoned"})
 
 
 class Cut:
-    """The rows of a session as of a moment. `keep` gives each row as it stood, or None where it was not there yet.
+    """The rows of a session as of a moment. `keep` gives each row as it stood, or None where it was not there
+    yet.
 
-    The moment is right after a step, as if the host had been killed there: a call whose result was not in is pending,
-    or running, and whoever resumes settles it as after any crash. `ahead`: the results of an agent's turn belong to the
-    moment as soon as all of them were there, even if the message that carries them came only after the next event.
+    The moment is right after a step, as if the host had been killed there: a call whose result was not in is
+    pending, or running, and whoever resumes settles it as after any crash. `ahead`: the results of an agent's
+    turn belong to the moment as soon as all of them were there, even if the message that carries them came
+    only after the next event.
     """
 
-    def __init__(self, connection: Connection, session_id: str, moment: Moment, *, ahead: bool = True) -> None:
+    def __init__(
+        self, connection: Connection, session_id: str, moment: Moment, *, ahead: bool = True
+    ) -> None:
         self._connection = connection
         self._session_id = session_id
         self.moment = moment
@@ -62,10 +66,11 @@ class Cut:
             return kept
         return row if row.get("created_at", 0.0) <= self.moment.at else None
 
-    # --- where each agent was ------------------------------------------------------------------------------------
+    # --- where each agent was -------------------------------------------------------------------------------
 
     def _place(self, agent_id: str, agent: AgentMoment) -> None:
-        """Find the agent's last message: the last that an event tells of, and what followed from it without one."""
+        """Find the agent's last message: the last that an event tells of, and what followed from it without
+        one."""
         ask = self._connection.execute
         steps = {
             row[0]: (row[1], row[2])
@@ -74,28 +79,42 @@ class Cut:
         delivered = [
             row[0]
             for row in ask(
-                "SELECT DISTINCT delivered_seq FROM inbox WHERE agent_id = ? AND delivered_seq NOTNULL ORDER BY 1", (agent_id,)
+                "SELECT DISTINCT delivered_seq FROM inbox WHERE agent_id = ? AND delivered_seq NOTNULL ORDER"
+                " BY 1",
+                (agent_id,),
             )
         ]
-        newest = ask("SELECT coalesce(max(seq), 0) FROM messages WHERE agent_id = ?", (agent_id,)).fetchone()[0]
+        newest = ask("SELECT coalesce(max(seq), 0) FROM messages WHERE agent_id = ?", (agent_id,)).fetchone()[
+            0
+        ]
         firsts = [reply - 1 for reply, _ in steps.values()] + [seq - 1 for seq in delivered[:1]]
         last = min(firsts, default=newest)
         if agent.delivered:
             last = max(last, delivered[min(agent.delivered, len(delivered)) - 1])
         if agent.turn in steps:
             last = max(last, self._after_reply(agent_id, agent, *steps[agent.turn], last, set(delivered)))
-        row = ask("SELECT created_at FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, last)).fetchone()
+        row = ask(
+            "SELECT created_at FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, last)
+        ).fetchone()
         self.last_seq[agent_id] = last
         self._until[agent_id] = max(self.moment.at, row[0] if row else 0.0)
 
     def _after_reply(
-        self, agent_id: str, agent: AgentMoment, reply: int, results: int | None, last: int, delivered: set[int]
+        self,
+        agent_id: str,
+        agent: AgentMoment,
+        reply: int,
+        results: int | None,
+        last: int,
+        delivered: set[int],
     ) -> int:
-        """The last message of the agent's last turn: its results belong to it as soon as all of them were there."""
+        """The last message of the agent's last turn: its results belong to it as soon as all of them were
+        there."""
         if last > reply:
             return last
         calls = self._connection.execute(
-            "SELECT id, name, status, tool_use_id FROM tool_calls WHERE agent_id = ? AND turn = ?", (agent_id, agent.turn)
+            "SELECT id, name, status, tool_use_id FROM tool_calls WHERE agent_id = ? AND turn = ?",
+            (agent_id, agent.turn),
         ).fetchall()
         if not calls:
             follows = self._connection.execute(
@@ -106,26 +125,31 @@ class Cut:
         over = [self._status_of(call[0], call[2]) in _OVER for call in calls]
         finishes = any(call[1] == "finish_session" and call[2] == "done" for call in calls)
         row = self._connection.execute(
-            "SELECT content, created_at FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, results or 0)
+            "SELECT content, created_at FROM messages WHERE agent_id = ? AND seq = ?",
+            (agent_id, results or 0),
         ).fetchone()
         ended = not finishes or agent.status in ("done", "failed", "cancelled")
         if results is not None and row is not None and all(over) and ended and row[1] <= self._before:
             return results
         if row is not None:
             blocks = decode(row[0])
-            self._undelivered[agent_id] = {one["tool_use_id"]: one for one in blocks if one.get("type") == "tool_result"}
+            self._undelivered[agent_id] = {
+                one["tool_use_id"]: one for one in blocks if one.get("type") == "tool_result"
+            }
         else:
             self._undelivered[agent_id] = {}
         return reply
 
     def _calls_with_events(self) -> set[int]:
         rows = self._connection.execute(
-            "SELECT DISTINCT data ->> 'call' FROM events WHERE session_id = ? AND kind LIKE 'tool.%'", (self._session_id,)
+            "SELECT DISTINCT data ->> 'call' FROM events WHERE session_id = ? AND kind LIKE 'tool.%'",
+            (self._session_id,),
         )
         return {row[0] for row in rows if isinstance(row[0], int)}
 
     def _status_of(self, call_id: int, status_now: str) -> str:
-        """How a call stood. One without any event was refused in the transaction of the reply that made it."""
+        """How a call stood. One without any event was refused in the transaction of the reply that made
+        it."""
         known = self.moment.calls.get(call_id)
         if known is not None:
             return known.status
@@ -148,7 +172,7 @@ class Cut:
         names = [column[0] for column in found.description]
         return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
 
-    # --- each table ----------------------------------------------------------------------------------------------
+    # --- each table -----------------------------------------------------------------------------------------
 
     def _keep_sessions(self, row: Row) -> Row:
         moment = self.moment
@@ -164,7 +188,9 @@ class Cut:
     def _totals(self, column: str, value: str) -> Row:
         """What the model calls of a session or an agent came to by then."""
         names = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "retries")
-        total: Row = dict.fromkeys((*names, "model_calls", "errors", "unpriced_calls"), 0) | {"cost_usd": None}
+        total: Row = dict.fromkeys((*names, "model_calls", "errors", "unpriced_calls"), 0) | {
+            "cost_usd": None
+        }
         for row in self._model_calls:
             if row[column] == value:
                 for name in names:
@@ -173,7 +199,9 @@ class Cut:
                     total["cost_usd"] = (total["cost_usd"] or 0.0) + row["cost_usd"]
                 total["model_calls"] += 1
                 total["errors"] += row["status"] == "error"
-                total["unpriced_calls"] += row["cost_usd"] is None and sum(row[name] for name in names[:4]) > 0
+                total["unpriced_calls"] += (
+                    row["cost_usd"] is None and sum(row[name] for name in names[:4]) > 0
+                )
         return total
 
     def _keep_events(self, row: Row) -> Row | None:
@@ -187,7 +215,8 @@ class Cut:
             "SELECT goal FROM plan_revisions WHERE plan_id = ? AND revision = ?", (row["id"], revision)
         ).fetchone()
         tasks = sorted(
-            (one for one in self.tasks.values() if one["parent_plan_id"] == row["id"]), key=lambda one: one["position"]
+            (one for one in self.tasks.values() if one["parent_plan_id"] == row["id"]),
+            key=lambda one: one["position"],
         )
         queue = [one["id"] for one in tasks if one["status"] in ("pending", "running", "paused", "stale")]
         return row | {
@@ -209,7 +238,8 @@ class Cut:
         pairs: list[tuple[str, str]] = []
         for plan_id, revision in self.moment.revisions.items():
             row = self._connection.execute(
-                "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?", (plan_id, revision)
+                "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?",
+                (plan_id, revision),
             ).fetchone()
             pairs += [(one["id"], need) for one in decode(row[0]) for need in one["depends_on"]]
         return pairs
@@ -220,7 +250,8 @@ class Cut:
             return None
         last, version = self.last_seq[row["id"]], self.view_of[row["id"]]
         spent = self._connection.execute(
-            "SELECT coalesce(sum(ended_at - started_at), 0) FROM steps WHERE agent_id = ? AND (turn < ? OR (turn = ?"
+            "SELECT coalesce(sum(ended_at - started_at), 0) FROM steps WHERE agent_id = ? AND (turn < ? OR"
+            " (turn = ?"
             " AND coalesce(results_seq, 0) <= ?)) AND ended_at NOTNULL",
             (row["id"], agent.turn, agent.turn, last),
         ).fetchone()[0]
@@ -249,17 +280,24 @@ class Cut:
             return {}
         view = found[0]
         before = self._connection.execute(
-            "SELECT coalesce(max(total_tokens), 0) FROM messages WHERE agent_id = ? AND seq <= ? AND created_at <= ?",
+            "SELECT coalesce(max(total_tokens), 0) FROM messages WHERE agent_id = ? AND seq <= ? AND"
+            " created_at <= ?",
             (agent_id, last, view["created_at"]),
         ).fetchone()[0]
         observed = self._connection.execute(
-            "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?))",
+            "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value"
+            " FROM json_each(?))",
             (agent_id, view["observations"]),
         ).fetchone()[0]
         used = view["tokens"] + max(0, self._tokens_through(agent_id, last) - before)
         made: Row = decode(row["composition"])
         room = row["context_tokens"] + made.get("headroom", 0)
-        made |= {"observations": observed, "messages": max(0, used - observed), "elided": 0, "headroom": max(0, room - used)}
+        made |= {
+            "observations": observed,
+            "messages": max(0, used - observed),
+            "elided": 0,
+            "headroom": max(0, room - used),
+        }
         return {"context_tokens": used, "composition": encode(made)}
 
     def _keep_messages(self, row: Row) -> Row | None:
@@ -296,7 +334,9 @@ class Cut:
 
     def _was_edited(self, call_id: int) -> bool:
         """Whether a person had approved the call with another input by then."""
-        edits = self._rows("SELECT id FROM approvals WHERE tool_call_id = ? AND edited_input IS NOT NULL", call_id)
+        edits = self._rows(
+            "SELECT id FROM approvals WHERE tool_call_id = ? AND edited_input IS NOT NULL", call_id
+        )
         return any(self.moment.approvals.get(row["id"]) == "approved" for row in edits)
 
     def _keep_model_calls(self, row: Row) -> Row | None:
@@ -319,10 +359,16 @@ class Cut:
             return row if told is not None else None
         if row["status"] == told == "prepared":
             return row
-        return row | {"status": "running"} | {column: value for column, value in _UNDER_WAY.items() if column in row}
+        return (
+            row
+            | {"status": "running"}
+            | {column: value for column, value in _UNDER_WAY.items() if column in row}
+        )
 
     def _keep_memory_snapshots(self, row: Row) -> Row | None:
-        return row if row["last_updated"] <= self.moment.at and row["agent_id"] in self.moment.agents else None
+        return (
+            row if row["last_updated"] <= self.moment.at and row["agent_id"] in self.moment.agents else None
+        )
 
     def _keep_facts(self, row: Row) -> Row | None:
         return row if row["created_at"] <= self.moment.at else None
@@ -334,7 +380,9 @@ class Cut:
         if row["created_at"] > self.moment.at:
             return None
         delivered = row["delivered_seq"]
-        return row | {"delivered_seq": delivered if (delivered or 0) <= self.last_seq.get(row["agent_id"], 0) else None}
+        return row | {
+            "delivered_seq": delivered if (delivered or 0) <= self.last_seq.get(row["agent_id"], 0) else None
+        }
 
     def _keep_commands(self, row: Row) -> Row | None:
         return row if row["id"] in self.moment.commands else None

@@ -14,7 +14,8 @@ UNDO_DAYS = 7.0
 """How long a deleted session can be restored before `wk prune` takes its rows away."""
 
 BEING_PURGED = 0.0
-"""`deleted_at` of a session whose rows are being taken away (or are not all there yet): it has no way back."""
+"""`deleted_at` of a session whose rows are being taken away (or are not all there yet): it has no way
+back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,15 @@ def delete(path: Path, session_id: str, *, now: float | None = None) -> Deleted:
     def work(connection: Connection) -> Deleted:
         row = connection.execute(
             "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1,"
-            " deletion_ordinal = (SELECT coalesce(max(deletion_ordinal), 0) + 1 FROM sessions) WHERE id = ? AND deleted_at IS NULL"
+            " deletion_ordinal = (SELECT coalesce(max(deletion_ordinal), 0) + 1 FROM sessions) WHERE id = ?"
+            " AND deleted_at IS NULL"
             " RETURNING substr(coalesce(title, goal), 1, 500)",
             (at, session_id),
         ).fetchone()
         if row is None:
-            raise BadInput(f"session {session_id} is deleted already; `wk restore {session_id}` brings it back")
+            raise BadInput(
+                f"session {session_id} is deleted already; `wk restore {session_id}` brings it back"
+            )
         return Deleted(session_id, str(row[0]), at, at + UNDO_DAYS * 86_400)
 
     return change(path, session_id, "delete", work)
@@ -69,7 +73,9 @@ def restore(path: Path, session_id: str) -> None:
             raise BadInput(f"session {session_id} is not deleted")
         if row[0] == BEING_PURGED:
             raise NotFound(f"session {session_id} was purged; only a backup has it now")
-        connection.execute("UPDATE sessions SET deleted_at = NULL, deletion_ordinal = NULL WHERE id = ?", (session_id,))
+        connection.execute(
+            "UPDATE sessions SET deleted_at = NULL, deletion_ordinal = NULL WHERE id = ?", (session_id,)
+        )
 
     change(path, session_id, "restore", work)
 
@@ -101,7 +107,8 @@ def find_deleted(connection: Connection, name: str) -> str:
 
 
 def find_left_over(connection: Connection, name: str) -> str | None:
-    """The id of the one session that `name` means among those that a prune was killed in the middle of, if it means one."""
+    """The id of the one session that `name` means among those that a prune was killed in the middle of, if it
+    means one."""
     rows = connection.execute("SELECT id FROM sessions WHERE deleted_at = ?", (BEING_PURGED,)).fetchall()
     found = _meant([str(row[0]) for row in rows], name)
     return found[0] if len(found) == 1 else None

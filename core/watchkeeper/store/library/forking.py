@@ -1,9 +1,10 @@
 """Forking: a session of its own that begins where another one stood.
 
-The copy has ids of its own, and everything in it that names the first session's agents, tasks and plans names its own
-instead: pointers to messages, handoffs, what tools answered. What was saved under a name keeps its bytes; the notes of
-the program about memory are written anew. Until the copy is whole it is hidden like a deleted session, so that a
-crash leaves nothing but what `wk prune` takes away.
+The copy has ids of its own, and everything in it that names the first session's agents, tasks and plans names
+its own
+instead: pointers to messages, handoffs, what tools answered. What was saved under a name keeps its bytes; the
+notes of the program about memory are written anew. Until the copy is whole it is hidden like a deleted
+session, so that a crash leaves nothing but what `wk prune` takes away.
 """
 
 from __future__ import annotations
@@ -88,9 +89,12 @@ _TABLES = (
     _Table("raw_records", counted=True),
     _Table("facts", counted=True, texts=("text", "sources")),
 )
-"""In the order in which they are copied: a table after those that its rows refer to. Events come after all of them."""
+"""In the order in which they are copied: a table after those that its rows refer to. Events come after all of
+them."""
 
-_AGENTS = frozenset({"agent_id", "parent_agent_id", "copied_from", "assigned_agent", "planner_agent_id", "starts_from"})
+_AGENTS = frozenset(
+    {"agent_id", "parent_agent_id", "copied_from", "assigned_agent", "planner_agent_id", "starts_from"}
+)
 _TASKS = frozenset({"task_id", "depends_on"})
 _PLANS = frozenset({"plan_id", "parent_plan_id", "current_plan_id"})
 _NAMED = frozenset({"id", "session_id"}) | _AGENTS | _TASKS | _PLANS
@@ -110,22 +114,25 @@ def fork(
     new_id: IdSource = random_id,
     now: Callable[[], float] = time.time,
 ) -> Forked:
-    """Make a session that begins where `session_id` stands, or stood right after the step that wrote event `at_seq`.
+    """Make a session that begins where `session_id` stands, or stood right after the step that wrote event
+    `at_seq`.
 
-    `at_turn` names an agent and one of its turns instead: the step in which the last of its results was in. What had
-    not ended is paused in the fork, and `wk resume` carries on from there. The workspace is shared, not copied.
+    `at_turn` names an agent and one of its turns instead: the step in which the last of its results was in.
+    What had not ended is paused in the fork, and `wk resume` carries on from there. The workspace is shared,
+    not copied.
 
     Raises:
         NotFound: no such session, event, agent or turn.
-        BadInput: another program ran the session, or it was imported from a file; or it had no agent then; or the title
-            is longer than 400 characters.
+        BadInput: another program ran the session, or it was imported from a file; or it had no agent then; or
+            the title is longer than 400 characters.
         DrivenElsewhere: a live host drives it.
         StoreUnusable: the database cannot be written.
     """
     title = title_of(title) if title is not None else None
     with opened(path) as connection, driven_by_nobody(path, session_id, "fork"):
         row = connection.execute(
-            "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id), origin FROM sessions s"
+            "SELECT deleted_at, event_seq, (SELECT max(seq) FROM events WHERE session_id = s.id), origin"
+            " FROM sessions s"
             " WHERE id = ?",
             (session_id,),
         ).fetchone()
@@ -133,17 +140,25 @@ def fork(
             raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
         if str(row[3]).startswith("export:"):
             # Whoever wrote the file would decide what the fork may run.
-            raise BadInput(f"session {session_id} was imported from a file; carry it on with `wk run --from {session_id}`")
+            raise BadInput(
+                f"session {session_id} was imported from a file; carry it on with `wk run --from"
+                f" {session_id}`"
+            )
         program = imported_from(str(row[3]))
         if program is not None:
-            raise BadInput(f"session {session_id} was run by {program}; carry it on with `wk run --from {session_id}`")
+            raise BadInput(
+                f"session {session_id} was run by {program}; carry it on with `wk run --from {session_id}`"
+            )
         if at_turn is not None:
             at_seq = _turn(connection, session_id, *at_turn)
         cut = None
         if at_seq is not None:
             moment = moment_at(connection, session_id, at_seq)
             if not moment.agents:
-                raise BadInput(f"at event #{at_seq} session {session_id} had no agent yet, so there is nothing to carry on from")
+                raise BadInput(
+                    f"at event #{at_seq} session {session_id} had no agent yet, so there is nothing to carry"
+                    " on from"
+                )
             cut = Cut(connection, session_id, moment) if moment.seq < row[2] else None
         copy = _Copy(connection, session_id, cut, int(cut.moment.seq if cut else row[1]), title, new_id, now)
         with driven_by_nobody(path, copy.made.session_id, "fork"):  # nor is it purged before it is whole
@@ -207,7 +222,7 @@ class _Copy:
         yield from self._events()
         self._reveal(status)
 
-    # --- the session's own row ------------------------------------------------------------------------------------
+    # --- the session's own row ------------------------------------------------------------------------------
 
     def _session(self) -> str:
         (row,) = self._rows("SELECT * FROM sessions WHERE id = ?", self._source)
@@ -216,7 +231,9 @@ class _Copy:
         at = self._now()
         open_still = kept["status"] in ("running", "paused")
         status = "paused" if open_still else str(kept["status"])
-        reason = f"forked from {self._source} at event #{self._at_seq}" if open_still else kept["status_reason"]
+        reason = (
+            f"forked from {self._source} at event #{self._at_seq}" if open_still else kept["status_reason"]
+        )
         self._insert(
             "sessions",
             self._renamed(kept)
@@ -237,13 +254,24 @@ class _Copy:
         ).fetchone()[0]
         told = {"from": self._source, "at": self._at_seq}
         self._insert(
-            "events", {"session_id": session_id, "seq": last + 1, "at": at, "kind": "session.forked", "data": encode(told)}
+            "events",
+            {
+                "session_id": session_id,
+                "seq": last + 1,
+                "at": at,
+                "kind": "session.forked",
+                "data": encode(told),
+            },
         )
-        self._connection.execute("UPDATE sessions SET deleted_at = NULL, event_seq = ? WHERE id = ?", (last + 1, session_id))
-        agents = self._connection.execute("SELECT count(*) FROM agents WHERE session_id = ?", (session_id,)).fetchone()[0]
+        self._connection.execute(
+            "UPDATE sessions SET deleted_at = NULL, event_seq = ? WHERE id = ?", (last + 1, session_id)
+        )
+        agents = self._connection.execute(
+            "SELECT count(*) FROM agents WHERE session_id = ?", (session_id,)
+        ).fetchone()[0]
         self.made = Forked(session_id, self._source, self._at_seq, status, agents, self._messages)
 
-    # --- tables ---------------------------------------------------------------------------------------------------
+    # --- tables ---------------------------------------------------------------------------------------------
 
     def _table(self, table: _Table) -> Iterator[None]:
         if table.name == "task_dependencies" and self._cut is not None:
@@ -293,7 +321,8 @@ class _Copy:
                     break
 
     def _messages_in_order(self) -> Iterator[Row]:
-        """All agents' messages in the order in which they came: the newest have the highest ids in the fork too."""
+        """All agents' messages in the order in which they came: the newest have the highest ids in the fork
+        too."""
         ids = sorted(
             row[0]
             for agent_id in self._kinds["agents"]
@@ -301,7 +330,9 @@ class _Copy:
         )
         for start in range(0, len(ids), 200):
             some = encode(ids[start : start + 200])
-            yield from self._rows("SELECT * FROM messages WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", some)
+            yield from self._rows(
+                "SELECT * FROM messages WHERE id IN (SELECT value FROM json_each(?)) ORDER BY id", some
+            )
 
     def _events(self) -> Iterator[None]:
         for row in self._of(_Table("events")):
@@ -328,10 +359,12 @@ class _Copy:
         new = self._rewritten(text) if text is not None else None
         if new is None or new == text:
             return
-        ref = artifacts.put(Unfenced(self._connection, self._now()), new.encode("utf-8", "replace"), "application/json")
+        ref = artifacts.put(
+            Unfenced(self._connection, self._now()), new.encode("utf-8", "replace"), "application/json"
+        )
         self._digests[name] = artifacts.digest_of(ref) or name
 
-    # --- names ----------------------------------------------------------------------------------------------------
+    # --- names ----------------------------------------------------------------------------------------------
 
     def _renamed(self, row: Row) -> Row:
         """The row with the fork's ids in the columns that hold some."""
@@ -356,7 +389,7 @@ class _Copy:
             return self._digests.get(match["digest"], match["digest"])
         return self._names.get(match["id"], match["id"])
 
-    # --- rows -----------------------------------------------------------------------------------------------------
+    # --- rows -----------------------------------------------------------------------------------------------
 
     def _rows(self, sql: str, *parameters: Any) -> list[Row]:
         found = self._connection.execute(sql, parameters)

@@ -1,7 +1,7 @@
 """What the events of a session say about one moment of it: how each agent, task, call and pass stood.
 
-Every step of a host is one transaction, with its events in it, so the state right after an event is the state of the
-rows as they would be found had the host been killed there.
+Every step of a host is one transaction, with its events in it, so the state right after an event is the state
+of the rows as they would be found had the host been killed there.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ class Moment:
     budgets: set[tuple[str | None, str]] = field(default_factory=set)
     """Task and kind of those that were reached."""
 
-    def hear(self, kind: str, at: float, agent_id: str | None, task_id: str | None, data: dict[str, Any]) -> None:
+    def hear(
+        self, kind: str, at: float, agent_id: str | None, task_id: str | None, data: dict[str, Any]
+    ) -> None:
         """Take one more event into account."""
         subject, _, verb = kind.partition(".")
         agent = self.agents.get(agent_id) if agent_id else None
@@ -181,16 +183,20 @@ class Moment:
 
 
 def moment_at(connection: Connection, session_id: str, seq: int) -> Moment:
-    """The session right after event `seq`; where that is one of several of a transaction, after the last of them.
+    """The session right after event `seq`; where that is one of several of a transaction, after the last of
+    them.
 
     Raises:
         NotFound: there is no such event.
     """
     rows = connection.execute(
-        "SELECT seq, at FROM events WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT 10000", (session_id, seq)
+        "SELECT seq, at FROM events WHERE session_id = ? AND seq >= ? ORDER BY seq LIMIT 10000",
+        (session_id, seq),
     ).fetchall()
     if not rows or rows[0][0] != seq:
-        last = connection.execute("SELECT max(seq) FROM events WHERE session_id = ?", (session_id,)).fetchone()[0]
+        last = connection.execute(
+            "SELECT max(seq) FROM events WHERE session_id = ?", (session_id,)
+        ).fetchone()[0]
         known = f"its events are #1 to #{last}" if last else "it has no events"
         raise NotFound(f"session {session_id} has no event #{seq}; {known}")
     end = seq
@@ -200,7 +206,8 @@ def moment_at(connection: Connection, session_id: str, seq: int) -> Moment:
         end = number
     moment = Moment(end, rows[0][1])
     for kind, at, agent_id, task_id, data in connection.execute(
-        "SELECT kind, at, agent_id, task_id, data FROM events WHERE session_id = ? AND seq <= ? ORDER BY seq", (session_id, end)
+        "SELECT kind, at, agent_id, task_id, data FROM events WHERE session_id = ? AND seq <= ? ORDER BY seq",
+        (session_id, end),
     ):
         moment.hear(kind, at, agent_id, task_id, decode(data))
     return moment
@@ -214,15 +221,20 @@ def seq_of_turn(connection: Connection, agent_id: str, turn: int) -> int:
         BadInput: the session tells no turns (it was imported).
     """
     row = connection.execute(
-        "SELECT max(e.seq), a.turn, a.session_id FROM agents a LEFT JOIN events e ON e.session_id = a.session_id"
-        " AND e.agent_id = a.id AND ((e.kind = 'model.replied' AND e.data ->> 'turn' = ?2) OR (e.kind LIKE 'tool.%' AND"
-        " e.data ->> 'call' IN (SELECT id FROM tool_calls WHERE agent_id = ?1 AND turn = ?2))) WHERE a.id = ?1",
+        "SELECT max(e.seq), a.turn, a.session_id FROM agents a LEFT JOIN events e ON e.session_id ="
+        " a.session_id"
+        " AND e.agent_id = a.id AND ((e.kind = 'model.replied' AND e.data ->> 'turn' = ?2) OR (e.kind LIKE"
+        " 'tool.%' AND"
+        " e.data ->> 'call' IN (SELECT id FROM tool_calls WHERE agent_id = ?1 AND turn = ?2))) WHERE a.id ="
+        " ?1",
         (agent_id, turn),
     ).fetchone()
     if row is None or row[1] is None:
         raise NotFound(f"no agent {agent_id!r}")
     if row[0] is None:
-        told = connection.execute("SELECT 1 FROM events WHERE agent_id = ? AND kind = 'model.replied'", (agent_id,)).fetchone()
+        told = connection.execute(
+            "SELECT 1 FROM events WHERE agent_id = ? AND kind = 'model.replied'", (agent_id,)
+        ).fetchone()
         if told is None and row[1]:
             raise BadInput(f"the events of session {row[2]} tell no turns, so it cannot be forked at one")
         raise NotFound(f"agent {agent_id} has no turn {turn}; it has {row[1]}")

@@ -17,7 +17,8 @@ MOST_TAGS = 50
 
 
 def rename(path: Path, session_id: str, title: str) -> str | None:
-    """Give a session a title; an empty one takes it away, and the goal is shown again. Returns the title as kept.
+    """Give a session a title; an empty one takes it away, and the goal is shown again. Returns the title as
+    kept.
 
     Raises:
         BadInput: longer than 400 characters.
@@ -44,10 +45,14 @@ def title_of(text: str) -> str | None:
     return kept
 
 
-def change_tags(path: Path, session_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
-    """Add tags and take tags away; returns those that the session has now, in the order in which they were given.
+def change_tags(
+    path: Path, session_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Add tags and take tags away; returns those that the session has now, in the order in which they were
+    given.
 
-    A tag is one word without commas or quotes, compared without regard to case; `#` and `+` before it are dropped.
+    A tag is one word without commas or quotes, compared without regard to case; `#` and `+` before it are
+    dropped.
 
     Raises:
         BadInput: not such a word, or too many.
@@ -78,8 +83,14 @@ def tag_of(text: str) -> str:
     tag = plain(text).strip().lstrip("#+")
     if user_redactor().text(tag) != tag:
         raise BadInput("a tag is seen by everybody; this one is a secret")
-    if not tag or len(tag) > LONGEST_TAG or any(character.isspace() or character in ",\"'[]" for character in tag):
-        raise BadInput(f"{text!r} is no tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`")
+    if (
+        not tag
+        or len(tag) > LONGEST_TAG
+        or any(character.isspace() or character in ",\"'[]" for character in tag)
+    ):
+        raise BadInput(
+            f"{text!r} is no tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`"
+        )
     if not tag.isprintable():
         raise BadInput("a tag holds printable characters only")
     return tag

@@ -16,7 +16,12 @@ from watchkeeper.store.lease import probe
 from watchkeeper.store.library import references
 from watchkeeper.store.library.changing import driven_by_nobody, in_short_transactions, opened
 from watchkeeper.store.library.deletion import BEING_PURGED, UNDO_DAYS
-from watchkeeper.store.library.purging import forget_files, forget_places, purge_all_but_its_row, purge_artifacts
+from watchkeeper.store.library.purging import (
+    forget_files,
+    forget_places,
+    purge_all_but_its_row,
+    purge_artifacts,
+)
 from watchkeeper.store.message_index import index_until
 
 INDEX_SECONDS = 5.0
@@ -29,13 +34,15 @@ _FINISHED = "(s.status IN ('done', 'failed', 'cancelled') OR s.origin NOT IN ('r
 """Nothing of it waits to be carried on with. What other programs wrote never does."""
 
 _ROWS_BYTES = (
-    "SELECT a.session_id, sum(octet_length(m.content) + 60) FROM messages m JOIN agents a ON a.id = m.agent_id WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(m.content) + 60) FROM messages m JOIN agents a ON a.id ="
+    " m.agent_id WHERE {} GROUP BY 1",
     "SELECT a.session_id, sum(octet_length(o.text) + octet_length(o.citations) + 100) FROM observations o"
     " JOIN agents a ON a.id = o.agent_id WHERE {} GROUP BY 1",
     "SELECT a.session_id, sum(octet_length(v.observations) + octet_length(v.elided) + 80) FROM views v"
     " JOIN agents a ON a.id = v.agent_id WHERE {} GROUP BY 1",
     "SELECT a.session_id, sum(octet_length(a.data) + 80) FROM events a WHERE {} GROUP BY 1",
-    "SELECT a.session_id, sum(coalesce(octet_length(a.result), 0) + 120) FROM tool_calls a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(coalesce(octet_length(a.result), 0) + 120) FROM tool_calls a WHERE {} GROUP BY"
+    " 1",
     "SELECT a.session_id, 200 * count(*) FROM model_calls a WHERE {} GROUP BY 1",
     "SELECT a.session_id, sum(octet_length(a.payload) + 80) FROM inbox a WHERE {} GROUP BY 1",
     "SELECT a.session_id, sum(octet_length(a.text) + 150) FROM facts a WHERE {} GROUP BY 1",
@@ -100,11 +107,12 @@ def plan_prune(
     keep: int | None = None,
     now: float | None = None,
 ) -> PrunePlan:
-    """Which sessions would go: the `names`d ones (ids), or else those that are finished and meet every condition given.
+    """Which sessions would go: the `names`d ones (ids), or else those that are finished and meet every
+    condition given.
 
-    Sessions deleted `UNDO_DAYS` ago and more always go. Without names or conditions only those do. `keep`: that many of
-    the last active sessions stay in any case. A live session never goes; one that is paused, or stopped with its host,
-    only by name.
+    Sessions deleted `UNDO_DAYS` ago and more always go. Without names or conditions only those do. `keep`:
+    that many of the last active sessions stay in any case. A live session never goes; one that is paused, or
+    stopped with its host, only by name.
 
     Raises:
         NotFound, BadInput: a name is no session, or is one twice.
@@ -116,23 +124,32 @@ def plan_prune(
         file_bytes, free_bytes = _file_bytes(connection), _pages(connection, "freelist_count")
         total = connection.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0]
         chosen = _named(connection, path, names) if names else {}
-        if not names and (older_than_seconds is not None or larger_than_bytes is not None or keep is not None):
+        if not names and (
+            older_than_seconds is not None or larger_than_bytes is not None or keep is not None
+        ):
             chosen = _finished(connection, older_than_seconds, keep, at)
         over = _window_over(connection, at)
         live = {one for one in (*chosen, *over) if probe(path, one) is not None}
         wanted = {one: why for one, why in (chosen | over).items() if one not in live}
         sizes = session_bytes(connection, list(wanted))
         if larger_than_bytes is not None and not names:
-            wanted = {one: why for one, why in wanted.items() if one in over or sizes.get(one, 0) > larger_than_bytes}
+            wanted = {
+                one: why
+                for one, why in wanted.items()
+                if one in over or sizes.get(one, 0) > larger_than_bytes
+            }
             wanted = {one: why or f"takes {sizes.get(one, 0):,} bytes" for one, why in wanted.items()}
         doomed = _described(connection, wanted, sizes)
-        return PrunePlan(doomed, total - sum(1 for one in doomed if one.id not in over), file_bytes, free_bytes)
+        return PrunePlan(
+            doomed, total - sum(1 for one in doomed if one.id not in over), file_bytes, free_bytes
+        )
     finally:
         connection.close()
 
 
 def prune(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None] | None = None) -> PruneDone:
-    """Take away what the plan names, and the artifacts that nothing refers to any more, beside hosts that work.
+    """Take away what the plan names, and the artifacts that nothing refers to any more, beside hosts that
+    work.
 
     A session that a host took since the plan was made stays, and is told of. `told` hears of each that went.
     """
@@ -167,8 +184,9 @@ class _Pruning:
                 with driven_by_nobody(self._path, one.id, "prune"):
                     held = references.held_by(connection, one.id) | _noted(connection, one.id)
                     self.candidates |= held
-                    # Whoever goes on with a prune that was killed learns from here what else may go. Nobody reads the
-                    # settings of a session again that is hidden for good, as it is before this transaction ends.
+                    # Whoever goes on with a prune that was killed learns from here what else may go. Nobody
+                    # reads the settings of a session again that is hidden for good, as it is before this
+                    # transaction ends.
                     noted = json.dumps({_HELD: sorted(held)})
                     connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
                     yield from purge_all_but_its_row(connection, one.id)
@@ -187,7 +205,8 @@ def _noted(connection: Connection, session_id: str) -> set[str]:
 
 
 def _artifacts(connection: Connection, digests: Sequence[str], sessions: Sequence[str]) -> Iterator[None]:
-    """Delete artifacts, unless one was entered under a name again since it was found free; then the sessions' own rows."""
+    """Delete artifacts, unless one was entered under a name again since it was found free; then the sessions'
+    own rows."""
     for digest in digests:
         if connection.execute("SELECT 1 FROM outputs WHERE digest = ?", (digest,)).fetchone() is None:
             for _ in purge_artifacts(connection, [digest]):
@@ -208,7 +227,8 @@ def vacuum(path: Path) -> tuple[int, int]:
         busy = live_sessions(connection, path)
         if busy:
             raise DrivenElsewhere(
-                f"not vacuumed: a host drives session {busy[0]}, and would be kept waiting; the free room is used again,"
+                f"not vacuumed: a host drives session {busy[0]}, and would be kept waiting; the free room is"
+                " used again,"
                 " and `wk prune` gives it back when no host is live"
             )
         before = _file_bytes(connection)
@@ -219,7 +239,11 @@ def vacuum(path: Path) -> tuple[int, int]:
 
 def live_sessions(connection: Connection, path: Path) -> list[str]:
     """Sessions that a host drives now."""
-    return [row[0] for row in connection.execute("SELECT id FROM sessions").fetchall() if probe(path, row[0]) is not None]
+    return [
+        row[0]
+        for row in connection.execute("SELECT id FROM sessions").fetchall()
+        if probe(path, row[0]) is not None
+    ]
 
 
 def session_bytes(connection: Connection, session_ids: Sequence[str]) -> dict[str, int]:
@@ -241,16 +265,21 @@ def _named(connection: Connection, path: Path, names: Sequence[str]) -> dict[str
             raise NotFound(f"no session {name!r}; list them with `wk sessions`")
         holder = probe(path, name)
         if holder is not None:
-            raise DrivenElsewhere(f"session {name} is driven by a live host (pid {holder.pid}); `wk pause {name}` first")
+            raise DrivenElsewhere(
+                f"session {name} is driven by a live host (pid {holder.pid}); `wk pause {name}` first"
+            )
         chosen[name] = "named"
     return chosen
 
 
-def _finished(connection: Connection, older_than_seconds: float | None, keep: int | None, at: float) -> dict[str, str]:
+def _finished(
+    connection: Connection, older_than_seconds: float | None, keep: int | None, at: float
+) -> dict[str, str]:
     if keep is not None and keep < 0:
         raise BadInput("--keep takes a number of sessions")
     spared = connection.execute(
-        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT ?", (keep or 0,)
+        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT ?",
+        (keep or 0,),
     )
     before = at - older_than_seconds if older_than_seconds is not None else None
     why = f"not among the {keep} last active" if keep is not None else ""
@@ -266,19 +295,25 @@ def _finished(connection: Connection, older_than_seconds: float | None, keep: in
 
 def _window_over(connection: Connection, at: float) -> dict[str, str]:
     rows = connection.execute(
-        "SELECT id, deleted_at FROM sessions WHERE deleted_at IS NOT NULL AND deleted_at <= ? ORDER BY deleted_at",
+        "SELECT id, deleted_at FROM sessions WHERE deleted_at IS NOT NULL AND deleted_at <= ? ORDER BY"
+        " deleted_at",
         (at - UNDO_DAYS * 86_400,),
     )
     left = "left over where a prune or a fork was stopped"
-    return {row[0]: f"deleted more than {UNDO_DAYS:g} days ago" if row[1] != BEING_PURGED else left for row in rows}
+    return {
+        row[0]: f"deleted more than {UNDO_DAYS:g} days ago" if row[1] != BEING_PURGED else left
+        for row in rows
+    }
 
 
 def _described(connection: Connection, wanted: dict[str, str], sizes: dict[str, int]) -> tuple[Doomed, ...]:
     rows: dict[str, Any] = {
         row[0]: row
         for row in connection.execute(
-            "SELECT s.id, substr(coalesce(s.title, s.goal), 1, 500), s.status, s.last_active, (SELECT count(*) FROM facts f"
-            " WHERE f.session_id = s.id AND f.scope = 'workspace' AND f.superseded_by IS NULL) FROM sessions s"
+            "SELECT s.id, substr(coalesce(s.title, s.goal), 1, 500), s.status, s.last_active, (SELECT"
+            " count(*) FROM facts f"
+            " WHERE f.session_id = s.id AND f.scope = 'workspace' AND f.superseded_by IS NULL) FROM sessions"
+            " s"
             " WHERE s.id IN (SELECT value FROM json_each(?))",
             (json.dumps(list(wanted)),),
         )

@@ -23,9 +23,11 @@ _MESSAGES = "SELECT id FROM messages WHERE agent_id = ? LIMIT ?"
 
 
 def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
-    """Delete everything of a session but its artifacts: first it is hidden for good, and its own row goes last.
+    """Delete everything of a session but its artifacts: first it is hidden for good, and its own row goes
+    last.
 
-    Yields after every few rows, between which a transaction may end: what was begun can be gone on with at any time.
+    Yields after every few rows, between which a transaction may end: what was begun can be gone on with at
+    any time.
     """
     yield from purge_all_but_its_row(connection, session_id)
     connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
@@ -33,12 +35,16 @@ def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
 
 
 def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[None]:
-    """As `purge_rows`, but the hidden row of the session stays, for whoever has more to do before it is forgotten."""
+    """As `purge_rows`, but the hidden row of the session stays, for whoever has more to do before it is
+    forgotten."""
     connection.execute(
-        "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1 WHERE id = ?", (BEING_PURGED, session_id)
+        "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1 WHERE id = ?",
+        (BEING_PURGED, session_id),
     )
     yield
-    agents = [row[0] for row in connection.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))]
+    agents = [
+        row[0] for row in connection.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))
+    ]
     yield from _imported(connection, session_id, agents)
     for agent_id in agents:
         yield from _messages(connection, agent_id)
@@ -57,9 +63,12 @@ def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[N
 
 
 def purge_artifacts(connection: Connection, digests: Iterable[str]) -> Iterator[int]:
-    """Delete these artifacts, of which the caller knows that nothing refers to them; yields the bytes of each."""
+    """Delete these artifacts, of which the caller knows that nothing refers to them; yields the bytes of
+    each."""
     for digest in digests:
-        row = connection.execute("SELECT octet_length(data) FROM artifacts WHERE digest = ?", (digest,)).fetchone()
+        row = connection.execute(
+            "SELECT octet_length(data) FROM artifacts WHERE digest = ?", (digest,)
+        ).fetchone()
         connection.execute("DELETE FROM artifacts WHERE digest = ?", (digest,))
         yield int(row[0]) if row else 0
 
@@ -82,8 +91,12 @@ def forget_files(path: Path, session_id: str) -> None:
 
 
 def _imported(connection: Connection, session_id: str, agents: Sequence[str]) -> Iterator[None]:
-    """Forget which records of other programs' logs became rows of this session: they may be imported again."""
-    if connection.execute("SELECT 1 FROM transcript_files WHERE session_id = ?", (session_id,)).fetchone() is None:
+    """Forget which records of other programs' logs became rows of this session: they may be imported
+    again."""
+    if (
+        connection.execute("SELECT 1 FROM transcript_files WHERE session_id = ?", (session_id,)).fetchone()
+        is None
+    ):
         return
     for sql, delete, owners in (
         (
@@ -92,7 +105,8 @@ def _imported(connection: Connection, session_id: str, agents: Sequence[str]) ->
             list(agents),
         ),
         (
-            "SELECT model_call_id FROM transcript_calls WHERE model_call_id IN (SELECT id FROM model_calls WHERE session_id IN"
+            "SELECT model_call_id FROM transcript_calls WHERE model_call_id IN (SELECT id FROM model_calls"
+            " WHERE session_id IN"
             " (SELECT value FROM json_each(?)))",
             "DELETE FROM transcript_calls WHERE model_call_id = ?",
             [session_id],

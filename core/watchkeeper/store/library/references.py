@@ -30,7 +30,8 @@ def named_by(connection: Connection, session_id: str) -> set[str]:
 
 
 def held_by(connection: Connection, session_id: str) -> set[str]:
-    """Digests of all that the session refers to, through its own notes too (memory snapshots, memory deltas)."""
+    """Digests of all that the session refers to, through its own notes too (memory snapshots, memory
+    deltas)."""
     named = named_by(connection, session_id)
     found, waiting = set(named), set[str]()
     for (text,) in connection.execute(_NOTED, (session_id,)):
@@ -50,7 +51,9 @@ def notes_of(connection: Connection, session_id: str) -> list[str]:
     """Digests of the session's own notes, each after those that it refers to."""
     notes = held_by(connection, session_id) - named_by(connection, session_id)
     rows = (
-        (row[0], name) for name in notes for row in connection.execute("SELECT rowid FROM artifacts WHERE digest = ?", (name,))
+        (row[0], name)
+        for name in notes
+        for row in connection.execute("SELECT rowid FROM artifacts WHERE digest = ?", (name,))
     )
     return [name for _, name in sorted(rows)]
 
@@ -82,7 +85,11 @@ def still_held(connection: Connection, candidates: Iterable[str]) -> set[str]:
     for (text,) in connection.execute(_ALL_NOTED) if wanted - held else ():
         notes |= set(digests_in(text or ""))
     held |= notes & wanted
-    named = {row[0] for row in connection.execute("SELECT DISTINCT digest FROM outputs")} if wanted - held else set()
+    named = (
+        {row[0] for row in connection.execute("SELECT DISTINCT digest FROM outputs")}
+        if wanted - held
+        else set()
+    )
     for note in notes - named if wanted - held else ():
         held |= wanted & set(digests_in(note_text(connection, note) or ""))
     return held

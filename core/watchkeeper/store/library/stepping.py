@@ -36,7 +36,9 @@ class Step:
     text: str
 
 
-def steps(connection: Connection, session_id: str, *, before: int = 1 << 62, limit: int = 500) -> tuple[Step, ...]:
+def steps(
+    connection: Connection, session_id: str, *, before: int = 1 << 62, limit: int = 500
+) -> tuple[Step, ...]:
     """The newest steps before event `before`, the newest first."""
     rows = connection.execute(_STEPS, (session_id, before, *_KINDS, limit))
     return tuple(_step(row) for row in rows)
@@ -46,14 +48,25 @@ def _step(row: Any) -> Step:
     data: dict[str, Any] = decode(row[6])
     turn = data.get("turn") if row[2] == "model.replied" else None
     return Step(
-        row[0], row[1], row[2], row[3], row[4] or "", row[5] or "", turn if isinstance(turn, int) else None, _text(row[2], data)
+        row[0],
+        row[1],
+        row[2],
+        row[3],
+        row[4] or "",
+        row[5] or "",
+        turn if isinstance(turn, int) else None,
+        _text(row[2], data),
     )
 
 
 def _text(kind: str, data: dict[str, Any]) -> str:
     if kind == "model.replied":
         tools, said = data.get("tools"), str(data.get("preview") or "")
-        return ", ".join(map(str, tools)) + (f" · {said}" if said else "") if isinstance(tools, list) and tools else said
+        return (
+            ", ".join(map(str, tools)) + (f" · {said}" if said else "")
+            if isinstance(tools, list) and tools
+            else said
+        )
     if kind == "inbox.delivered":
         items = data.get("items")
         return ", ".join(str(item).replace("_", " ") for item in items) if isinstance(items, list) else ""

@@ -1,1 +1,2 @@
-"""The scripts of the migrations, one a module. One that has been released is never edited; a change is a new one."""
+"""The scripts of the migrations, one a module. One that has been released is never edited; a change is a new
+one."""

@@ -1,4 +1,5 @@
-"""Schema 2: deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum, an index of words."""
+"""Schema 2: deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum,
+an index of words."""
 
 SECOND = """
 ALTER TABLE sessions ADD COLUMN deleted_at REAL;

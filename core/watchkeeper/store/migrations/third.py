@@ -1,8 +1,9 @@
-"""Schema 3: order without clocks, approvals shown whole, limits that park, reservations, containment, revisions of imports.
+"""Schema 3: order without clocks, approvals shown whole, limits that park, reservations, containment,
+revisions of imports.
 
-Old sessions are numbered in the order of their insertion: that is what `rowid` says in SQLite, the only engine that has
-files of earlier schemas. Every row that a run's transaction writes has `commit_seq`, the number of the first event that
-its transaction may write; rows of an earlier schema have none.
+Old sessions are numbered in the order of their insertion: that is what `rowid` says in SQLite, the only
+engine that has files of earlier schemas. Every row that a run's transaction writes has `commit_seq`, the
+number of the first event that its transaction may write; rows of an earlier schema have none.
 """
 
 THIRD = """

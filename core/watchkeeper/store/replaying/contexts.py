@@ -1,4 +1,5 @@
-"""The size of an agent's context at a position, as it must have been: the host counts it only step by step."""
+"""The size of an agent's context at a position, as it must have been: the host counts it only step by
+step."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Contexts:
         self._begun: dict[tuple[str, int], int] = {}
 
     def message(self, connection: Connection, agent_id: str, seq: int) -> tuple[int, float]:
-        """The running total of tokens through that message, and when it was written; zeros where there is none."""
+        """The running total of tokens through that message, and when it was written; zeros where there is
+        none."""
         if seq <= 0:
             return 0, 0.0
         found = self._messages.get((agent_id, seq))
@@ -29,11 +31,14 @@ class Contexts:
             row = connection.execute(_MESSAGE, (agent_id, seq)).fetchone()
             if len(self._messages) >= _KEPT:
                 self._messages.clear()
-            found = self._messages[agent_id, seq] = (int(row[0]), float(row[1])) if row is not None else (0, 0.0)
+            found = self._messages[agent_id, seq] = (
+                (int(row[0]), float(row[1])) if row is not None else (0, 0.0)
+            )
         return found
 
     def sizes(self, connection: Connection, agent: AgentFacts, view: ViewRow, last: int) -> dict[str, Any]:
-        """The size and make-up of the agent's context under `view`, with messages through `last`, by the names of the facts."""
+        """The size and make-up of the agent's context under `view`, with messages through `last`, by the
+        names of the facts."""
         begun = min(last, self._last_before(connection, agent, view))
         since = self.message(connection, agent.id, last)[0] - self.message(connection, agent.id, begun)[0]
         used = view.tokens + max(0, since)
@@ -45,7 +50,8 @@ class Contexts:
         return {"context_tokens": used, "composition": tuple(made.items())}
 
     def _last_before(self, connection: Connection, agent: AgentFacts, view: ViewRow) -> int:
-        """The last message that was there when the view was made. Times of messages never go back in an agent."""
+        """The last message that was there when the view was made. Times of messages never go back in an
+        agent."""
         known = self._begun.get((agent.id, view.version))
         if known is None:
             low, high = 0, agent.last_seq

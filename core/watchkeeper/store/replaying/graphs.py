@@ -1,4 +1,5 @@
-"""Plans at a position: which tasks there were, what each was called and waited for, by whom it was to be done."""
+"""Plans at a position: which tasks there were, what each was called and waited for, by whom it was to be
+done."""
 
 from __future__ import annotations
 
@@ -13,9 +14,7 @@ from watchkeeper.store.queries import Queries
 
 _GRAPH = "SELECT plan_graph_snapshot FROM plan_revisions WHERE plan_id = ? AND revision = ?"
 _REVISED = "SELECT 1 FROM plan_revisions r JOIN plans p ON p.id = r.plan_id WHERE p.session_id = ? AND r.reason LIKE 'revised %'"
-_SAID = (
-    "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND content LIKE '%revise_task%' ORDER BY seq"
-)
+_SAID = "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND content LIKE '%revise_task%' ORDER BY seq"
 _MADE = "SELECT seq, content FROM messages WHERE agent_id = ? AND role = 'assistant' AND content LIKE '%\"role\"%' ORDER BY seq"
 _USES = "SELECT tool_use_id, id FROM tool_calls WHERE agent_id = ? AND status = 'done'"
 _RESULT = "SELECT digest FROM outputs WHERE agent_id = ? AND created_at <= ? AND kind = 'result' ORDER BY id DESC LIMIT 1"
@@ -41,7 +40,9 @@ class Graphs:
         self.roles = _roles(connection, session_id, planner)
         """Oldest first; empty where no role was ever revised."""
 
-    def tasks(self, connection: Connection, plan_id: str, revision: int) -> dict[str, tuple[str, tuple[str, ...]]]:
+    def tasks(
+        self, connection: Connection, plan_id: str, revision: int
+    ) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Titles and needs of the tasks that were in the plan, by id."""
         known = self._graphs.get((plan_id, revision))
         if known is None:
@@ -50,7 +51,10 @@ class Graphs:
             known = {
                 str(one["id"]): (str(one["title"]), tuple(map(str, one["depends_on"])))
                 for one in (nodes if isinstance(nodes, list) else [])
-                if isinstance(one, dict) and "title" in one and isinstance(one.get("depends_on"), list) and "id" in one
+                if isinstance(one, dict)
+                and "title" in one
+                and isinstance(one.get("depends_on"), list)
+                and "id" in one
             }
             self._graphs[plan_id, revision] = known
         return known
@@ -67,7 +71,9 @@ class Graphs:
         if (agent_id, done_at) not in self._results:
             row = connection.execute(_RESULT, (agent_id, done_at)).fetchone()
             data = artifacts.get(Queries(connection), artifacts.ref_of(row[0])) if row is not None else None
-            self._results[agent_id, done_at] = data.decode("utf-8", "replace")[:2000] if data is not None else None
+            self._results[agent_id, done_at] = (
+                data.decode("utf-8", "replace")[:2000] if data is not None else None
+            )
         return self._results[agent_id, done_at]
 
 
@@ -84,14 +90,20 @@ def _roles(connection: Connection, session_id: str, planner: str | None) -> list
             given = block.get("input") if isinstance(block, dict) else None
             call_id = ids.get(str(block.get("id"))) if isinstance(given, dict) else None
             if call_id is not None and isinstance(given, dict):
-                said += [RoleSaid(name, role, seq, call_id) for name, role in _given(str(block.get("name")), given)]
+                said += [
+                    RoleSaid(name, role, seq, call_id) for name, role in _given(str(block.get("name")), given)
+                ]
     return said
 
 
 def _given(tool: str, given: dict[str, Any]) -> list[tuple[str, str]]:
     if tool == "create_plan":
         tasks = given.get("tasks")
-        found = [(one.get("name"), one.get("role")) for one in tasks if isinstance(one, dict)] if isinstance(tasks, list) else []
+        found = (
+            [(one.get("name"), one.get("role")) for one in tasks if isinstance(one, dict)]
+            if isinstance(tasks, list)
+            else []
+        )
     elif tool == "add_task":
         found = [(given.get("name"), given.get("role"))]
     elif tool == "revise_task":

@@ -25,7 +25,15 @@ _EVENTS = "SELECT seq, at, kind, agent_id, task_id, data FROM events WHERE sessi
 _OF_AGENT = attrgetter(*(each.name for each in fields(AgentMoment)))
 _OF_TASK = attrgetter(*(each.name for each in fields(TaskMoment)))
 FAILURES = frozenset(
-    {"task.failed", "agent.failed", "session.failed", "model.error", "tool.error", "tool.unknown", "budget.reached"}
+    {
+        "task.failed",
+        "agent.failed",
+        "session.failed",
+        "model.error",
+        "tool.error",
+        "tool.unknown",
+        "budget.reached",
+    }
 )
 """Kinds of events that tell of one."""
 
@@ -50,7 +58,8 @@ class Heard:
         self.replies: dict[str, tuple[list[int], list[int]]] = {}
         """Each agent's turns, and the positions at which their replies came."""
         self.passed: dict[str, list[tuple[float, float, int]]] = {}
-        """When each pass over an agent's context began, when it first told what came of it, and at which position."""
+        """When each pass over an agent's context began, when it first told what came of it, and at which
+        position."""
         self._begun: dict[object, float] = {}
         self.damaged = 0
         """How many events cannot be read: that they were there is all that is known of them."""
@@ -58,7 +67,9 @@ class Heard:
         self.marks: list[Mark] = []
         self._moment = Moment(0, 0.0)
         stored = array("d")
-        for seq, at, kind, agent_id, task_id, data in each(connection.execute(_EVENTS, (session_id,)), cancelled):
+        for seq, at, kind, agent_id, task_id, data in each(
+            connection.execute(_EVENTS, (session_id,)), cancelled
+        ):
             self.seqs.append(seq)
             stored.append(at)
             told = decode_or(data, None)
@@ -68,7 +79,9 @@ class Heard:
         self.ends = _ends(stored)
         """For each position the last one that was committed with it."""
 
-    def _hear(self, position: int, kind: str, at: float, agent_id: str | None, task_id: str | None, data: object) -> None:
+    def _hear(
+        self, position: int, kind: str, at: float, agent_id: str | None, task_id: str | None, data: object
+    ) -> None:
         moment, told = self._moment, data if isinstance(data, dict) else {}
         moment.hear(kind, at, agent_id, task_id, told)
         self.times.append(max(at, self.times[-1]) if self.times else at)
@@ -79,7 +92,9 @@ class Heard:
             _timeline(self.tasks, task_id).add(position, TaskMoment(*_OF_TASK(moment.tasks[task_id])))
         elif subject == "tool" and told.get("call") in moment.calls:
             call = moment.calls[told["call"]]
-            _timeline(self.calls, told["call"]).add(position, CallMoment(call.status, call.runs, call.started_at))
+            _timeline(self.calls, told["call"]).add(
+                position, CallMoment(call.status, call.runs, call.started_at)
+            )
         elif subject == "compaction":
             if told.get("compaction") in moment.passes:
                 _timeline(self.passes, told["compaction"]).add(position, moment.passes[told["compaction"]])

@@ -1,4 +1,5 @@
-"""Where in its messages each agent of a session was; by the same reasoning as `library.cut`, from rows that were read once."""
+"""Where in its messages each agent of a session was; by the same reasoning as `library.cut`, from rows that
+were read once."""
 
 from __future__ import annotations
 
@@ -14,8 +15,10 @@ OVER = frozenset({"done", "error", "denied", "unknown", "cancelled"})
 """States of a tool call whose result is in."""
 
 _STEPS = (
-    "SELECT s.agent_id, s.turn, s.reply_seq, s.results_seq, s.ended_at - s.started_at, r.created_at, n.role, n.created_at"
-    " FROM agents a JOIN steps s ON s.agent_id = a.id LEFT JOIN messages r ON r.agent_id = s.agent_id AND r.seq = s.results_seq"
+    "SELECT s.agent_id, s.turn, s.reply_seq, s.results_seq, s.ended_at - s.started_at, r.created_at, n.role,"
+    " n.created_at"
+    " FROM agents a JOIN steps s ON s.agent_id = a.id LEFT JOIN messages r ON r.agent_id = s.agent_id AND"
+    " r.seq = s.results_seq"
     " LEFT JOIN messages n ON n.agent_id = s.agent_id AND n.seq = s.reply_seq + 1"
     " WHERE a.session_id = ? ORDER BY s.agent_id, s.turn"
 )
@@ -77,7 +80,9 @@ class Places:
         self._before: dict[tuple[str, int], float] = {}
         for agent in rows.agents:
             steps = self.steps.get(agent.id, {})
-            firsts = [step.reply - 1 for step in steps.values()] + [seq - 1 for seq in self._delivered.get(agent.id, [])[:1]]
+            firsts = [step.reply - 1 for step in steps.values()] + [
+                seq - 1 for seq in self._delivered.get(agent.id, [])[:1]
+            ]
             self._first[agent.id] = min(firsts, default=agent.last_seq)
             spent = 0.0
             for turn, step in steps.items():
@@ -85,7 +90,8 @@ class Places:
                 spent += step.seconds or 0.0
 
     def place(self, agent_id: str, agent: AgentMoment, position: int, until: float) -> Place:
-        """Where the agent was. What no event tells of counts if it came by `until`, when the next event was."""
+        """Where the agent was. What no event tells of counts if it came by `until`, when the next event
+        was."""
         delivered = self._delivered.get(agent_id)
         last = self._first.get(agent_id, 0)
         if agent.delivered and delivered:
@@ -96,7 +102,9 @@ class Places:
         after, is_open = self._after_reply(agent_id, agent, step, position, until)
         return Place(max(last, after), is_open)
 
-    def _after_reply(self, agent_id: str, agent: AgentMoment, step: Step, position: int, until: float) -> tuple[int, bool]:
+    def _after_reply(
+        self, agent_id: str, agent: AgentMoment, step: Step, position: int, until: float
+    ) -> tuple[int, bool]:
         calls = self.calls.get((agent_id, agent.turn))
         if not calls:
             asked = step.next_role == "user" and step.next_at is not None and step.next_at <= until
@@ -105,12 +113,19 @@ class Places:
         over = all(self.status_of(call, position) in OVER for call in calls)
         finishes = any(call.name == "finish_session" and call.status == "done" for call in calls)
         ended = not finishes or agent.status in ("done", "failed", "cancelled")
-        if step.results is not None and step.results_at is not None and over and ended and step.results_at <= until:
+        if (
+            step.results is not None
+            and step.results_at is not None
+            and over
+            and ended
+            and step.results_at <= until
+        ):
             return step.results, False
         return step.reply, True
 
     def status_of(self, call: ToolCall, position: int) -> str:
-        """How a call stood. One without any event was refused in the transaction of the reply that made it."""
+        """How a call stood. One without any event was refused in the transaction of the reply that made
+        it."""
         told = self._heard.calls.get(call.id)
         if told is None:
             return call.status if call.status in OVER else "pending"

@@ -16,7 +16,14 @@ from watchkeeper.store.dashboard import (
     SessionFacts,
     TaskFacts,
 )
-from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, StoredMessage, ToolCallFacts, ViewFacts
+from watchkeeper.store.dashboard_agent import (
+    CallFacts,
+    FactFacts,
+    InboxFacts,
+    StoredMessage,
+    ToolCallFacts,
+    ViewFacts,
+)
 from watchkeeper.store.driver import Connection
 
 
@@ -95,7 +102,8 @@ def started_by(task: TaskFacts, at: float) -> float | None:
 
 
 def group_end(times: array[float], position: int) -> int:
-    """The last position with the same time: what was committed together has one time, and stood never alone."""
+    """The last position with the same time: what was committed together has one time, and stood never
+    alone."""
     return bisect_right(times, times[position - 1], position - 1)
 
 

@@ -1,4 +1,5 @@
-"""What is read once of a session that is replayed: its rows as they stand now, and where its steps, calls and views begin."""
+"""What is read once of a session that is replayed: its rows as they stand now, and where its steps, calls and
+views begin."""
 
 from __future__ import annotations
 
@@ -24,27 +25,33 @@ _STEP = 2_000
 """Rows between two questions whether anybody still waits."""
 
 _COMPACTIONS = (
-    "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before, tokens_after,"
-    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at, ended_at"
+    "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
+    " tokens_before, tokens_after,"
+    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
+    " ended_at"
     " FROM compactions WHERE session_id = ? ORDER BY id DESC"
 )
 _APPROVALS = (
-    "SELECT id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note, decided_at"
+    "SELECT id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note,"
+    " decided_at"
     " FROM approvals WHERE session_id = ? ORDER BY created_at, rowid"
 )
 _VIEWS = (
-    "SELECT v.agent_id, v.version, v.created_at, v.compaction_id, v.tokens, coalesce((SELECT sum(o.tokens) FROM observations o"
+    "SELECT v.agent_id, v.version, v.created_at, v.compaction_id, v.tokens, coalesce((SELECT sum(o.tokens)"
+    " FROM observations o"
     " WHERE o.agent_id = v.agent_id AND o.id IN (SELECT value FROM"
     " json_each(iif(json_valid(v.observations), v.observations, '[]')))), 0)"
     " FROM agents a JOIN views v ON v.agent_id = a.id WHERE a.session_id = ? ORDER BY v.agent_id, v.version"
 )
 _CALLS = (
-    "SELECT id, agent_id, turn, purpose, status, started_at + latency_seconds, input_tokens, output_tokens, cache_read_tokens,"
+    "SELECT id, agent_id, turn, purpose, status, started_at + latency_seconds, input_tokens, output_tokens,"
+    " cache_read_tokens,"
     " cache_write_tokens, cost_usd, retries, price_status = 'estimated' OR usage_exact = 0 FROM model_calls"
     " WHERE session_id = ? ORDER BY id"
 )
 _UNTOLD = (
-    "SELECT 1 FROM agents a WHERE a.session_id = ?1 AND a.turn > 0 AND a.copied_from IS NULL AND NOT EXISTS (SELECT 1 FROM events e"
+    "SELECT 1 FROM agents a WHERE a.session_id = ?1 AND a.turn > 0 AND a.copied_from IS NULL AND NOT EXISTS"
+    " (SELECT 1 FROM events e"
     " WHERE e.session_id = ?1 AND e.agent_id = a.id AND e.kind = 'model.replied') LIMIT 1"
 )
 
@@ -114,9 +121,12 @@ def load(connection: Connection, session_id: str, cancelled: Cancelled) -> Sessi
         agents=reading.agents,
         budgets=reading.budgets,
         compactions=tuple(
-            compaction_facts(row, reading.session.origin) for row in connection.execute(_COMPACTIONS, (session_id,))
+            compaction_facts(row, reading.session.origin)
+            for row in connection.execute(_COMPACTIONS, (session_id,))
         ),
-        approvals=tuple((ApprovalFacts(*row[:9]), row[9]) for row in connection.execute(_APPROVALS, (session_id,))),
+        approvals=tuple(
+            (ApprovalFacts(*row[:9]), row[9]) for row in connection.execute(_APPROVALS, (session_id,))
+        ),
         calls=[CallRow(*row) for row in each(connection.execute(_CALLS, (session_id,)), cancelled)],
     )
     for agent_id, *row in each(connection.execute(_VIEWS, (session_id,)), cancelled):
@@ -125,7 +135,8 @@ def load(connection: Connection, session_id: str, cancelled: Cancelled) -> Sessi
 
 
 def tells_its_turns(connection: Connection, session_id: str) -> bool:
-    """Whether the session's events tell each reply: those of a host of ours do, those of an imported session do not."""
+    """Whether the session's events tell each reply: those of a host of ours do, those of an imported session
+    do not."""
     return connection.execute(_UNTOLD, (session_id,)).fetchone() is None
 
 

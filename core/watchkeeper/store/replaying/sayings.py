@@ -1,4 +1,5 @@
-"""What happened at the positions of a session whose events tell little: messages and calls, told as events are."""
+"""What happened at the positions of a session whose events tell little: messages and calls, told as events
+are."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _EVENT = "SELECT kind, agent_id, task_id, substr(data, 1, 4000) FROM events WHER
 def told(
     connection: Connection, session_id: str, points: Sequence[tuple[float, int, str, int]], first: int
 ) -> tuple[EventFacts, ...]:
-    """Those points as events; `first` is the position of the first of them. Points are time, kind, agent, and which one."""
+    """Those points as events; `first` is the position of the first of them. Points are time, kind, agent, and
+    which one."""
     found: list[EventFacts] = []
     for position, (at, kind, agent_id, number) in enumerate(points, first):
         if kind == EVENT:

@@ -1,7 +1,8 @@
-"""The recording of a session whose events tell little: a position is the time of a message, a model call or an event.
+"""The recording of a session whose events tell little: a position is the time of a message, a model call or
+an event.
 
-That is what an imported session has. What it tells is what the times say: an agent was there from its first sign on, worked
-until its last, and had read what was written by then.
+That is what an imported session has. What it tells is what the times say: an agent was there from its first
+sign on, worked until its last, and had read what was written by then.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from watchkeeper.store.replaying.rows import Cancelled, SessionRows, ViewRow, ea
 from watchkeeper.store.replaying.totals import NONE, Totals, totals_by_agent
 
 _MESSAGES = (
-    "SELECT m.created_at, m.agent_id, m.seq, m.role FROM agents a JOIN messages m ON m.agent_id = a.id WHERE a.session_id = ?"
+    "SELECT m.created_at, m.agent_id, m.seq, m.role FROM agents a JOIN messages m ON m.agent_id = a.id WHERE"
+    " a.session_id = ?"
     " ORDER BY a.rowid, m.seq"
 )
 _EVENTS = "SELECT at, seq, kind FROM events WHERE session_id = ? ORDER BY seq"
@@ -65,7 +67,11 @@ class TimedRecording:
         self._points = points
         self.times = array("d", (point[0] for point in points))
         self.turns = sorted({self._position(at) for at in replies})
-        compacted = [row.ended_at or row.requested_at for row in rows.compactions if row.status in ("applied", "undone")]
+        compacted = [
+            row.ended_at or row.requested_at
+            for row in rows.compactions
+            if row.status in ("applied", "undone")
+        ]
         done = [row.ended_at for row in rows.tasks if row.status == "done" and row.ended_at is not None]
         self.marks = sorted(
             [
@@ -121,7 +127,8 @@ class TimedRecording:
         )
 
     def events(self, connection: Connection, position: int, limit: int) -> tuple[EventFacts, ...]:
-        """What happened up to that position, oldest first, messages and calls among it; `seq` is the position."""
+        """What happened up to that position, oldest first, messages and calls among it; `seq` is the
+        position."""
         first = max(0, position - limit)
         return sayings.told(connection, self.session_id, self._points[first:position], first + 1)
 
@@ -166,7 +173,8 @@ class TimedRecording:
         return (view for view in reversed(self._rows.views.get(agent_id, [])) if view.created_at <= at)
 
     def _tasks(self, told: int, at: float) -> Iterator[TaskFacts]:
-        """By their events, as far as they have any; else by their times. `told`: how many events there were."""
+        """By their events, as far as they have any; else by their times. `told`: how many events there
+        were."""
         for row in self._rows.tasks:
             heard = self._heard.tasks.get(row.id)
             state = heard.at(told) if heard is not None else None

@@ -33,7 +33,8 @@ _UNHEARD = TaskMoment()
 
 
 class ToldRecording:
-    """See `Recording`. Events that were committed together stand for one state: the rows right after that commit."""
+    """See `Recording`. Events that were committed together stand for one state: the rows right after that
+    commit."""
 
     by_event = True
 
@@ -87,7 +88,11 @@ class ToldRecording:
         return AgentThen(
             agent_id,
             details.messages(connection, agent_id, place.seq, messages),
-            tuple(details.tool_calls(connection, agent_id, moment.turn, self._heard.calls, end, is_open=place.open)),
+            tuple(
+                details.tool_calls(
+                    connection, agent_id, moment.turn, self._heard.calls, end, is_open=place.open
+                )
+            ),
             details.calls(connection, totals.newest(end, details.MOST_CALLS) if totals is not None else []),
             details.facts(connection, self.session_id, agent_id, at),
             details.view(connection, agent_id, agent.view_version),
@@ -99,7 +104,9 @@ class ToldRecording:
     def events(self, connection: Connection, position: int, limit: int) -> tuple[EventFacts, ...]:
         """The last events up to that position, oldest first; `seq` is the position."""
         seqs = self._heard.seqs
-        return details.events(connection, self.session_id, seqs[max(0, position - limit)], seqs[position - 1], seqs)
+        return details.events(
+            connection, self.session_id, seqs[max(0, position - limit)], seqs[position - 1], seqs
+        )
 
     # Parts.
 
@@ -140,17 +147,30 @@ class ToldRecording:
             view = self._view(connection, row.id, moment, end, at, last)
             totals = self._by_agent.get(row.id)
             begun = row.started_at is not None and row.started_at <= at
-            # What depends on nothing else is made once: from one step to the next, most agents stand as they stood.
+            # What depends on nothing else is made once: from one step to the next, most agents stand as they
+            # stood.
             told = (id(moment), last, view, totals.place(end) if totals is not None else 0, begun)
             known = self._made.get(row.id)
             if known is None or known[0] != told:
-                known = self._made[row.id] = (told, self._agent(connection, row, moment, end, last, view, begun))
+                known = self._made[row.id] = (
+                    told,
+                    self._agent(connection, row, moment, end, last, view, begun),
+                )
             yield known[1]
 
     def _agent(
-        self, connection: Connection, row: AgentFacts, moment: AgentMoment, end: int, last: int, view: ViewRow | None, begun: bool
+        self,
+        connection: Connection,
+        row: AgentFacts,
+        moment: AgentMoment,
+        end: int,
+        last: int,
+        view: ViewRow | None,
+        begun: bool,
     ) -> AgentFacts:
-        version = view.version if view is not None else (moment.moved_to[0] if moment.moved_to is not None else 0)
+        version = (
+            view.version if view is not None else (moment.moved_to[0] if moment.moved_to is not None else 0)
+        )
         totals = self._by_agent.get(row.id)
         changes = totals.at(end) if totals is not None else NONE
         if view is not None and (last, version) != (row.last_seq, row.view_version):
@@ -163,7 +183,9 @@ class ToldRecording:
             active_seconds=self._places.seconds(row.id, moment.turn, last), **changes,
         )  # fmt: skip
 
-    def _view(self, connection: Connection, agent_id: str, moment: AgentMoment, end: int, at: float, last: int) -> ViewRow | None:
+    def _view(
+        self, connection: Connection, agent_id: str, moment: AgentMoment, end: int, at: float, last: int
+    ) -> ViewRow | None:
         """The version of the context that the agent had."""
         rows = self._rows.views.get(agent_id, [])
         newest = next(self._kept_views(connection, agent_id, end, at, last), None)
@@ -171,7 +193,9 @@ class ToldRecording:
             return next((row for row in rows if row.version == moment.moved_to[0]), None)
         return newest
 
-    def _kept_views(self, connection: Connection, agent_id: str, end: int, at: float, last: int) -> Iterator[ViewRow]:
+    def _kept_views(
+        self, connection: Connection, agent_id: str, end: int, at: float, last: int
+    ) -> Iterator[ViewRow]:
         """The versions that there were, the newest first."""
         until = max(at, self._contexts.message(connection, agent_id, last)[1])
         for row in reversed(self._rows.views.get(agent_id, [])):
@@ -180,7 +204,9 @@ class ToldRecording:
             if (told == "applied") if told is not None else row.created_at <= until:
                 yield row
 
-    def _tasks(self, connection: Connection, end: int, at: float, planner: AgentFacts | None) -> list[TaskFacts]:
+    def _tasks(
+        self, connection: Connection, end: int, at: float, planner: AgentFacts | None
+    ) -> list[TaskFacts]:
         graph: dict[str, tuple[str, tuple[str, ...]]] = {}
         for plan_id, revisions in self._heard.revisions.items():
             revision = revisions.at(end)
@@ -214,7 +240,11 @@ class ToldRecording:
     def _result(self, connection: Connection, row: TaskFacts, state: TaskMoment) -> str | None:
         if state.done_at is None:
             return None
-        if row.result is not None and (row.attempt, row.status, row.assigned_agent) == (state.attempt, state.status, state.agent):
+        if row.result is not None and (row.attempt, row.status, row.assigned_agent) == (
+            state.attempt,
+            state.status,
+            state.agent,
+        ):
             return row.result
         if state.made is None:
             return None

@@ -1,4 +1,5 @@
-"""From which position on each model call was written: what `library.calls_then` asks for one moment, for all positions at once."""
+"""From which position on each model call was written: what `library.calls_then` asks for one moment, for all
+positions at once."""
 
 from __future__ import annotations
 
@@ -13,8 +14,10 @@ NEVER = 1 << 62
 def written_at(calls: list[CallRow], heard: Heard) -> list[tuple[int, CallRow]]:
     """The calls with their positions.
 
-    A reply's call is written with the event that tells of it. One that failed, and those of passes over a context, have
-    no event of their own: their ids lie between those of replies, and a pass writes its calls when it tells of itself.
+    A reply's call is written with the event that tells of it. One that failed, and those of passes over a
+    context, have
+    no event of their own: their ids lie between those of replies, and a pass writes its calls when it tells
+    of itself.
     """
     replies = [_reply_position(call, heard) if call.is_reply else None for call in calls]
     after: list[int] = [NEVER] * len(calls)
@@ -44,9 +47,12 @@ def _reply_position(call: CallRow, heard: Heard) -> int:
 
 
 def _own_position(call: CallRow, heard: Heard) -> int:
-    """Of a call that is no reply: where the pass that it was made for told what came of it, else when it ended."""
+    """Of a call that is no reply: where the pass that it was made for told what came of it, else when it
+    ended."""
     if call.purpose not in ("turn", "planner"):
-        around = [told for begun, at, told in heard.passed.get(call.agent_id, []) if begun <= call.ended_at <= at]
+        around = [
+            told for begun, at, told in heard.passed.get(call.agent_id, []) if begun <= call.ended_at <= at
+        ]
         if around:
             return min(around)
     place = bisect_left(heard.times, call.ended_at)

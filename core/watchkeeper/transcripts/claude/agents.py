@@ -1,9 +1,9 @@
 """Which agent a record belongs to, and which call started which agent.
 
-Three layouts, in the order of their age: side chains inside the session's own file (`isSidechain` without `agentId`: an
-agent is a chain of `parentUuid`s that begins at nothing), a file for each agent beside the session's, and a folder of
-them. Parent and child meet by the `agentId` in the call's result, or in the `progress` that comes before it; where there
-is neither, by the prompt, which is the child's first message.
+Three layouts, in the order of their age: side chains inside the session's own file (`isSidechain` without
+`agentId`: an agent is a chain of `parentUuid`s that begins at nothing), a file for each agent beside the
+session's, and a folder of them. Parent and child meet by the `agentId` in the call's result, or in the
+`progress` that comes before it; where there is neither, by the prompt, which is the child's first message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class AgentBook:
         self._tips: dict[str, str] = {}
         """uuid of a record of an inline side chain → key of its agent."""
         self._calls: dict[str, list[str]] = {}
-        """Spawning call → caller, digest of its prompt, description, type of agent, and the agent once it is known."""
+        """Spawning call → caller, digest of its prompt, description, type of agent, and the agent once it is
+        known."""
         self._joined: dict[str, str] = {}
         """Agent → the call that started it, as told."""
         self._roles: dict[str, str] = {}
@@ -89,14 +90,18 @@ class AgentBook:
             return
         call = self._calls[call_id]
         call[4] = agent
-        found.append(Agent(agent, call[0], call_id, call[2] or None, call[3] or None, goal, at=at, status="working"))
+        found.append(
+            Agent(agent, call[0], call_id, call[2] or None, call[3] or None, goal, at=at, status="working")
+        )
 
     def _call_for(self, prompt: Any) -> str | None:
         """The newest call with that prompt whose agent is not known yet."""
         digest = _digest(prompt)
         if not digest:
             return None
-        return next((each for each, call in reversed(self._calls.items()) if call[1] == digest and not call[4]), None)
+        return next(
+            (each for each, call in reversed(self._calls.items()) if call[1] == digest and not call[4]), None
+        )
 
     def spawning(self, agent: str, call_id: str, arguments: dict[str, Any]) -> None:
         """A call that starts an agent was made."""
@@ -112,7 +117,9 @@ class AgentBook:
         if len(self._calls) > CALLS_KEPT:
             self._calls.pop(next(iter(self._calls)))
 
-    def progressed(self, agent: str, call_id: str | None, news: dict[str, Any], at: float | None, found: list[Record]) -> None:
+    def progressed(
+        self, agent: str, call_id: str | None, news: dict[str, Any], at: float | None, found: list[Record]
+    ) -> None:
         """A `progress` record names the agent that a call started."""
         child = text_of(news.get("agentId"))
         if child is None or self._joined.get(child) == (call_id or ""):
@@ -121,22 +128,36 @@ class AgentBook:
         call = self._calls.get(call_id or "")
         if call is not None:
             call[4] = child
-            found.append(Agent(child, call[0], call_id, call[2] or None, call[3] or None, call[5] or None, at=at))
+            found.append(
+                Agent(child, call[0], call_id, call[2] or None, call[3] or None, call[5] or None, at=at)
+            )
         else:
             found.append(Agent(child, agent, call_id, goal=text_of(news.get("prompt")), at=at))
 
     def answered(
-        self, agent: str, call_id: str, outcome: dict[str, Any], failed: bool, at: float | None, found: list[Record]
+        self,
+        agent: str,
+        call_id: str,
+        outcome: dict[str, Any],
+        failed: bool,
+        at: float | None,
+        found: list[Record],
     ) -> None:
         """A call has its result: whom it started, and whether that one is done."""
         call = self._calls.get(call_id)
         child = text_of(outcome.get("agentId"))
         if call is None and child is None:
             return
-        running = outcome.get("isAsync") is True or outcome.get("status") in ("async_launched", "teammate_spawned", "queued")
+        running = outcome.get("isAsync") is True or outcome.get("status") in (
+            "async_launched",
+            "teammate_spawned",
+            "queued",
+        )
         if call is not None and not running:
             del self._calls[call_id]
-        caller, name, role, known, goal = (call[0], call[2], call[3], call[4], call[5]) if call else (agent, "", "", "", "")
+        caller, name, role, known, goal = (
+            (call[0], call[2], call[3], call[4], call[5]) if call else (agent, "", "", "", "")
+        )
         if child is None and outcome.get("status") == "teammate_spawned":
             child = teammate(text_of(outcome.get("name")), goal or text_of(outcome.get("prompt")))
         child = child or known or (None if failed else f"call:{call_id}")
@@ -163,7 +184,9 @@ class AgentBook:
         """A background agent was asked after, and has ended."""
         task = outcome.get("task")
         if isinstance(task, dict) and task.get("task_type") == "local_agent":
-            ended = {"completed": "done", "failed": "failed", "killed": "cancelled"}.get(str(task.get("status")))
+            ended = {"completed": "done", "failed": "failed", "killed": "cancelled"}.get(
+                str(task.get("status"))
+            )
             child = text_of(task.get("task_id"))
             if child and ended:
                 found.append(Agent(child, name=text_of(task.get("description")), at=at, status=ended))  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Where a person went back and said something else: records are chained by `parentUuid`, and two prompts have one parent.
+"""Where a person went back and said something else: records are chained by `parentUuid`, and two prompts have
+one parent.
 
 Parallel calls make branches as well, so that a branch of anything but prompts says nothing.
 """
@@ -26,7 +27,8 @@ class BranchBook:
         return {"messages": self._messages, "prompts": self._prompts}
 
     def compacted(self) -> None:
-        """A compaction ends what can be taken back by beginning a chain anew: in some logs each chain begins so behind it."""
+        """A compaction ends what can be taken back by beginning a chain anew: in some logs each chain begins
+        so behind it."""
         self._prompts.pop("", None)
 
     def note(self, record: dict[str, Any], owner: str, found: list[Record]) -> None:
@@ -42,7 +44,10 @@ class BranchBook:
             parent = text_of(record.get("parentUuid")) or ""
             before = self._prompts.get(parent)
             if before is not None and before < self._messages:
-                found.insert(found.index(message), Rewind(owner, "", self._messages - before, seconds(record.get("timestamp"))))
+                found.insert(
+                    found.index(message),
+                    Rewind(owner, "", self._messages - before, seconds(record.get("timestamp"))),
+                )
             elif before is None:
                 self._prompts[parent] = self._messages
                 if len(self._prompts) > PROMPTS_KEPT:

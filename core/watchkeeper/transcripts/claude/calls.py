@@ -31,15 +31,24 @@ class CallBook:
     ) -> ModelCall:
         """The call of a block, whose `key` names the reply."""
         last, name = self._call, _model_ref(model)
-        if last is not None and (last[1], last[9], last[0], last[2]) == (key, stop_reason, agent, name) and self._usage == usage:
+        if (
+            last is not None
+            and (last[1], last[9], last[0], last[2]) == (key, stop_reason, agent, name)
+            and self._usage == usage
+        ):
             return _new(ModelCall, (*last[:10], at, *last[11:]))
         kinds = usage.get("cache_creation")
         hour = short = 0
         if isinstance(kinds, dict):
-            hour, short = count_of(kinds.get("ephemeral_1h_input_tokens")), count_of(kinds.get("ephemeral_5m_input_tokens"))
+            hour, short = (
+                count_of(kinds.get("ephemeral_1h_input_tokens")),
+                count_of(kinds.get("ephemeral_5m_input_tokens")),
+            )
         written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
         ended = text_of(stop_reason)
-        dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(usage)
+        dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(
+            usage
+        )
         call = _new(
             ModelCall,
             (

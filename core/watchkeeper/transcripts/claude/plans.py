@@ -1,4 +1,5 @@
-"""Claude Code's plans: the whole list at each `TodoWrite`, or single items by `TaskCreate` and `TaskUpdate`."""
+"""Claude Code's plans: the whole list at each `TodoWrite`, or single items by `TaskCreate` and
+`TaskUpdate`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ _STATUS: dict[str, Status] = {
     "deleted": "dropped",
 }
 _CREATED = re.compile(r"Task #(\S+) created")
-_REFUSED = re.compile(r"\s*(?:Task not found|.{0,200}\b(?:denied|rejected|refused|not allowed|blocked|hook)\b)", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"\s*(?:Task not found|.{0,200}\b(?:denied|rejected|refused|not allowed|blocked|hook)\b)", re.IGNORECASE
+)
 _UPDATED = ("taskId", "subject", "description", "status", "addBlockedBy")
 _LISTED = ("content", "status")
 _TOOLS = frozenset({"TodoWrite", "TaskCreate", "TaskUpdate"})
@@ -28,7 +31,8 @@ LISTS_KEPT = 20
 
 
 class PlanBook:
-    """Turns calls of the plan's tools into versions of the plan: each once its result says that it was carried out.
+    """Turns calls of the plan's tools into versions of the plan: each once its result says that it was
+    carried out.
 
     A call that was refused, that failed or that has no result changes nothing.
     """
@@ -53,7 +57,12 @@ class PlanBook:
         return book
 
     def save(self) -> dict[str, Any]:
-        return {"creating": self._creating, "updating": self._updating, "listing": self._listing, "called_at": self._called_at}
+        return {
+            "creating": self._creating,
+            "updating": self._updating,
+            "listing": self._listing,
+            "called_at": self._called_at,
+        }
 
     def called(self, name: str, call_id: str, arguments: dict[str, Any], at: float | None) -> None:
         """A tool was called."""
@@ -66,7 +75,9 @@ class PlanBook:
             todos = arguments.get("todos")
             if isinstance(todos, list):
                 self._listing[call_id] = [
-                    {name: todo[name] for name in _LISTED if name in todo} for todo in todos if isinstance(todo, dict)
+                    {name: todo[name] for name in _LISTED if name in todo}
+                    for todo in todos
+                    if isinstance(todo, dict)
                 ]
                 if len(self._listing) > LISTS_KEPT:
                     self._listing.pop(next(iter(self._listing)))
@@ -87,9 +98,16 @@ class PlanBook:
             calls.pop(call_id, None)
 
     def answered(
-        self, agent: str, call_id: str, outcome: dict[str, Any], text: str, at: float | None, found: list[Record]
+        self,
+        agent: str,
+        call_id: str,
+        outcome: dict[str, Any],
+        text: str,
+        at: float | None,
+        found: list[Record],
     ) -> None:
-        """The result of `TaskCreate` tells the item's id; that of `TaskUpdate`, whether there is such an item."""
+        """The result of `TaskCreate` tells the item's id; that of `TaskUpdate`, whether there is such an
+        item."""
         called_at = self._called_at.pop(call_id, None)
         at = at if called_at is None else called_at
         todos = self._listing.pop(call_id, None)
@@ -115,7 +133,8 @@ class PlanBook:
 
 
 def _todos(todos: list[dict[str, Any]]) -> list[PlanItem]:
-    """The list; an item is recognised by its text, and the second of the same text by its place among them."""
+    """The list; an item is recognised by its text, and the second of the same text by its place among
+    them."""
     seen: Counter[str] = Counter()
     items = []
     for todo in todos:
@@ -133,7 +152,9 @@ def _update(arguments: dict[str, Any]) -> PlanItem | None:
     if item_id is None:
         return None
     needs = arguments.get("addBlockedBy")
-    depends_on = tuple(found for each in needs if (found := _id(each))) if isinstance(needs, list) and needs else None
+    depends_on = (
+        tuple(found for each in needs if (found := _id(each))) if isinstance(needs, list) and needs else None
+    )
     return PlanItem(
         item_id,
         text_of(arguments.get("subject")),

@@ -28,8 +28,13 @@ class ClaudeCode:
     label = "Claude Code"
 
     def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
-        """`projects` in the folders that `CLAUDE_CONFIG_DIR` names, else in `~/.claude` and `~/.config/claude`."""
-        chosen = [Path(part).expanduser() for part in environ.get("CLAUDE_CONFIG_DIR", "").split(",") if part.strip()]
+        """`projects` in the folders that `CLAUDE_CONFIG_DIR` names, else in `~/.claude` and
+        `~/.config/claude`."""
+        chosen = [
+            Path(part).expanduser()
+            for part in environ.get("CLAUDE_CONFIG_DIR", "").split(",")
+            if part.strip()
+        ]
         return [folder / "projects" for folder in chosen or [home / ".claude", home / ".config" / "claude"]]
 
     def may_be_log(self, path: Path) -> bool:
@@ -47,7 +52,9 @@ class ClaudeCode:
         for record in _records(source.head):
             if "payload" in record:
                 return False
-            if text_of(record.get("type")) in _KNOWN and ("sessionId" in record or "uuid" in record or len(record) > 1):
+            if text_of(record.get("type")) in _KNOWN and (
+                "sessionId" in record or "uuid" in record or len(record) > 1
+            ):
                 return True
         return b'"parentUuid"' in source.head and b'"sessionId"' in source.head
 
@@ -73,8 +80,8 @@ class ClaudeCode:
 def _whose(source: Source) -> tuple[str, str]:
     """Keys of the session and the agent that a file belongs to.
 
-    `<session>/subagents/**/agent-<id>.jsonl` names its session; an `agent-<id>.jsonl` beside its session's file does not,
-    but its records do; a session's own file is named by its id, unless somebody renamed it.
+    `<session>/subagents/**/agent-<id>.jsonl` names its session; an `agent-<id>.jsonl` beside its session's
+    file does not, but its records do; a session's own file is named by its id, unless somebody renamed it.
     """
     path, found_session, found_agent = source.path, None, None
     match = _AGENT_FILE.fullmatch(path.stem)
@@ -83,7 +90,9 @@ def _whose(source: Source) -> tuple[str, str]:
         return path.stem, MAIN
     for record in _records(source.head):
         found_session = found_session or text_of(record.get("sessionId"))
-        found_agent = found_agent or (text_of(record.get("agentId")) if record.get("isSidechain") is True else None)
+        found_agent = found_agent or (
+            text_of(record.get("agentId")) if record.get("isSidechain") is True else None
+        )
         if found_session and (found_agent or match is None):
             break
     agent = (found_agent or match["id"]) if match else MAIN

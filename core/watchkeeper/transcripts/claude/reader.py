@@ -1,8 +1,8 @@
 """Reads one log of Claude Code, line by line.
 
-What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one user
-message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to, so that what a
-compaction dropped still stands in it.
+What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one
+user message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to,
+so that what a compaction dropped still stands in it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title"
 """Type of record → its field, and which one wins."""
 
 
-_DENIALS = ("The user doesn't want to proceed with this tool use", "The user doesn't want to take this action")
+_DENIALS = (
+    "The user doesn't want to proceed with this tool use",
+    "The user doesn't want to take this action",
+)
 """How the result of a call begins that nobody allowed, also where its mark as an error was lost."""
 _ERRORS = ("<tool_use_error>",)
 
@@ -133,7 +136,9 @@ class ClaudeReader:
             meta = self._meta
             role = text_of(meta.get("agentType")) or text_of(record.get("attributionAgent"))
             name = text_of(meta.get("description")) or text_of(meta.get("name"))
-            found.append(Agent(self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at))
+            found.append(
+                Agent(self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at)
+            )
         self._opened = True
         self._workspace_known = workspace is not None
 
@@ -169,7 +174,9 @@ class ClaudeReader:
                 if isinstance(block, dict) and block.get("type") == "tool_use":
                     self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
 
-    def _tool_use(self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]) -> None:
+    def _tool_use(
+        self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]
+    ) -> None:
         name = text_of(block.get("name")) or "?"
         found.append(ToolCall(agent, call_id, name, at))
         arguments = block.get("input")
@@ -225,7 +232,13 @@ class ClaudeReader:
             self._agents.outcome_of_background(outcome, at, found)
 
     def _tool_result(
-        self, agent: str, record: dict[str, Any], block: dict[str, Any], outcome: Any, at: float | None, found: list[Record]
+        self,
+        agent: str,
+        record: dict[str, Any],
+        block: dict[str, Any],
+        outcome: Any,
+        at: float | None,
+        found: list[Record],
     ) -> None:
         call_id = text_of(block.get("tool_use_id")) or text_of(record.get("sourceToolUseID"))
         if call_id is None:
@@ -233,7 +246,9 @@ class ClaudeReader:
         said = _plain(block.get("content"))
         denied = record.get("toolDenialKind") is not None or said.startswith(_DENIALS)
         failed = denied or block.get("is_error") is True or said.startswith(_ERRORS)
-        found.append(ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200]))
+        found.append(
+            ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200])
+        )
         answer = outcome if isinstance(outcome, dict) else {}
         self._agents.answered(agent, call_id, answer, failed, at, found)
         if failed or _says_refused(outcome):
@@ -267,8 +282,9 @@ class ClaudeReader:
             found.append(Raw(f"system/{named}", _NOT_FOR_US))
 
     def _progress(self, record: dict[str, Any], found: list[Record]) -> None:
-        """What an agent does meanwhile is in its own log as well. Here it tells which call started it, and what its replies
-        used, which counts once with what its own log tells of them: that log may be missing."""
+        """What an agent does meanwhile is in its own log as well. Here it tells which call started it, and
+        what its replies used, which counts once with what its own log tells of them: that log may be
+        missing."""
         at = seconds(record.get("timestamp"))
         agent = self._agents.of(record, at, found)
         news = record.get("data")
@@ -353,7 +369,9 @@ def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | N
     before, saved = count_of(meta.get("preTokens")), count_of(meta.get("tokensSaved"))
     ids = meta.get("compactedToolIds")
     elided = tuple(each for each in ids if isinstance(each, str)) if isinstance(ids, list) else ()
-    return Compaction(agent, uid, "micro", at, before or None, max(0, before - saved) if before else None, elided=elided)
+    return Compaction(
+        agent, uid, "micro", at, before or None, max(0, before - saved) if before else None, elided=elided
+    )
 
 
 def _plain(content: Any) -> str:
@@ -362,12 +380,16 @@ def _plain(content: Any) -> str:
         return content
     if not isinstance(content, list):
         return ""
-    return "\n".join(block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str))
+    return "\n".join(
+        block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)
+    )
 
 
 def _says_refused(outcome: Any) -> bool:
     """Whether a result's own form, where it is a text, says that the call was not carried out."""
-    return isinstance(outcome, str) and outcome.startswith(("Error:", "User rejected", "InputValidationError"))
+    return isinstance(outcome, str) and outcome.startswith(
+        ("Error:", "User rejected", "InputValidationError")
+    )
 
 
 def _is_interruption(text: Any) -> bool:

@@ -1,7 +1,8 @@
 """What of a line of Claude Code's log anybody here reads; all else of it is passed over as it is parsed.
 
-Half of a log is `toolUseResult`, which says once more what the message says, and the messages inside `progress`. A field
-that the reader is to look at must stand here: tests feed it every record with and without the rest.
+Half of a log is `toolUseResult`, which says once more what the message says, and the messages inside
+`progress`. A field that the reader is to look at must stand here: tests feed it every record with and without
+the rest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Teammates: agents of one process that their lead wakes again and again by messages.
 
-Each time one is woken, a new `agent-<id>.jsonl` with all of its history is begun. They are one agent: known by its name and
-by what it was told at first, which the call that started it says as well.
+Each time one is woken, a new `agent-<id>.jsonl` with all of its history is begun. They are one agent: known
+by its name and by what it was told at first, which the call that started it says as well.
 """
 
 from __future__ import annotations
@@ -28,4 +28,7 @@ def teammate_of(record: dict[str, Any], meta: dict[str, Any]) -> str | None:
     message = record.get("message")
     content = message.get("content") if isinstance(message, dict) else None
     told = _TOLD.fullmatch(content) if isinstance(content, str) else None
-    return teammate(text_of(meta.get("agentType")) or text_of(meta.get("name")), told["prompt"] if told is not None else None)
+    return teammate(
+        text_of(meta.get("agentType")) or text_of(meta.get("name")),
+        told["prompt"] if told is not None else None,
+    )

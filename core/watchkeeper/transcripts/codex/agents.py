@@ -36,7 +36,9 @@ class SpawnBook:
         key_of: the key of the agent that a thread is.
     """
 
-    def __init__(self, owner: str, key_of: Callable[[str], str], calls: dict[str, list[str]] | None = None) -> None:
+    def __init__(
+        self, owner: str, key_of: Callable[[str], str], calls: dict[str, list[str]] | None = None
+    ) -> None:
         self._owner = owner
         self._key_of = key_of
         self.calls = dict(calls or {})
@@ -46,7 +48,11 @@ class SpawnBook:
         """A tool was called."""
         if name.rpartition(".")[2] not in SPAWNING_TOOLS:
             return
-        goal = text_of(arguments.get("message")) or text_of(arguments.get("task")) or text_of(arguments.get("prompt"))
+        goal = (
+            text_of(arguments.get("message"))
+            or text_of(arguments.get("task"))
+            or text_of(arguments.get("prompt"))
+        )
         role = text_of(arguments.get("agent_type")) or text_of(arguments.get("role"))
         self.calls[call_id] = [goal or "", role or "", text_of(arguments.get("task_name")) or ""]
         if len(self.calls) > CALLS_KEPT:
@@ -101,10 +107,14 @@ class SpawnBook:
             goal = text_of(item.get("prompt")) if spawned else None
             for child in filter(None, map(text_of, item["receiver_thread_ids"])):
                 state = states.get(child)
-                status = _status(state.get("status") if isinstance(state, dict) and "status" in state else state)
+                status = _status(
+                    state.get("status") if isinstance(state, dict) and "status" in state else state
+                )
                 found.append(self._agent(child, spawned, at, goal=goal, status=status))
 
-    def _activity(self, payload: dict[str, Any], call_id: str | None, at: float | None, found: list[Record]) -> None:
+    def _activity(
+        self, payload: dict[str, Any], call_id: str | None, at: float | None, found: list[Record]
+    ) -> None:
         child, kind = text_of(payload.get("agent_thread_id")), payload.get("kind")
         if child is not None:
             path = text_of(payload.get("agent_path"))
@@ -142,7 +152,8 @@ def _status(status: Any) -> Ended | None:
 
 
 def plan_items(arguments: dict[str, Any]) -> list[PlanItem] | None:
-    """The list in an `update_plan` call; an item is recognised by its text, and the second of one text by its place."""
+    """The list in an `update_plan` call; an item is recognised by its text, and the second of one text by its
+    place."""
     steps = arguments.get("plan")
     if isinstance(steps, str):
         try:

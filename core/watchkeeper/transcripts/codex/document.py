@@ -1,4 +1,5 @@
-"""The rollouts of Codex's first versions (2025-04): one JSON document for a session, written anew as it grows."""
+"""The rollouts of Codex's first versions (2025-04): one JSON document for a session, written anew as it
+grows."""
 
 from __future__ import annotations
 
@@ -47,11 +48,15 @@ class DocumentReader:
             if not self._state["given"]:
                 yield 1, data, [Session(self._named), Raw("?", "broken JSON")]
             return
-        lines = [json.dumps(each, ensure_ascii=False).encode("utf-8", "replace") for each in _records(document)]
+        lines = [
+            json.dumps(each, ensure_ascii=False).encode("utf-8", "replace") for each in _records(document)
+        ]
         given, saved = self._state["given"], self._state["reader"]
         if given > len(lines):
             given, saved = 0, None  # it was written anew: what is here already is recognised
-        reader = CodexReader.restore(saved) if saved is not None else CodexReader(_thread(document), self._named)
+        reader = (
+            CodexReader.restore(saved) if saved is not None else CodexReader(_thread(document), self._named)
+        )
         for number, line in enumerate(lines[given:], given + 1):
             found = reader.feed(number, line)
             self._state = {"given": number, "reader": reader.save()}

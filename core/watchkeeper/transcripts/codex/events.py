@@ -1,4 +1,5 @@
-"""Events beside the response items: errors, and how calls ended where an event tells it better than the output."""
+"""Events beside the response items: errors, and how calls ended where an event tells it better than the
+output."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Response items as Anthropic content blocks.
 
-Codex writes one item a line: a message, a piece of reasoning, a call, a call's output. Each becomes one message.
+Codex writes one item a line: a message, a piece of reasoning, a call, a call's output. Each becomes one
+message.
 """
 
 from __future__ import annotations
@@ -15,8 +16,16 @@ Status = Literal["done", "error", "denied", "cancelled", "unknown"]
 
 _DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
 _EXIT_CODE = re.compile(r"(?:^|\n)(?:Exit code:|Process exited with code) (-?\d+)")
-_ERRORS = ("execution error", "err:", "failed to parse function arguments", "unsupported call", "Script failed")
-_FAILED = re.compile(r"(?:apply_patch|exec_command|shell|shell_command|unified_exec|write_stdin)(?: verification)? failed\b")
+_ERRORS = (
+    "execution error",
+    "err:",
+    "failed to parse function arguments",
+    "unsupported call",
+    "Script failed",
+)
+_FAILED = re.compile(
+    r"(?:apply_patch|exec_command|shell|shell_command|unified_exec|write_stdin)(?: verification)? failed\b"
+)
 _HEAD_CHARS = 2_000
 """Where an output says how its command ended, it says so at its beginning."""
 
@@ -25,14 +34,16 @@ _OPENING = re.compile(r"<([A-Za-z][\w-]*)")
 
 
 def is_injected(text: str) -> bool:
-    """Whether Codex wrote a user's text itself: the project's instructions, or one element, as the environment is."""
+    """Whether Codex wrote a user's text itself: the project's instructions, or one element, as the
+    environment is."""
     text = text.strip()
     opening = _OPENING.match(text)
     return text.startswith(_INSTRUCTIONS) or (opening is not None and text.endswith(f"</{opening[1]}>"))
 
 
 def is_prompt(item: dict[str, Any], texts: list[str]) -> bool:
-    """Whether a message is a person's. Later versions tell of each part what it is; of others, it is told by the texts."""
+    """Whether a message is a person's. Later versions tell of each part what it is; of others, it is told by
+    the texts."""
     about = item.get("internal_chat_message_metadata_passthrough")
     kinds = about.get("content_item_kinds") if isinstance(about, dict) else None
     if item.get("role") != "user":
@@ -43,7 +54,8 @@ def is_prompt(item: dict[str, Any], texts: list[str]) -> bool:
 
 
 def blocks(content: Any) -> list[dict[str, Any]]:
-    """Blocks of a message's content: a text, or a list of parts; what is not understood is shown as its JSON."""
+    """Blocks of a message's content: a text, or a list of parts; what is not understood is shown as its
+    JSON."""
     if isinstance(content, str):
         return [_text(content)]
     if isinstance(content, dict):
@@ -84,7 +96,10 @@ def image(url: Any, media_type: str = "image/png") -> dict[str, Any] | None:
         return None
     match = _DATA_URL.match(url)
     if match is not None:
-        return {"type": "image", "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]}}
+        return {
+            "type": "image",
+            "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]},
+        }
     if ":" in url[:12]:
         return {"type": "image", "source": {"type": "url", "url": url}}
     return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": url}}
@@ -103,7 +118,9 @@ def thinking(item: dict[str, Any]) -> list[dict[str, Any]]:
 def _joined(parts: Any) -> str:
     if not isinstance(parts, list):
         return ""
-    return "\n\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
+    return "\n\n".join(
+        part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)
+    )
 
 
 def arguments_of(value: Any) -> dict[str, Any]:
@@ -122,7 +139,8 @@ def arguments_of(value: Any) -> dict[str, Any]:
 
 
 def output_of(value: Any) -> tuple[Any, Status]:
-    """The content of a call's output as a `tool_result` holds it, and how the call ended as far as the output tells."""
+    """The content of a call's output as a `tool_result` holds it, and how the call ended as far as the output
+    tells."""
     if isinstance(value, dict) and "content" in value and "type" not in value:
         content, status = output_of(value["content"])
         return content, "error" if value.get("success") is False else status
@@ -156,7 +174,8 @@ def _status(text: str) -> Status:
 
 
 def stands_in(payload: dict[str, Any]) -> str:
-    """What stands for the dropped messages: those that were put in their place, and the summary among them."""
+    """What stands for the dropped messages: those that were put in their place, and the summary among
+    them."""
     message = text_of(payload.get("message")) or ""
     history = payload.get("replacement_history")
     said: list[str] = []

@@ -15,7 +15,9 @@ from watchkeeper.transcripts.codex.types import ITEMS, LINES
 from watchkeeper.transcripts.jsontext import parse, text_of
 from watchkeeper.transcripts.records import Source
 
-_FILE = re.compile(r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(_[0-9a-f-]{36})?", re.IGNORECASE)
+_FILE = re.compile(
+    r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(_[0-9a-f-]{36})?", re.IGNORECASE
+)
 """A log that begins anew where its thread was reverted to has an id of its own behind the thread's."""
 _HEADER = re.compile(rb'"type"\s*:\s*"session_meta"')
 FIRST_LINE_BYTES = 16 << 20
@@ -59,9 +61,16 @@ class Codex:
                 return True
             if "uuid" in record or "sessionId" in record:
                 return False
-            if record.get("record_type") == "state" or (kind in ITEMS and ("role" in record or "call_id" in record)):
+            if record.get("record_type") == "state" or (
+                kind in ITEMS and ("role" in record or "call_id" in record)
+            ):
                 return True
-            if kind is None and text_of(record.get("id")) and text_of(record.get("timestamp")) and "instructions" in record:
+            if (
+                kind is None
+                and text_of(record.get("id"))
+                and text_of(record.get("timestamp"))
+                and "instructions" in record
+            ):
                 return True
         # The first line may be longer than the head: a thread's instructions and tools stand in it.
         return source.head.lstrip().startswith(b"{") and _HEADER.search(source.head[:400]) is not None
@@ -78,7 +87,8 @@ class Codex:
         match = _FILE.fullmatch(source.path.stem)
         thread = _first_thread(source.path, source.head)
         return CodexReader(
-            _root(source.path, thread) if thread is not None else None, match["id"] if match is not None else source.path.stem
+            _root(source.path, thread) if thread is not None else None,
+            match["id"] if match is not None else source.path.stem,
         )
 
     def fingerprint(self, path: Path) -> tuple[int, float] | None:

@@ -1,8 +1,8 @@
 """Reads one log of Codex, line by line.
 
-What is known of the format is in docs/transcripts.md. A line is `{timestamp, type, payload}`; in the oldest logs it is a
-response item by itself, and the first line a header. A log is of one thread, and is only ever appended to: what a
-compaction dropped still stands in it.
+What is known of the format is in docs/transcripts.md. A line is `{timestamp, type, payload}`; in the oldest
+logs it is a response item by itself, and the first line a header. A log is of one thread, and is only ever
+appended to: what a compaction dropped still stands in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from watchkeeper.transcripts.codex.agents import SpawnBook
 from watchkeeper.transcripts.codex.events import words_of
 from watchkeeper.transcripts.codex.speech import Speech
 from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
-from watchkeeper.transcripts.codex.types import EVENTS, ITEMS, LINES, NOT_FOR_US, REPETITIONS, REPLAYED, SAID_AGAIN
+from watchkeeper.transcripts.codex.types import (
+    EVENTS,
+    ITEMS,
+    LINES,
+    NOT_FOR_US,
+    REPETITIONS,
+    REPLAYED,
+    SAID_AGAIN,
+)
 from watchkeeper.transcripts.codex.usage import Usage, UsageBook
 from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
 from watchkeeper.transcripts.linereading import no_record
@@ -44,8 +52,8 @@ class CodexReader:
     """A `LineReader`.
 
     Args:
-        session: key of the session that the log belongs to: its thread, or the one at the top of its tree; None where
-            the log's beginning does not tell.
+        session: key of the session that the log belongs to: its thread, or the one at the top of its tree;
+            None where the log's beginning does not tell.
         named: the thread as the file's name has it.
     """
 
@@ -202,7 +210,11 @@ class CodexReader:
             return
         thread = thread_of(payload)
         if thread is not None and thread.id == self._thread:
-            found.append(Session(self._session, text_of(payload.get("cwd")), version=text_of(payload.get("cli_version"))))
+            found.append(
+                Session(
+                    self._session, text_of(payload.get("cwd")), version=text_of(payload.get("cli_version"))
+                )
+            )
             return
         if self._replay.going:
             self._replay.certain = True
@@ -236,7 +248,8 @@ class CodexReader:
         self._speech.reply_ended()
         self._turn = "compacted" if self._turn else None
         if self._last is not None:
-            # What the context held before is of no use for the next compaction, and no end of a turn is that call's end.
+            # What the context held before is of no use for the next compaction, and no end of a turn is that
+            # call's end.
             self._last[0], self._last[4] = "", None
 
     # Events.
@@ -247,7 +260,11 @@ class CodexReader:
             self._token_count(payload, at, found)
         elif kind == "turn_aborted":
             reason = text_of(payload.get("reason")) or "interrupted"
-            found.append(Failure(self._owner, "interrupted", f"turn aborted: {reason}", at, self._speech.uid(payload, at)))
+            found.append(
+                Failure(
+                    self._owner, "interrupted", f"turn aborted: {reason}", at, self._speech.uid(payload, at)
+                )
+            )
         elif kind == "error":
             found.append(Failure(self._owner, "error", words_of(payload), at, self._speech.uid(payload, at)))
         elif kind == "stream_error":
@@ -257,9 +274,18 @@ class CodexReader:
         elif kind in _TURN_STARTS:
             self._turn = "begun"
             window = count_of(payload.get("model_context_window"))
-            found.append(Agent(self._owner, context_limit=window or None, status="working" if self._spawned else None, at=at))
+            found.append(
+                Agent(
+                    self._owner,
+                    context_limit=window or None,
+                    status="working" if self._spawned else None,
+                    at=at,
+                )
+            )
         elif kind == "thread_rolled_back" and (
-            back := self._speech.go_back(count_of(payload.get("num_turns")), self._speech.uid(payload, at), at)
+            back := self._speech.go_back(
+                count_of(payload.get("num_turns")), self._speech.uid(payload, at), at
+            )
         ):
             found.append(back)
         elif kind == "thread_name_updated" and text_of(payload.get("thread_name")) and not self._spawned:
@@ -267,7 +293,9 @@ class CodexReader:
         else:
             self._speech.outcomes.event(kind, payload)
             self._spawns.event(kind, payload, at, found)
-            known = SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
+            known = (
+                SAID_AGAIN if kind in REPETITIONS else NOT_FOR_US if kind in EVENTS else "unknown record type"
+            )
             found.append(Raw(f"event_msg/{kind[:60]}", known))
 
     def _token_count(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
@@ -298,15 +326,20 @@ class CodexReader:
         assert self._last is not None
         key, model, figures, at, _, exact = self._last
         fresh, output, read, written = figures
-        return ModelCall(self._owner, key, model, fresh, output, read, written, exact=exact, stop_reason=stop_reason, at=at)
+        return ModelCall(
+            self._owner, key, model, fresh, output, read, written, exact=exact, stop_reason=stop_reason, at=at
+        )
 
     def _turn_ended(self, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
         error = payload.get("error")
         if isinstance(error, dict) and text_of(error.get("message")):
             found.append(Failure(self._owner, "error", words_of(error), at, self._speech.uid(payload, at)))
         elif self._turn == "compacted":
-            # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn, came by itself.
-            found.append(Compaction(self._owner, self._speech.uid(payload, at), "manual", at, told_later=True))
+            # A turn to itself: somebody asked for it. One that comes before a prompt, or within its turn,
+            # came by itself.
+            found.append(
+                Compaction(self._owner, self._speech.uid(payload, at), "manual", at, told_later=True)
+            )
         elif self._last is not None and self._last[0]:
             found.append(self._model_call("end_turn"))
         self._turn = None

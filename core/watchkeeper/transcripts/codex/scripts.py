@@ -1,7 +1,8 @@
-"""Scripts of Codex's code mode: calls of tools inside one leave no lines of their own; a plan that is written out there is read.
+"""Scripts of Codex's code mode: calls of tools inside one leave no lines of their own; a plan that is written
+out there is read.
 
-A script is JavaScript: `await tools.update_plan({plan: [{step: "Look", status: "in_progress"}]})`. A plan that is put together
-while it runs cannot be told from it.
+A script is JavaScript: `await tools.update_plan({plan: [{step: "Look", status: "in_progress"}]})`. A plan
+that is put together while it runs cannot be told from it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ def plans_in(script: str) -> list[dict[str, Any]]:
         steps = []
         for match in _STEP.finditer(script, start, end):
             step, status = _said(match[2]), _said(match[3])
-            steps.append({"step": status, "status": step} if match["first"] == "status" else {"step": step, "status": status})
+            steps.append(
+                {"step": status, "status": step}
+                if match["first"] == "status"
+                else {"step": step, "status": status}
+            )
         if steps:
             found.append({"plan": steps})
     return found

@@ -20,11 +20,21 @@ from watchkeeper.transcripts.records import Message, Plan, Raw, Record, Rewind, 
 
 TURNS_KEPT = 200
 PLANS_KEPT = 20
-_OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output"})
-_CALLS = _OUTPUTS | {"function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "tool_search_output"}
+_OUTPUTS = frozenset(
+    {"function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output"}
+)
+_CALLS = _OUTPUTS | {
+    "function_call",
+    "custom_tool_call",
+    "local_shell_call",
+    "tool_search_call",
+    "tool_search_output",
+}
 """Items that make a call or answer one."""
 
-_REFUSED = re.compile(r".{0,200}\b(?:not allowed|denied|rejected|refused|unsupported|failed)\b", re.IGNORECASE | re.DOTALL)
+_REFUSED = re.compile(
+    r".{0,200}\b(?:not allowed|denied|rejected|refused|unsupported|failed)\b", re.IGNORECASE | re.DOTALL
+)
 
 
 class Speech:
@@ -48,7 +58,8 @@ class Speech:
         """This log counts the tokens of replies."""
         self._places = PlaceIds(thread, state.get("places"))
         self._planning: dict[str, list[Any]] = dict(state.get("planning", {}))
-        """Calls that change the plan and wait for their output → when they were made, and the arguments of each change."""
+        """Calls that change the plan and wait for their output → when they were made, and the arguments of
+        each change."""
         self._messages = int(state.get("messages", 0))
         self._asked: list[int] = list(state.get("asked", ()))
         """How many messages there were before each turn of the person."""
@@ -70,8 +81,8 @@ class Speech:
         }
 
     def uid(self, payload: dict[str, Any], at: float | None) -> str:
-        """The id of a line: by the call that it makes or answers, else its own, else by its place. Threads that copy one
-        another's history keep apart what they have of it."""
+        """The id of a line: by the call that it makes or answers, else its own, else by its place. Threads
+        that copy one another's history keep apart what they have of it."""
         kind = text_of(payload.get("type")) or "?"
         call_id = id_of(payload.get("call_id"))
         if call_id is not None and kind in _CALLS:
@@ -156,18 +167,24 @@ class Speech:
             self._turn, self._fresh = self._turn + 1, False
         found.append(Message(self._owner, uid, "assistant", content, at, f"{self._thread}/{self._turn}"))
 
-    def _heard(self, content: Any, at: float | None, uid: str, found: list[Record], *, injected: bool = False) -> None:
+    def _heard(
+        self, content: Any, at: float | None, uid: str, found: list[Record], *, injected: bool = False
+    ) -> None:
         self._fresh = True
         found.append(Message(self._owner, uid, "user", content, at, injected=injected))
 
     def _call(self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
-        call_id = text_of(item.get("call_id")) or text_of(item.get("id")) or f"{self._thread}.{self._turn}.{uid}"
+        call_id = (
+            text_of(item.get("call_id")) or text_of(item.get("id")) or f"{self._thread}.{self._turn}.{uid}"
+        )
         name = text_of(item.get("name"))
         if kind == "local_shell_call":
             name, arguments = "local_shell", items.arguments_of(item.get("action"))
         elif kind == "custom_tool_call":
             given = item.get("input")
-            arguments = given if isinstance(given, dict) else {"input": given if isinstance(given, str) else ""}
+            arguments = (
+                given if isinstance(given, dict) else {"input": given if isinstance(given, str) else ""}
+            )
         elif kind == "tool_search_call":
             name, arguments = "tool_search", items.arguments_of(item.get("arguments"))
         else:
@@ -195,7 +212,9 @@ class Speech:
             if steps is not None and status == "done" and not _says_refused(content):
                 found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
 
-    def _output(self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]) -> None:
+    def _output(
+        self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]
+    ) -> None:
         call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
         if call_id is None:
             found.append(Raw(f"response_item/{item.get('type')}", "an output of no call"))
@@ -212,16 +231,25 @@ class Speech:
         self._planned(call_id, content, status, found)
         self._spawns.answered(call_id, content, at, found)
 
-    def _hosted(self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
-        """A tool that the model's own host carries out: its result is not in the log, or an image beside the call."""
+    def _hosted(
+        self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]
+    ) -> None:
+        """A tool that the model's own host carries out: its result is not in the log, or an image beside the
+        call."""
         name = kind.removesuffix("_call")
-        call_id = text_of(item.get("id")) or text_of(item.get("call_id")) or f"{self._thread}.{name}.{self._turn}.{at or uid}"
+        call_id = (
+            text_of(item.get("id"))
+            or text_of(item.get("call_id"))
+            or f"{self._thread}.{name}.{self._turn}.{at or uid}"
+        )
         if kind == "web_search_call":
             arguments = items.arguments_of(item.get("action"))
         else:
             prompt = text_of(item.get("revised_prompt"))
             arguments = {"prompt": prompt} if prompt else {}
-        content: list[dict[str, Any]] = [{"type": "tool_use", "id": call_id, "name": name, "input": arguments}]
+        content: list[dict[str, Any]] = [
+            {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+        ]
         made = items.image(item.get("result")) if kind == "image_generation_call" else None
         self._say([*content, made] if made is not None else content, at, uid, found)
         found.append(ToolCall(self._owner, call_id, name, at))
@@ -231,4 +259,8 @@ class Speech:
 
 def _says_refused(content: Any) -> bool:
     """Whether the output of an `update_plan` that is not marked as failed says that it changed nothing."""
-    return isinstance(content, str) and not content.startswith("Plan updated") and _REFUSED.match(content) is not None
+    return (
+        isinstance(content, str)
+        and not content.startswith("Plan updated")
+        and _REFUSED.match(content) is not None
+    )

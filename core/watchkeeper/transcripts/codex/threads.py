@@ -1,9 +1,9 @@
 """Which thread a log is of, whose child it is, and which of its lines repeat another thread's history.
 
-Every thread has a log of its own. A thread that was forked or spawned names the other in its `session_meta`, and its log
-begins with a copy of the other's history: lines stamped anew as a rule, as they were in some versions, or no copy at all.
-Ids of threads and turns are UUIDs of version 7, which tell when they were made: a turn that is older than its thread is
-not the thread's own.
+Every thread has a log of its own. A thread that was forked or spawned names the other in its `session_meta`,
+and its log begins with a copy of the other's history: lines stamped anew as a rule, as they were in some
+versions, or no copy at all. Ids of threads and turns are UUIDs of version 7, which tell when they were made:
+a turn that is older than its thread is not the thread's own.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
     parent = text_of(spawn.get("parent_thread_id")) or text_of(meta.get("parent_thread_id"))
     root = text_of(meta.get("session_id"))
     if parent is None and (kind is not None or meta.get("thread_source") in _OF_THE_PROGRAM):
-        # One that the program started by itself, for a review, say: its session is named, at least in later versions.
+        # One that the program started by itself, for a review, say: its session is named, at least in later
+        # versions.
         parent = forked or root
     parent = None if parent == own else parent
     depth = spawn.get("depth")
@@ -60,7 +61,9 @@ def thread_of(meta: dict[str, Any]) -> Thread | None:
         None if forked == own else forked,
         root if parent is not None and root != own else None,
         depth if type(depth) is int else None,
-        text_of(spawn.get("agent_nickname")) or text_of(meta.get("agent_nickname")) or text_of(spawn.get("agent_path")),
+        text_of(spawn.get("agent_nickname"))
+        or text_of(meta.get("agent_nickname"))
+        or text_of(spawn.get("agent_path")),
         text_of(spawn.get("agent_role")) or text_of(meta.get("agent_role")) or text_of(other),
         seconds(meta.get("timestamp")),
     )
@@ -98,7 +101,14 @@ class Replay:
         replay = cls(None, None)
         if state:
             replay.going = True
-            replay.certain, replay._thread_at, replay._created, replay._began, replay._turns, replay._items = [*state, False][:6]
+            (
+                replay.certain,
+                replay._thread_at,
+                replay._created,
+                replay._began,
+                replay._turns,
+                replay._items,
+            ) = [*state, False][:6]
         return replay
 
     def copied(self, kind: Any, payload: dict[str, Any], at: float | None) -> bool:

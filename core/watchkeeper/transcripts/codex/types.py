@@ -1,4 +1,5 @@
-"""The types of record in Codex's logs, as seen from the first (2025-05, without an envelope) up to version 0.162."""
+"""The types of record in Codex's logs, as seen from the first (2025-05, without an envelope) up to version
+0.162."""
 
 from __future__ import annotations
 

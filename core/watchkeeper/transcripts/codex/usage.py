@@ -1,8 +1,9 @@
-"""Token counts: events that tell the sum so far and what the last call used; in later versions, records of each response.
+"""Token counts: events that tell the sum so far and what the last call used; in later versions, records of
+each response.
 
-The same count is logged again and again (with each news of rate limits, after a compaction, on resuming): one sum is one
-call. Where only sums are told, a call is the difference to the sum before. Where a record tells of a response, the count
-that follows tells of it again.
+The same count is logged again and again (with each news of rate limits, after a compaction, on resuming): one
+sum is one call. Where only sums are told, a call is the difference to the sum before. Where a record tells of
+a response, the count that follows tells of it again.
 """
 
 from __future__ import annotations
@@ -56,17 +57,26 @@ class UsageBook:
         total, last = _vector(info.get("total_token_usage")), _vector(info.get("last_token_usage"))
         before, self._total = self._total, total or self._total
         told, self._awaited = self._awaited, False
-        if told or (self._recorded is not None and last == self._recorded) or (total is not None and total == before):
+        if (
+            told
+            or (self._recorded is not None and last == self._recorded)
+            or (total is not None and total == before)
+        ):
             return None
         key = ":".join(map(str, total)) if total is not None else ""
         exact = last is not None
         if last is None and total is not None:
             fell = before is not None and any(new < old for new, old in zip(total, before, strict=True))
-            last = total if before is None or fell else [new - old for new, old in zip(total, before, strict=True)]
+            last = (
+                total
+                if before is None or fell
+                else [new - old for new, old in zip(total, before, strict=True)]
+            )
         return _usage(last, key, exact=exact)
 
     def record(self, record: dict[str, Any], *, again: bool = False) -> Usage | None:
-        """The call that a record tells of; None where it tells no usage. `again`: its own line came before."""
+        """The call that a record tells of; None where it tells no usage. `again`: its own line came
+        before."""
         told = _vector(record.get("usage"))
         usage = _usage(told, text_of(record.get("response_id")) or "", exact=True)
         if usage is not None:

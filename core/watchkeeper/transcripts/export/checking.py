@@ -1,4 +1,5 @@
-"""What a row of a document may hold: a file from elsewhere must not bring values that no reader of the store expects."""
+"""What a row of a document may hold: a file from elsewhere must not bring values that no reader of the store
+expects."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class Columns:
 
     def __init__(self, connection: Connection, table: Table) -> None:
         self.table = table
-        declared = connection.execute('SELECT name, type, "notnull" FROM pragma_table_info(?)', (table.name,)).fetchall()
+        declared = connection.execute(
+            'SELECT name, type, "notnull" FROM pragma_table_info(?)', (table.name,)
+        ).fetchall()
         self._types = {str(name): (str(kind), bool(required)) for name, kind, required in declared}
         self.sql = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({', '.join('?' * len(table.columns))})"  # noqa: S608
 
@@ -93,7 +96,9 @@ def _has_shape(name: str, value: Any) -> bool:
     if name in ("plan_graph_snapshot", "roles"):
         return _is_list(value, dict)
     if name == "elided":
-        return _is_list(value, list) and all([type(part) for part in one] == [int, int, int, str, int] for one in value)
+        return _is_list(value, list) and all(
+            [type(part) for part in one] == [int, int, int, str, int] for one in value
+        )
     return True
 
 

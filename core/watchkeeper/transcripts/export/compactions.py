@@ -60,11 +60,14 @@ class Compaction:
     @property
     def cited(self) -> tuple[int, ...]:
         """Which of the dropped messages are cited."""
-        return tuple(sorted({seq for one in self.kept for seq in one.citations if self.first <= seq <= self.last}))
+        return tuple(
+            sorted({seq for one in self.kept for seq in one.citations if self.first <= seq <= self.last})
+        )
 
 
 _COMPACTIONS = (
-    "SELECT id, agent_id, trigger, status, reason, instructions, model, coalesce(ended_at, requested_at), seconds, cost_usd,"
+    "SELECT id, agent_id, trigger, status, reason, instructions, model, coalesce(ended_at, requested_at),"
+    " seconds, cost_usd,"
     " tokens_before, tokens_after, high_water, view_before, view_after FROM compactions WHERE session_id = ?"
     " ORDER BY coalesce(ended_at, requested_at), id"
 )
@@ -73,7 +76,8 @@ _COMPACTIONS = (
 def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterator[Compaction]:
     """Every pass of a session, in the order of the times that are shown, one at a time.
 
-    The logs of another program's agents are imported one after the other, so the numbers of passes are in another order.
+    The logs of another program's agents are imported one after the other, so the numbers of passes are in
+    another order.
     """
     for row in connection.execute(_COMPACTIONS, (session_id,)):
         agent_id, high_water = row[1], row[12]
@@ -109,7 +113,8 @@ def compactions(connection: Connection, session_id: str, clean: Clean) -> Iterat
 
 def _view(connection: Connection, agent_id: str, version: int | None) -> tuple[list[int], int | None] | None:
     row = connection.execute(
-        "SELECT observations, verbatim_from FROM views WHERE agent_id = ? AND version = ?", (agent_id, version)
+        "SELECT observations, verbatim_from FROM views WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
     ).fetchone()
     return None if row is None else (decode(row[0]), row[1])
 
@@ -123,7 +128,9 @@ def _kept(connection: Connection, agent_id: str, observation_id: int, clean: Cle
 
 
 def _of_pass(connection: Connection, agent_id: str, compaction_id: int, clean: Clean) -> list[Kept | None]:
-    rows = connection.execute(f"{_KEPT} AND compaction_id = ? ORDER BY id", (agent_id, compaction_id)).fetchall()
+    rows = connection.execute(
+        f"{_KEPT} AND compaction_id = ? ORDER BY id", (agent_id, compaction_id)
+    ).fetchall()
     return [_read(row, clean) for row in rows]
 
 

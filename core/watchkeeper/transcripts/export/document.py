@@ -13,7 +13,9 @@ from watchkeeper.transcripts.export.rows import SessionRows
 from watchkeeper.transcripts.export.tables import FORMAT, TABLES, VERSION
 
 
-def write_json(connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None) -> int | None:
+def write_json(
+    connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
     """Write a session as one JSON document: every row of it, and every artifact that it leads to.
 
     The same session gives the same document, to the byte. The caller holds a read transaction.

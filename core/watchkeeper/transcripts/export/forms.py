@@ -12,6 +12,7 @@ from watchkeeper.transcripts.export.markdown import write_markdown
 from watchkeeper.transcripts.export.page import write_page
 
 Write = Callable[[Connection, str, TextIO, Callable[[], Redactor] | None], int | None]
-"""Connection (in a read transaction), session id, where to, what takes secrets out (None leaves them in) → how many."""
+"""Connection (in a read transaction), session id, where to, what takes secrets out (None leaves them in) →
+how many."""
 
 WRITERS: Mapping[str, Write] = {"md": write_markdown, "html": write_page, "json": write_json}

@@ -1,4 +1,5 @@
-"""The Markdown form: for a pull request, a wiki, an editor. Whatever others wrote stands in fences, or is escaped."""
+"""The Markdown form: for a pull request, a wiki, an editor. Whatever others wrote stands in fences, or is
+escaped."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ from watchkeeper.transcripts.export.transcript import transcript
 from watchkeeper.transcripts.export.words import cost, duration, glyph, moment
 
 RESULT_CHARACTERS = 10_000
-"""Of a call's input or a result this much is written; texts of agents and people are written whole, to 100,000."""
+"""Of a call's input or a result this much is written; texts of agents and people are written whole, to
+100,000."""
 
 _MARKS = re.compile(r"([\\`*_\[\]<>|~&$@#{}])")
 
 
-def write_markdown(connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None) -> int | None:
+def write_markdown(
+    connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
     """Write a session as one Markdown document. The caller holds a read transaction.
 
     Args:
@@ -45,7 +49,8 @@ def write_markdown(connection: Connection, session_id: str, out: TextIO, redacto
 
 
 def escaped(text: str) -> str:
-    """Text of one line that Markdown shows as it is: no emphasis, link, picture, table cell or HTML comes of it."""
+    """Text of one line that Markdown shows as it is: no emphasis, link, picture, table cell or HTML comes of
+    it."""
     return _MARKS.sub(r"\\\1", text).replace("://", ":\\//").replace("www.", "www\\.")
 
 
@@ -116,7 +121,9 @@ def _costs(out: TextIO, whole: Overview) -> None:
                        ("All", "", *_figures(whole.spent))])  # fmt: skip
     if whole.models:
         out.write("\n")
-        _table(out, ("Model", *head[2:]), [(model, *_figures(spent)) for model, spent in whole.models.items()])
+        _table(
+            out, ("Model", *head[2:]), [(model, *_figures(spent)) for model, spent in whole.models.items()]
+        )
 
 
 def _figures(spent: Spent) -> tuple[str, ...]:
@@ -134,7 +141,10 @@ def _compactions(out: TextIO, found: Iterable[Compaction], names: dict[str, str]
         any_at_all = True
         before = f"{one.tokens_before:,}" if one.tokens_before is not None else "?"
         after = f"{one.tokens_after:,}" if one.tokens_after is not None else "?"
-        out.write(f"\n### {escaped(names.get(one.agent_id, one.agent_id))}, {moment(one.at)}: {before} → {after} tokens\n\n")
+        out.write(
+            f"\n### {escaped(names.get(one.agent_id, one.agent_id))}, {moment(one.at)}: {before} → {after}"
+            " tokens\n\n"
+        )
         out.write(f"{escaped(one.status)}, {escaped(one.trigger)}.")
         out.write(f" {escaped(one.reason)}\n\n" if one.reason else "\n\n")
         if one.instructions:
@@ -154,7 +164,9 @@ def _compactions(out: TextIO, found: Iterable[Compaction], names: dict[str, str]
 
 def _seqs(seqs: Iterable[int], most: int = 60) -> str:
     named = [f"\\#{seq}" for seq in seqs]
-    return (", ".join(named[:most]) or "none") + (f" and {len(named) - most} more" if len(named) > most else "")
+    return (", ".join(named[:most]) or "none") + (
+        f" and {len(named) - most} more" if len(named) > most else ""
+    )
 
 
 def _memory(out: TextIO, whole: Overview) -> None:
@@ -180,7 +192,10 @@ def _transcript(out: TextIO, connection: Connection, agent: AgentLine, clean: Cl
     if agent.reason:
         out.write(f"\n{escaped(agent.reason)}\n")
     for said in transcript(connection, agent.id, clean):
-        out.write(f"\n#### {said.seq} {escaped(said.role)}, {moment(said.at)}{', taken back' if said.taken_back else ''}\n")
+        out.write(
+            f"\n#### {said.seq} {escaped(said.role)},"
+            f" {moment(said.at)}{', taken back' if said.taken_back else ''}\n"
+        )
         for piece in said.pieces:
             out.write(f"\n{_title(piece)}{fenced(_shortened(piece))}")
 
@@ -205,6 +220,8 @@ def _shortened(piece: Piece) -> str:
 
 def _table(out: TextIO, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
     numbers = {"Calls", "Input", "Output", "Cache read", "Cache write", "Cost", "Bytes"}
-    out.write(f"| {' | '.join(head)} |\n|{'|'.join('---:' if name in numbers else '---' for name in head)}|\n")
+    out.write(
+        f"| {' | '.join(head)} |\n|{'|'.join('---:' if name in numbers else '---' for name in head)}|\n"
+    )
     for row in rows:
         out.write(f"| {' | '.join(escaped(cell) for cell in row)} |\n")

@@ -1,4 +1,5 @@
-"""What the readable forms say of a session beside its transcripts: how it stands, its plan, its agents, what they cost."""
+"""What the readable forms say of a session beside its transcripts: how it stands, its plan, its agents, what
+they cost."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ class Spent:
     """Input, output, read from the cache, written to it."""
     cost_usd: float | None
     label: str
-    """`exact`, `estimated`, `unpriced`, `in part unpriced`, each perhaps with `, partial` behind it: a lower bound; empty where
-    nothing was spent."""
+    """`exact`, `estimated`, `unpriced`, `in part unpriced`, each perhaps with `, partial` behind it: a lower
+    bound; empty where nothing was spent."""
 
     @property
     def total(self) -> int:
@@ -33,7 +34,8 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
-    """One agent. Texts here and below are free of secrets and control characters, on one line but where said."""
+    """One agent. Texts here and below are free of secrets and control characters, on one line but where
+    said."""
 
     id: str
     name: str
@@ -149,7 +151,8 @@ def overview(connection: Connection, session_id: str, clean: Clean) -> Overview:
         ended_at=session["ended_at"],
         seconds=session["hosted_seconds"],
         compactions=rows.one(
-            "SELECT count(*) AS n FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')", session_id
+            "SELECT count(*) AS n FROM compactions WHERE session_id = ? AND status IN ('applied', 'undone')",
+            session_id,
         )["n"],
         revision=plan["revision"] if plan else 0,
         spent=_partly(_spent(session, session["model_calls"], whole), missing),
@@ -194,13 +197,17 @@ def _spending(rows: _Rows, session_id: str) -> tuple[dict[str, set[str]], dict[s
     by_model: dict[str, Spent] = {}
     for row in rows.all(
         "SELECT model, count(*) AS calls, sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens,"  # noqa: S608
-        " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens, sum(cost_usd) AS cost_usd,"
+        " sum(cache_read_tokens) AS cache_read_tokens, sum(cache_write_tokens) AS cache_write_tokens,"
+        " sum(cost_usd) AS cost_usd,"
         f" group_concat(DISTINCT CASE WHEN {spent_something} THEN {worth} END) AS worths,"
         f" sum({spent_something} AND cost_usd IS NULL) AS unpriced_calls"
-        " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC, sum(output_tokens) DESC",
+        " FROM model_calls WHERE session_id = ? GROUP BY model ORDER BY sum(cost_usd) DESC,"
+        " sum(output_tokens) DESC",
         session_id,
     ):
-        by_model[line(rows.clean(row["model"]))] = _spent(row, row["calls"], set((row["worths"] or "").split(",")) - {""})
+        by_model[line(rows.clean(row["model"]))] = _spent(
+            row, row["calls"], set((row["worths"] or "").split(",")) - {""}
+        )
     return by_agent, by_model, whole
 
 
@@ -252,7 +259,8 @@ def _tasks(rows: _Rows, session_id: str) -> tuple[TaskLine, ...]:
     titles = {row["id"]: line(clean(row["title"])) for row in found}
     needs: dict[str, list[str]] = {}
     for row in rows.all(
-        "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id WHERE t.session_id = ?"
+        "SELECT d.task_id, d.depends_on FROM tasks t CROSS JOIN task_dependencies d ON d.task_id = t.id"
+        " WHERE t.session_id = ?"
         " ORDER BY d.rowid",
         session_id,
     ):
@@ -277,7 +285,8 @@ def _tasks(rows: _Rows, session_id: str) -> tuple[TaskLine, ...]:
 
 def _facts(rows: _Rows, session_id: str) -> tuple[FactLine, ...]:
     found = rows.all(
-        "SELECT id, kind, text, sources, agent_id, pinned, superseded_by FROM facts WHERE session_id = ? ORDER BY id DESC LIMIT ?",
+        "SELECT id, kind, text, sources, agent_id, pinned, superseded_by FROM facts WHERE session_id = ?"
+        " ORDER BY id DESC LIMIT ?",
         session_id,
         MOST_FACTS,
     )
@@ -297,11 +306,18 @@ def _facts(rows: _Rows, session_id: str) -> tuple[FactLine, ...]:
 
 def _outputs(rows: _Rows, session_id: str) -> tuple[OutputLine, ...]:
     found = rows.all(
-        "SELECT o.name, o.kind, o.digest, a.size, a.media_type FROM outputs o JOIN artifacts a ON a.digest = o.digest"
+        "SELECT o.name, o.kind, o.digest, a.size, a.media_type FROM outputs o JOIN artifacts a ON a.digest ="
+        " o.digest"
         " WHERE o.id IN (SELECT max(id) FROM outputs WHERE session_id = ? GROUP BY name) ORDER BY o.name",
         session_id,
     )
     return tuple(
-        OutputLine(line(rows.clean(row["name"])), line(row["kind"]), line(row["media_type"]), row["size"], row["digest"])
+        OutputLine(
+            line(rows.clean(row["name"])),
+            line(row["kind"]),
+            line(row["media_type"]),
+            row["size"],
+            row["digest"],
+        )
         for row in found
     )

@@ -1,8 +1,9 @@
 """The HTML form: one file that needs nothing else. What others wrote is text in it, and can be nothing more.
 
-Two walls stand against what a session may hold. Every text is escaped where it is written, and the transcripts lie in
-data blocks that the page's own program puts on the page as text. And a Content-Security-Policy lets only that program
-and that style sheet act, by their hashes, with no network at all: what slipped through could neither run nor load.
+Two walls stand against what a session may hold. Every text is escaped where it is written, and the
+transcripts lie in data blocks that the page's own program puts on the page as text. And a
+Content-Security-Policy lets only that program and that style sheet act, by their hashes, with no network at
+all: what slipped through could neither run nor load.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ from watchkeeper.transcripts.export.transcript import Said, transcript
 from watchkeeper.transcripts.export.words import duration, moment
 
 LARGEST_TRANSCRIPTS = 160_000_000
-"""Characters of messages in one page, shared equally by the agents; of what is more, the JSON form has all."""
+"""Characters of messages in one page, shared equally by the agents; of what is more, the JSON form has
+all."""
 _MESSAGES_A_CHUNK = 50
 _CHARACTERS_A_CHUNK = 300_000
 
 
-def write_page(connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None) -> int | None:
+def write_page(
+    connection: Connection, session_id: str, out: TextIO, redactor: Callable[[], Redactor] | None
+) -> int | None:
     """Write a session as one HTML page. The caller holds a read transaction.
 
     Args:
@@ -48,7 +52,9 @@ def write_page(connection: Connection, session_id: str, out: TextIO, redactor: C
     style, program = _resource("page.css"), _resource("page.js")
     out.write(_head(whole, style, program))
     out.write(parts.contents(whole))
-    out.write('<main id="main">\n<div id="results" role="region" aria-live="polite" aria-label="Search results" hidden></div>\n')
+    out.write(
+        '<main id="main">\n<div id="results" role="region" aria-live="polite" aria-label="Search results" hidden></div>\n'
+    )
     out.write(parts.overview_section(whole))
     out.write(plan_section(whole))
     out.write(parts.cost_section(whole))
@@ -58,11 +64,15 @@ def write_page(connection: Connection, session_id: str, out: TextIO, redactor: C
     for piece in parts.artifact_section(connection, whole, clean):
         out.write(piece)
     out.write('<section id="transcripts">\n<h2>Transcripts</h2>\n')
-    out.write('<noscript><p class="note">Transcripts and search need JavaScript, which is part of this page.</p></noscript>\n')
+    out.write(
+        '<noscript><p class="note">Transcripts and search need JavaScript, which is part of this page.</p></noscript>\n'
+    )
     share = LARGEST_TRANSCRIPTS // max(1, len(whole.agents))
     for place, agent in enumerate(whole.agents):
         _transcript(out, place, agent, transcript(connection, agent.id, clean), share)
-    out.write("</section>\n" + parts.foot(secrets.count if secrets is not None else None) + "</main>\n</div>\n")
+    out.write(
+        "</section>\n" + parts.foot(secrets.count if secrets is not None else None) + "</main>\n</div>\n"
+    )
     names = [agent.name for agent in whole.agents]
     out.write(f'<script type="application/json" id="agents-data">{data_block(names)}</script>\n')
     out.write(f"<script>{program}</script>\n</body>\n</html>\n")
@@ -70,7 +80,8 @@ def write_page(connection: Connection, session_id: str, out: TextIO, redactor: C
 
 
 def data_block(value: object) -> str:
-    """JSON that may stand in a script element: nothing in it ends the element, opens a comment, or ends a line."""
+    """JSON that may stand in a script element: nothing in it ends the element, opens a comment, or ends a
+    line."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -156,6 +167,8 @@ def _said(said: Said) -> str:
 
 
 def _chunk(out: TextIO, place: int, first: int, last: int, messages: list[str]) -> None:
-    out.write(f'<script type="application/json" class="chunk" data-agent="{place}" data-first="{first}" data-last="{last}">[')
+    out.write(
+        f'<script type="application/json" class="chunk" data-agent="{place}" data-first="{first}" data-last="{last}">['
+    )
     out.write(",\n".join(messages))
     out.write("]</script>\n")

@@ -30,7 +30,12 @@ def compaction_section(
         none = False
         size += sum(len(kept.text) for kept in one.kept)
         if size > LARGEST_KEPT:
-            one = replace(one, kept=tuple(replace(kept, text="[left out: the page would be too large]") for kept in one.kept))
+            one = replace(
+                one,
+                kept=tuple(
+                    replace(kept, text="[left out: the page would be too large]") for kept in one.kept
+                ),
+            )
         yield _drawn(one, names.get(one.agent_id, one.agent_id), places.get(one.agent_id, -1))
     if none:
         yield '<p class="muted">Nothing was compacted.</p>\n'
@@ -55,7 +60,9 @@ def _flow(one: Compaction) -> str:
     after = f"{one.tokens_after:,}" if one.tokens_after is not None else "?"
     less = ""
     if one.tokens_after is not None and one.tokens_before:
-        less = f" ({100 * (one.tokens_after - one.tokens_before) / one.tokens_before:+.0f} %)".replace("-", "−")
+        less = f" ({100 * (one.tokens_after - one.tokens_before) / one.tokens_before:+.0f} %)".replace(
+            "-", "−"
+        )
     return f"{one.tokens_before:,} → {after} tokens{less}"
 
 
@@ -83,14 +90,19 @@ def _left(one: Compaction) -> str:
 def _right(one: Compaction, place: int) -> str:
     verbatim = ""
     if one.verbatim_from is not None:
-        verbatim = (
-            f'<p class="muted small">From message {_jump(place, one.verbatim_from)} on, everything is kept as it was said.</p>'
-        )
-    about = [f"asked for by {one.trigger}" if one.trigger == "manual" else one.trigger, one.model, duration(one.seconds)]
+        verbatim = f'<p class="muted small">From message {_jump(place, one.verbatim_from)} on, everything is kept as it was said.</p>'
+    about = [
+        f"asked for by {one.trigger}" if one.trigger == "manual" else one.trigger,
+        one.model,
+        duration(one.seconds),
+    ]
     facts = " · ".join(escape(text) for text in about if text and text != "–")
     reason = f"<p>{escape(one.reason)}</p>" if one.reason else ""
     instructions = f"<p>Instructions: {escape(one.instructions)}</p>" if one.instructions else ""
-    kept = "".join(_kept(text, place) for text in one.kept) or '<p class="muted">No new text stands in the context.</p>'
+    kept = (
+        "".join(_kept(text, place) for text in one.kept)
+        or '<p class="muted">No new text stands in the context.</p>'
+    )
     return f'<div><h3>Kept instead</h3><p class="muted small">{facts}</p>{reason}{instructions}{kept}{verbatim}</div>'
 
 

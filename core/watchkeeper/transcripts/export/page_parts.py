@@ -1,4 +1,5 @@
-"""The parts of the page that are whole without a program: overview, cost, memory, artifacts, contents, foot."""
+"""The parts of the page that are whole without a program: overview, cost, memory, artifacts, contents,
+foot."""
 
 from __future__ import annotations
 
@@ -54,7 +55,10 @@ def overview_section(whole: Overview) -> str:
         (f"{done} of {len(whole.tasks)}" if whole.tasks else "–", "tasks done"),
         (f"{len(whole.agents):,}", "agents"),
         (_short(whole.spent.total), "tokens"),
-        (cost(whole.spent), f"cost, {whole.spent.label}" if whole.spent.label not in ("", "unpriced") else "cost"),
+        (
+            cost(whole.spent),
+            f"cost, {whole.spent.label}" if whole.spent.label not in ("", "unpriced") else "cost",
+        ),
         (f"{whole.spent.calls:,}", "model calls"),
         (f"{whole.compactions:,}", "compactions"),
     ]
@@ -71,7 +75,10 @@ def overview_section(whole: Overview) -> str:
     ]
     if whole.tags:
         facts.append(("Tags", escape(", ".join(whole.tags))))
-    shown = "".join(f'<div class="card"><b>{escape(figure)}</b><span>{escape(name)}</span></div>\n' for figure, name in cards)
+    shown = "".join(
+        f'<div class="card"><b>{escape(figure)}</b><span>{escape(name)}</span></div>\n'
+        for figure, name in cards
+    )
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>\n" for name, value in facts)
     reason = f"<p>{escape(whole.reason)}</p>\n" if whole.reason else ""
     goal = f"<h3>Goal</h3>\n<pre>{escape(whole.goal)}</pre>\n" if whole.goal != whole.title else ""
@@ -99,16 +106,15 @@ def cost_section(whole: Overview) -> str:
     return (
         f'<section id="cost">\n<h2>Cost</h2>\n<h3>By agent</h3>\n{_cost_table("Agent", rows, everything)}{by_model}'
         '<p class="muted small">A figure is <b>exact</b> where the provider reported the tokens and the price is known,'
-        " <b>estimated</b> where one of them was worked out, and <b>unpriced</b> where nobody knows the price.</p>\n</section>\n"
+        " <b>estimated</b> where one of them was worked out, and <b>unpriced</b> where nobody knows the"
+        " price.</p>\n</section>\n"
     )
 
 
 def _cost_table(of: str, rows: str, foot: str) -> str:
     names = ("Cost", "Tokens", "Calls", "Input", "Output", "Cache read", "Cache write")
     head = "".join(f'<th class="number">{name}</th>' for name in names)
-    return (
-        f'<div class="scroll"><table><thead><tr><th>{of}</th>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n{foot}</table></div>\n'
-    )
+    return f'<div class="scroll"><table><thead><tr><th>{of}</th>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n{foot}</table></div>\n'
 
 
 def _figures(spent: Spent, most: int) -> str:
@@ -130,7 +136,11 @@ def memory_section(whole: Overview, places: dict[str, int]) -> str:
         return '<section id="memory">\n<h2>Memory</h2>\n<p class="muted">Nothing was remembered.</p>\n</section>\n'
     rows = []
     for fact in whole.facts:
-        note = f' <span class="muted">replaced by {fact.superseded_by}</span>' if fact.superseded_by is not None else ""
+        note = (
+            f' <span class="muted">replaced by {fact.superseded_by}</span>'
+            if fact.superseded_by is not None
+            else ""
+        )
         note += ' <span class="muted">pinned</span>' if fact.pinned else ""
         sources = " ".join(_source(one, places) for one in fact.sources)
         rows.append(

@@ -1,4 +1,5 @@
-"""The plan as a tree: who leads, the tasks, the agents that worked on them, and the agents that those called."""
+"""The plan as a tree: who leads, the tasks, the agents that worked on them, and the agents that those
+called."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def plan_section(whole: Overview) -> str:
     """The tree, with each task's instructions and result folded inside."""
     tree = _Tree(whole)
     revised = f'<p class="muted">Revision {whole.revision}.</p>\n' if whole.revision else ""
-    no_plan = '<p class="muted">This session has no plan; these are its agents.</p>\n' if not whole.tasks else ""
+    no_plan = (
+        '<p class="muted">This session has no plan; these are its agents.</p>\n' if not whole.tasks else ""
+    )
     return (
         f'<section id="plan">\n<h2>Plan</h2>\n{revised}{no_plan}'
         '<div class="tools"><button class="quiet" type="button" data-tree="open">Unfold all</button>'
@@ -84,11 +87,17 @@ class _Tree:
         needs = f'<span class="meta">after {escape(", ".join(task.needs))}</span>' if task.needs else ""
         inside = "".join(
             f"<h4>{name}</h4><pre>{escape(text)}</pre>"
-            for name, text in (("Instructions", task.instructions), ("Result", task.result), ("Error", task.error))
+            for name, text in (
+                ("Instructions", task.instructions),
+                ("Result", task.result),
+                ("Error", task.error),
+            )
             if text
         )
         reason = f"<p>{escape(task.reason)}</p>" if task.reason else ""
-        about = f'<p class="muted small">{escape(task.name)} · {escape(task.role)} · attempt {task.attempt}</p>'
+        about = (
+            f'<p class="muted small">{escape(task.name)} · {escape(task.role)} · attempt {task.attempt}</p>'
+        )
         return (
             f'<li><details data-find="Task"><summary class="node">{glyph_of(task.status)}'
             f'<span class="title">{escape(task.title)}</span>{badge(task.status)}{needs}</summary>'

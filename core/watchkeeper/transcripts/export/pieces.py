@@ -52,7 +52,9 @@ def pieces(content: Any, clean: Clean) -> Iterator[Piece]:
             yield _piece("call", shown, name=line(block.get("name")), id=line(block.get("id")))
         elif kind == "tool_result":
             wrong = bool(block.get("is_error"))
-            yield _piece("result", _flat(block.get("content")), id=line(block.get("tool_use_id")), is_error=wrong)
+            yield _piece(
+                "result", _flat(block.get("content")), id=line(block.get("tool_use_id")), is_error=wrong
+            )
         else:
             yield _piece("other", _described(block))
 

@@ -1,12 +1,12 @@
 """Reading the JSON form back: `import_export` writes a session from a file into a database.
 
-The file is not trusted. It is read twice: first to see whether it is whole and fits, then to write it, in transactions
-so short that hosts which drive other sessions never wait long. Until the session is whole it is hidden like a deleted
-one, so that it is there whole or not at all; what an interrupted import left is cleared away by the next one, or by
-`wk prune`.
+The file is not trusted. It is read twice: first to see whether it is whole and fits, then to write it, in
+transactions so short that hosts which drive other sessions never wait long. Until the session is whole it is
+hidden like a deleted one, so that it is there whole or not at all; what an interrupted import left is cleared
+away by the next one, or by `wk prune`.
 
-What comes from a file is inert: its origin is marked (`tables.INERT`), so that it is looked at, exported and carried on
-from, and neither driven nor recalled by other sessions.
+What comes from a file is inert: its origin is marked (`tables.INERT`), so that it is looked at, exported and
+carried on from, and neither driven nor recalled by other sessions.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class _Survey:
     """What the first reading found."""
 
     session: dict[str, Any] = field(default_factory=dict)
-    owners: dict[str, set[str]] = field(default_factory=lambda: {"agents": set(), "plans": set(), "tasks": set()})
+    owners: dict[str, set[str]] = field(
+        default_factory=lambda: {"agents": set(), "plans": set(), "tasks": set()}
+    )
     numbers: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The smallest and the largest number of each numbered table."""
     rows: int = 0
@@ -85,11 +87,12 @@ def is_export(path: Path) -> bool:
 def import_export(database_path: Path, path: Path) -> ImportedExport:
     """Write the session in the file `path` (of `wk export --format json`) into a database.
 
-    Ids are kept; numbers of rows are kept where they are free. A session of that id that is there already is left as
-    it is.
+    Ids are kept; numbers of rows are kept where they are free. A session of that id that is there already is
+    left as it is.
 
     Raises:
-        BadInput: no export, a damaged one, one of a newer program, or ids that belong to another session here.
+        BadInput: no export, a damaged one, one of a newer program, or ids that belong to another session
+            here.
         DrivenElsewhere: another process imports the same session now.
         StoreUnusable: the database cannot be written.
     """
@@ -99,7 +102,9 @@ def import_export(database_path: Path, path: Path) -> ImportedExport:
         with driven_by_nobody(database_path, survey.session["id"], "import"):
             return _import(connection, path, survey)
     except sqlite3.IntegrityError as error:
-        raise BadInput(f"{path} does not fit into this database ({error}); import it into one of its own with --db") from error
+        raise BadInput(
+            f"{path} does not fit into this database ({error}); import it into one of its own with --db"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise StoreUnusable(database.explain(database_path, error)) from error
     finally:
@@ -121,7 +126,8 @@ def _import(connection: Connection, path: Path, survey: _Survey) -> ImportedExpo
         raise
     index_until(connection, seconds=_INDEX_SECONDS)
     count = connection.execute(
-        "SELECT count(*) FROM agents a JOIN messages m ON m.agent_id = a.id WHERE a.session_id = ?", (session_id,)
+        "SELECT count(*) FROM agents a JOIN messages m ON m.agent_id = a.id WHERE a.session_id = ?",
+        (session_id,),
     ).fetchone()[0]
     return ImportedExport(session_id, already_there=False, messages=count, rows=survey.rows)
 
@@ -161,7 +167,10 @@ def _survey(connection: Connection, path: Path) -> _Survey:
 
 def _check_header(path: Path, name: str, value: Any) -> None:
     if name == "version" and isinstance(value, int) and value > VERSION:
-        raise BadInput(f"{path} was exported by a newer Watchkeeper (form {value}, this program knows {VERSION}); upgrade it")
+        raise BadInput(
+            f"{path} was exported by a newer Watchkeeper (form {value}, this program knows {VERSION});"
+            " upgrade it"
+        )
     flag = isinstance(value, bool)
     known = {"format": value == FORMAT, "version": value == VERSION, "redacted": flag, "partial": flag}
     if not known.get(name, False):
@@ -214,7 +223,8 @@ def _refuse_foreign(connection: Connection, survey: _Survey, path: Path) -> None
         ).fetchone()
         if row is not None:
             raise BadInput(
-                f"{path}: {row[0]} of its {name} is in session {row[1]} here; import it into a database of its own with --db"
+                f"{path}: {row[0]} of its {name} is in session {row[1]} here; import it into a database of"
+                " its own with --db"
             )
 
 
@@ -223,7 +233,9 @@ def _write(connection: Connection, path: Path, survey: _Survey) -> Iterator[None
     session_id = survey.session["id"]
     moved = {name: _distance(connection, name, *bounds) for name, bounds in survey.numbers.items()}
     told = {name: survey.session[name] for name in INERT_OF_SESSION}
-    marked = {name: INERT + value.removeprefix(INERT) for name, value in told.items() if isinstance(value, str)}
+    marked = {
+        name: INERT + value.removeprefix(INERT) for name, value in told.items() if isinstance(value, str)
+    }
     connection.execute(Columns(connection, SESSION).sql, tuple((survey.session | marked).values()))
     connection.execute("UPDATE sessions SET deleted_at = ? WHERE id = ?", (BEING_PURGED, session_id))
     yield
@@ -252,7 +264,10 @@ def _check_owner(path: Path, table: Table, values: dict[str, Any], survey: _Surv
         return
     owners, column = _OWNERS[table.owner]
     if values[column] not in survey.owners[owners]:
-        raise BadInput(f"{path} is damaged: a row of {table.name} belongs to no {table.owner} in it; export the session again")
+        raise BadInput(
+            f"{path} is damaged: a row of {table.name} belongs to no {table.owner} in it; export the session"
+            " again"
+        )
 
 
 def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[str, int]) -> None:
@@ -275,7 +290,10 @@ def _settle(table: Table, values: dict[str, Any], session_id: str, moved: dict[s
 
 def _distance(connection: Connection, table: str, low: int, high: int) -> int:
     """How far numbers must be moved so that all are free: not at all, if they are."""
-    taken = connection.execute(f"SELECT 1 FROM {table} WHERE id BETWEEN ? AND ? LIMIT 1", (low, high)).fetchone()  # noqa: S608
+    taken = connection.execute(
+        f"SELECT 1 FROM {table} WHERE id BETWEEN ? AND ? LIMIT 1",  # noqa: S608
+        (low, high),  # noqa: RUF100, S608
+    ).fetchone()  # noqa: RUF100, S608
     if taken is None:
         return 0
     return int(connection.execute(f"SELECT max(id) FROM {table}").fetchone()[0]) - low + 1  # noqa: S608

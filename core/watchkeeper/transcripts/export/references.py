@@ -1,4 +1,5 @@
-"""The artifacts that a session leads to: what its agents saved, and whatever its rows point at, one through another."""
+"""The artifacts that a session leads to: what its agents saved, and whatever its rows point at, one through
+another."""
 
 from __future__ import annotations
 
@@ -21,14 +22,18 @@ _PASSES = 20
 class Artifacts:
     """A session's artifacts, read one at a time.
 
-    Without its secrets an artifact has other bytes, and so another digest: `renamed` says which is which, and every
-    reference is rewritten, so that an exported session holds together as well as the one in the database.
+    Without its secrets an artifact has other bytes, and so another digest: `renamed` says which is which, and
+    every reference is rewritten, so that an exported session holds together as well as the one in the
+    database.
 
     Args:
-        redact: makes a fresh function that takes secrets out; None leaves them in. (Looking ahead must not count.)
+        redact: makes a fresh function that takes secrets out; None leaves them in. (Looking ahead must not
+            count.)
     """
 
-    def __init__(self, connection: Connection, session_id: str, redact: Callable[[], Redact] | None = None) -> None:
+    def __init__(
+        self, connection: Connection, session_id: str, redact: Callable[[], Redact] | None = None
+    ) -> None:
         self._connection = connection
         self.digests = self._reached(session_id)
         self.renamed: dict[str, str] = {}
@@ -36,7 +41,8 @@ class Artifacts:
             self._rename(redact())
 
     def lines(self, redact: Redact | None = None) -> Iterator[str]:
-        """Each artifact as JSON text: `digest`, `media_type`, and `text`, or `base64` where it is no text. In order of digest."""
+        """Each artifact as JSON text: `digest`, `media_type`, and `text`, or `base64` where it is no text. In
+        order of digest."""
         order = sorted(self.digests, key=lambda digest: self.renamed.get(digest, digest))
         written = ""
         for old in order:
@@ -69,7 +75,9 @@ class Artifacts:
             )
             for row in rows:
                 found.update(_REFERENCE.findall(row[0]))
-        rows = self._connection.execute("SELECT DISTINCT digest FROM outputs WHERE session_id = ?", (session_id,))
+        rows = self._connection.execute(
+            "SELECT DISTINCT digest FROM outputs WHERE session_id = ?", (session_id,)
+        )
         found.update(row[0] for row in rows)
         known: set[str] = set()
         waiting = sorted(found)
@@ -82,10 +90,15 @@ class Artifacts:
         return known
 
     def _is_stored(self, digest: str) -> bool:
-        return self._connection.execute("SELECT 1 FROM artifacts WHERE digest = ?", (digest,)).fetchone() is not None
+        return (
+            self._connection.execute("SELECT 1 FROM artifacts WHERE digest = ?", (digest,)).fetchone()
+            is not None
+        )
 
     def _read(self, digest: str) -> tuple[str, bytes]:
-        row = self._connection.execute("SELECT media_type, encoding, data FROM artifacts WHERE digest = ?", (digest,)).fetchone()
+        row = self._connection.execute(
+            "SELECT media_type, encoding, data FROM artifacts WHERE digest = ?", (digest,)
+        ).fetchone()
         try:
             data = zlib.decompress(row[2]) if row[1] == "zlib" else bytes(row[2])
         except zlib.error:
@@ -93,7 +106,9 @@ class Artifacts:
         if artifacts.digest(data) != digest:
             from watchkeeper.records.errors import StoreUnusable
 
-            raise StoreUnusable(f"{artifacts.ref_of(digest)} is damaged in the database; restore a backup, then export again")
+            raise StoreUnusable(
+                f"{artifacts.ref_of(digest)} is damaged in the database; restore a backup, then export again"
+            )
         return str(row[0]), data
 
     def _rename(self, redact: Redact) -> None:
@@ -108,14 +123,17 @@ class Artifacts:
                 return
 
     def _clean(self, media_type: str, data: bytes, redact: Redact | None) -> bytes:
-        """The bytes without secrets, and with the references that hold then; the very same object where nothing changes."""
+        """The bytes without secrets, and with the references that hold then; the very same object where
+        nothing changes."""
         try:
             text = data.decode()
         except UnicodeDecodeError:
             return data
         clean = _without_secrets(media_type, text, redact) if redact is not None else text
         if self.renamed:
-            clean = _REFERENCE.sub(lambda match: artifacts.ref_of(self.renamed.get(match[1], match[1])), clean)
+            clean = _REFERENCE.sub(
+                lambda match: artifacts.ref_of(self.renamed.get(match[1], match[1])), clean
+            )
         return data if clean == text else clean.encode("utf-8", "replace")
 
 

@@ -23,7 +23,8 @@ _REFERENCE = re.compile(r"(?<=artifact://sha256/)[0-9a-f]{64}")
 
 
 def owned(table: Table) -> str:
-    """The query of a table's rowids that belong to the session `?`, by the shortest way that an index gives."""
+    """The query of a table's rowids that belong to the session `?`, by the shortest way that an index
+    gives."""
     return _OWNED[table.owner].format(table.name)
 
 
@@ -36,7 +37,11 @@ class SessionRows:
     """
 
     def __init__(
-        self, connection: Connection, session_id: str, redact: Redact | None = None, renamed: dict[str, str] | None = None
+        self,
+        connection: Connection,
+        session_id: str,
+        redact: Redact | None = None,
+        renamed: dict[str, str] | None = None,
     ) -> None:
         self._connection = connection
         self.session_id = session_id
@@ -48,7 +53,10 @@ class SessionRows:
     def session(self) -> str:
         """The session's own row, as JSON text."""
         columns = ", ".join(SESSION.columns)
-        row = self._connection.execute(f"SELECT {columns} FROM sessions WHERE id = ?", (self.session_id,)).fetchone()  # noqa: S608
+        row = self._connection.execute(
+            f"SELECT {columns} FROM sessions WHERE id = ?",  # noqa: S608
+            (self.session_id,),  # noqa: RUF100, S608
+        ).fetchone()  # noqa: RUF100, S608
         return self._line(SESSION, row)
 
     def lines(self, table: Table) -> Iterator[str]:
@@ -64,7 +72,11 @@ class SessionRows:
 
     def count(self, table: Table) -> int:
         """How many rows a table has of this session."""
-        return int(self._connection.execute(f"SELECT count(*) FROM ({owned(table)})", (self.session_id,)).fetchone()[0])  # noqa: S608
+        return int(
+            self._connection.execute(f"SELECT count(*) FROM ({owned(table)})", (self.session_id,)).fetchone()[  # noqa: S608
+                0
+            ]
+        )  # noqa: RUF100, S608
 
     def _line(self, table: Table, row: Any) -> str:
         plain = len(table.keys) + len(table.text)
@@ -83,7 +95,8 @@ class SessionRows:
             line = _REFERENCE.sub(lambda match: self._renamed.get(match[0], match[0]), line)
             if table.name == "outputs":
                 line = line.replace(
-                    f'"digest":"{values["digest"]}"', f'"digest":"{self._renamed.get(values["digest"], values["digest"])}"'
+                    f'"digest":"{values["digest"]}"',
+                    f'"digest":"{self._renamed.get(values["digest"], values["digest"])}"',
                 )
         return line
 
@@ -94,7 +107,8 @@ class SessionRows:
             value = decode(stored)
         except ValueError as error:
             raise StoreUnusable(
-                f"{table.name}.{name} of session {self.session_id} holds what is no JSON ({error}); restore a backup"
+                f"{table.name}.{name} of session {self.session_id} holds what is no JSON ({error}); restore"
+                " a backup"
             ) from None
         clean = self._redact(value)
         return stored if clean is value else encode(clean)

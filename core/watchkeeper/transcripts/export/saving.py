@@ -1,4 +1,5 @@
-"""Writing a file so that it is there whole or not at all, for its owner alone, and over nothing by accident."""
+"""Writing a file so that it is there whole or not at all, for its owner alone, and over nothing by
+accident."""
 
 from __future__ import annotations
 
@@ -19,24 +20,31 @@ def new_file(path: Path, *, replace: bool = False) -> Iterator[TextIO]:
     Until then it has a name of its own beside it; where the block fails, it is taken away.
 
     Raises:
-        BadInput: something of that name is there and `replace` was not said, or it is no plain file, or the folder cannot
-            be written.
+        BadInput: something of that name is there and `replace` was not said, or it is no plain file, or the
+            folder cannot be written.
     """
     if not replace and os.path.lexists(path):
         raise _exists(path)
     if replace and (path.is_symlink() or (path.exists() and not path.is_file())):
         # A link, a pipe, a device: `/dev/stdout` must not become a file.
-        raise BadInput(f"{path} is no plain file, so nothing is put in its place; choose another with --output (`-` prints)")
+        raise BadInput(
+            f"{path} is no plain file, so nothing is put in its place; choose another with --output (`-`"
+            " prints)"
+        )
     try:
         with unfinished(path) as (temporary, descriptor):
             copied = os.dup(descriptor)
-            with os.fdopen(copied, "w", encoding="utf-8", errors="replace", newline="\n", buffering=1 << 20) as file:
+            with os.fdopen(
+                copied, "w", encoding="utf-8", errors="replace", newline="\n", buffering=1 << 20
+            ) as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             _name(temporary, path, replace)
     except OSError as error:
-        raise BadInput(f"{path} cannot be written ({error.strerror or error}); choose another place with --output") from None
+        raise BadInput(
+            f"{path} cannot be written ({error.strerror or error}); choose another place with --output"
+        ) from None
 
 
 def _name(temporary: Path, path: Path, replace: bool) -> None:

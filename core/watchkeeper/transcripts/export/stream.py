@@ -1,4 +1,5 @@
-"""Reading a large JSON object a member, and a list in it an element, at a time: whatever the file's size or layout."""
+"""Reading a large JSON object a member, and a list in it an element, at a time: whatever the file's size or
+layout."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ class ObjectReader:
             try:
                 found, end = self._decoder.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
-                unfinished = error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR_END
+                unfinished = (
+                    error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR_END
+                )
                 if self._ended or not unfinished or len(self._text) - self._at > LARGEST_VALUE:
                     raise self._damaged(error.msg) from None
             except (ValueError, RecursionError) as error:
@@ -100,7 +103,9 @@ class ObjectReader:
     def _expect(self, character: str) -> None:
         found = self._next()
         if found != character:
-            raise self._damaged(f"{character!r} was expected" + (f" before {found!r}" if found else ", and the file ends"))
+            raise self._damaged(
+                f"{character!r} was expected" + (f" before {found!r}" if found else ", and the file ends")
+            )
         self._at += 1
 
     def _read_more(self) -> None:

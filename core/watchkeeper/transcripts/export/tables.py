@@ -1,4 +1,5 @@
-"""Which tables make up a session, and what each of their columns is: the schema of the JSON form (docs/export.md)."""
+"""Which tables make up a session, and what each of their columns is: the schema of the JSON form
+(docs/export.md)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ VERSION = 1
 """Raised when a reader of an earlier version would misread a document."""
 
 INERT = "export:"
-"""Stands before origin and source of an imported session, and before the workspace of its facts: what a file says of itself
-neither runs here nor speaks in later sessions, and no log is added to it. Taken off again when such a session is exported."""
+"""Stands before origin and source of an imported session, and before the workspace of its facts: what a file
+says of itself neither runs here nor speaks in later sessions, and no log is added to it. Taken off again when
+such a session is exported."""
 INERT_OF_SESSION = ("origin", "source")
 
 
@@ -30,7 +32,8 @@ class Table:
     owner: str = "session"
     """How a row is the session's: by its `session_id`, or that of its `agent_id`, `plan_id` or `task_id`."""
     numbered: bool = False
-    """Its `id` is a number of the database. It is kept where it is free, and moved (with what points at it) where not."""
+    """Its `id` is a number of the database. It is kept where it is free, and moved (with what points at it)
+    where not."""
     points_at: dict[str, str] = field(default_factory=dict)
     """Columns that hold the number of a row of another table."""
 
@@ -220,5 +223,10 @@ NOT_EXPORTED = frozenset(
 )
 """Written in another way (artifacts), of the moment only, of the machine, or made from the rest."""
 
-NUMBERS_IN_EVENTS = {"compaction": "compactions", "fact": "facts", "command": "commands", "call": "tool_calls"}
+NUMBERS_IN_EVENTS = {
+    "compaction": "compactions",
+    "fact": "facts",
+    "command": "commands",
+    "call": "tool_calls",
+}
 """What an event's data calls the number of a row."""

@@ -35,7 +35,9 @@ def transcript(connection: Connection, agent_id: str, clean: Clean) -> Iterator[
     """Every message of an agent, in order."""
     gone = _taken_back(connection, agent_id)
     for row in connection.execute(_MESSAGES, (agent_id,)):
-        yield Said(row[0], str(row[1]), row[3], row[4], tuple(pieces(_content(row[2]), clean)), row[0] in gone)
+        yield Said(
+            row[0], str(row[1]), row[3], row[4], tuple(pieces(_content(row[2]), clean)), row[0] in gone
+        )
 
 
 def _taken_back(connection: Connection, agent_id: str) -> frozenset[int]:

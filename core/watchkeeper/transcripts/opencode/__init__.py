@@ -1,4 +1,5 @@
-"""OpenCode's sessions: the database `~/.local/share/opencode/opencode.db`, and the tree of JSON files it had before."""
+"""OpenCode's sessions: the database `~/.local/share/opencode/opencode.db`, and the tree of JSON files it had
+before."""
 
 from watchkeeper.transcripts.opencode.program import OpenCode
 

@@ -23,10 +23,13 @@ def connect(path: Path) -> Connection:
         OSError: it cannot be opened or is none.
     """
     name = quote(str(path))
-    # Where nobody has it open and the folder cannot be written to, only `immutable` reads a database in WAL mode.
+    # Where nobody has it open and the folder cannot be written to, only `immutable` reads a database in WAL
+    # mode.
     for options in ("mode=ro", "mode=ro&immutable=1"):
         try:
-            connection = sqlite3.connect(f"file:{name}?{options}", uri=True, timeout=BUSY_SECONDS, isolation_level=None)
+            connection = sqlite3.connect(
+                f"file:{name}?{options}", uri=True, timeout=BUSY_SECONDS, isolation_level=None
+            )
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         except sqlite3.Error as error:
             failure = error
@@ -52,8 +55,13 @@ def is_database(path: Path) -> bool:
 
 
 def lacks_log(path: Path, head: bytes) -> bool:
-    """Whether it may be OpenCode's, by its name alone: what makes it so stands in a write-ahead log that is not here."""
-    return path.name.startswith("opencode") and head[_FORMAT_AT : _FORMAT_AT + 2] == _WAL and not is_database(path)
+    """Whether it may be OpenCode's, by its name alone: what makes it so stands in a write-ahead log that is
+    not here."""
+    return (
+        path.name.startswith("opencode")
+        and head[_FORMAT_AT : _FORMAT_AT + 2] == _WAL
+        and not is_database(path)
+    )
 
 
 def check_sessions(columns: dict[str, set[str]], path: Path) -> None:
@@ -61,8 +69,14 @@ def check_sessions(columns: dict[str, set[str]], path: Path) -> None:
     OSError: no table of sessions is there.
     """
     if not _has_sessions(columns):
-        raise OSError(f"it holds no sessions: they may stand in its log, which is to be copied with it ({path.name}-wal)")
+        raise OSError(
+            "it holds no sessions: they may stand in its log, which is to be copied with it"
+            f" ({path.name}-wal)"
+        )
 
 
 def _has_sessions(columns: dict[str, set[str]]) -> bool:
-    return any(all(needed <= columns[table] for table, needed in wanted.items()) for wanted in (_NEEDED, *second.NEEDED))
+    return any(
+        all(needed <= columns[table] for table, needed in wanted.items())
+        for wanted in (_NEEDED, *second.NEEDED)
+    )

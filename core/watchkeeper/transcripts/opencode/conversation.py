@@ -1,10 +1,11 @@
 """One session's messages and their parts as records, whether they come from the database or from files.
 
-A session of OpenCode is one agent: the one that a person talks to, or a sub-agent, whose session names its parent's. A
-message is a row with its parts; parts are rewritten until they are finished. Each part becomes one message here, once it
-is finished; a tool's call and its result may come apart.
+A session of OpenCode is one agent: the one that a person talks to, or a sub-agent, whose session names its
+parent's. A message is a row with its parts; parts are rewritten until they are finished. Each part becomes
+one message here, once it is finished; a tool's call and its result may come apart.
 
-A fork copies messages under new ids and changes nothing else, so that what was said, and when, is what names a record.
+A fork copies messages under new ids and changes nothing else, so that what was said, and when, is what names
+a record.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class Conversation:
             found.append(Agent(MAIN, at=at))
         else:
             name, role = of.title_parts(title)
-            found.append(Agent(self.key, self._parent, name=name, role=role or text_of(value.get("agent")), at=at))
+            found.append(
+                Agent(self.key, self._parent, name=name, role=role or text_of(value.get("agent")), at=at)
+            )
         return found
 
     def naming(self) -> Session:
@@ -109,7 +112,10 @@ class Conversation:
         info = stored.value
         if info is None:
             if stored.changed:
-                yield stored.data, [Raw("message", "broken JSON" if stored.data else "empty, or not to be read")]
+                yield (
+                    stored.data,
+                    [Raw("message", "broken JSON" if stored.data else "empty, or not to be read")],
+                )
             for part in stored.parts:
                 if part.changed:
                     yield part.data, [Raw(_kind(part), "its message is missing or broken")]
@@ -175,7 +181,8 @@ class Conversation:
     # What was taken back.
 
     def gone(self, session: dict[str, Any], stored: Sequence[str], fresh: Collection[str]) -> Iterator[Group]:
-        """What became of earlier messages, before new ones: of those that are `stored`, in order, some are `fresh`."""
+        """What became of earlier messages, before new ones: of those that are `stored`, in order, some are
+        `fresh`."""
         at = of.time_of(session.get("time"), "updated")
         for record in self._undoing.before(place_of(session.get("revert")), stored, fresh, at):
             yield b"", [record]
@@ -183,7 +190,9 @@ class Conversation:
     def undone(self, session: dict[str, Any], stored: Sequence[str]) -> Iterator[Group]:
         """What the session's `revert` takes back, after all messages."""
         at = of.time_of(session.get("time"), "updated")
-        for record in self._undoing.after(place_of(session.get("revert")), lambda place: self._uid_at(place, stored), at):
+        for record in self._undoing.after(
+            place_of(session.get("revert")), lambda place: self._uid_at(place, stored), at
+        ):
             yield b"", [record]
 
     def _uid_at(self, place: Place, stored: Sequence[str]) -> str | None:
@@ -212,9 +221,13 @@ class Conversation:
 
     def _agent(self, info: dict[str, Any]) -> Agent:
         model = of.model_of(info)
-        return Agent(self.key, model=model if model != "unknown" else None, at=of.time_of(info.get("time"), "created"))
+        return Agent(
+            self.key, model=model if model != "unknown" else None, at=of.time_of(info.get("time"), "created")
+        )
 
-    def _own(self, stored: Stored, info: dict[str, Any], steps: int, said: list[Any], summary: list[str] | None) -> list[Record]:
+    def _own(
+        self, stored: Stored, info: dict[str, Any], steps: int, said: list[Any], summary: list[str] | None
+    ) -> list[Record]:
         """What the message's own record says, once nothing of it changes any more."""
         found: list[Record] = [self._agent(info)]
         at = of.time_of(info.get("time"), "completed", "created")
@@ -222,14 +235,22 @@ class Conversation:
         if usage is not None:
             found.append(
                 self.model_call(
-                    stored.id, info, usage, info, said, at, exact=of.time_of(info.get("time"), "completed") is not None
+                    stored.id,
+                    info,
+                    usage,
+                    info,
+                    said,
+                    at,
+                    exact=of.time_of(info.get("time"), "completed") is not None,
                 )
             )
         error = info.get("error")
         if isinstance(error, dict):
             aborted = error.get("name") == "MessageAbortedError"
             uid = self.uid(info, -1, "error")
-            found.append(Failure(self.key, "interrupted" if aborted else "error", of.words_of(error), at, uid))
+            found.append(
+                Failure(self.key, "interrupted" if aborted else "error", of.words_of(error), at, uid)
+            )
         elif summary is not None:
             found += self._compaction(stored, info, summary, at)
         return found
@@ -264,7 +285,9 @@ class Conversation:
 
     # Compactions.
 
-    def _compaction(self, stored: Stored, info: dict[str, Any], summary: list[str], at: float | None) -> list[Record]:
+    def _compaction(
+        self, stored: Stored, info: dict[str, Any], summary: list[str], at: float | None
+    ) -> list[Record]:
         """A summary stands for what came before it."""
         asked = self._find(text_of(info.get("parentID")) or "")
         part = next(
@@ -277,7 +300,14 @@ class Conversation:
         before, self._context = self._context, None
         return [
             Compaction(
-                self.key, uid, trigger, at, before, keep_from=self._kept_from(part), seconds=took, model=of.model_of(info)
+                self.key,
+                uid,
+                trigger,
+                at,
+                before,
+                keep_from=self._kept_from(part),
+                seconds=took,
+                model=of.model_of(info),
             ),
             Summary(self.key, f"{uid}:summary", "\n".join(summary), at),
         ]

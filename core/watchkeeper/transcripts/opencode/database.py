@@ -1,7 +1,9 @@
-"""OpenCode's database: sessions, messages, parts and to-do lists as rows, most of what they hold as JSON in `data`.
+"""OpenCode's database: sessions, messages, parts and to-do lists as rows, most of what they hold as JSON in
+`data`.
 
-It is opened for reading only, and another process may write to it meanwhile. What is new is told by `time_updated`, and by
-row numbers where a clock went back. What was given is saved session by session, so that a reading may be interrupted.
+It is opened for reading only, and another process may write to it meanwhile. What is new is told by
+`time_updated`, and by row numbers where a clock went back. What was given is saved session by session, so
+that a reading may be interrupted.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from watchkeeper.transcripts.records import Raw, Record
 RECENT = 48
 """Sessions of which something is remembered between two readings."""
 LATE = 8
-"""Sessions of those that are looked at whether or not their messages changed: results are emptied after a turn's end."""
+"""Sessions of those that are looked at whether or not their messages changed: results are emptied after a
+turn's end."""
 
 EDGE_KEPT = 300
 GENERATIONS = 50
@@ -36,7 +39,9 @@ class DatabaseReader:
 
     def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
         self._path = path
-        self._state: dict[str, Any] = deepcopy(state or {"line": 0, "marks": {}, "next": None, "done": None, "recent": {}})
+        self._state: dict[str, Any] = deepcopy(
+            state or {"line": 0, "marks": {}, "next": None, "done": None, "recent": {}}
+        )
 
     def save(self) -> dict[str, Any]:
         return self._state
@@ -141,7 +146,11 @@ class _Reading:
         return {
             str(row[0]): str(row[1])
             for row in rows
-            if not (mark["edge"] and row[2] == mark["time"] and mark["edge"].get(digest(row[0])) == self._digest(table, row[0]))
+            if not (
+                mark["edge"]
+                and row[2] == mark["time"]
+                and mark["edge"].get(digest(row[0])) == self._digest(table, row[0])
+            )
         }
 
     def _digest(self, table: str, row_id: str) -> str:
@@ -149,7 +158,8 @@ class _Reading:
         return digest(repr(row))
 
     def sessions(self, after: list[Any] | None) -> Iterator[tuple[str, list[Any]]]:
-        """Sessions with something new: tree by tree, the oldest first, each session before those that it started."""
+        """Sessions with something new: tree by tree, the oldest first, each session before those that it
+        started."""
         found: set[str] = set()
         for table, column in (
             ("session", "id"),
@@ -163,11 +173,15 @@ class _Reading:
                 continue
             condition, values = self._new(table)
             if table == "part" and condition != "1":
-                # Parts are many. New ones have new numbers; one is changed where its message is, or in a session of late.
+                # Parts are many. New ones have new numbers; one is changed where its message is, or in a
+                # session of late.
                 condition, values = "rowid > ?", (self._marks[table]["row"] or 0,)
             found |= {
                 str(row[0])
-                for row in self._connection.execute(f"SELECT DISTINCT {column} FROM {table} WHERE {condition}", values)  # noqa: S608
+                for row in self._connection.execute(
+                    f"SELECT DISTINCT {column} FROM {table} WHERE {condition}",  # noqa: S608
+                    values,  # noqa: RUF100, S608
+                )  # noqa: RUF100, S608
             }
         found |= {session_id for session_id, memory in self.recent.items() if memory.get("open")}
         found |= set(list(self.recent)[-LATE:])
@@ -189,7 +203,12 @@ class _Reading:
         """The sessions above one, the next first; a circle is cut where it closes."""
         found: list[str] = []
         current = self._parents.get(session_id)
-        while current is not None and current not in found and current != session_id and len(found) < GENERATIONS:
+        while (
+            current is not None
+            and current not in found
+            and current != session_id
+            and len(found) < GENERATIONS
+        ):
             found.append(current)
             current = self._parents.get(current)
         return found
@@ -213,7 +232,10 @@ class _Reading:
             named = True
         self.recent[session_id] = conversation.memory()
         while len(self.recent) > RECENT:
-            closed = next((each for each, memory in self.recent.items() if not _is_needed(memory)), next(iter(self.recent)))
+            closed = next(
+                (each for each, memory in self.recent.items() if not _is_needed(memory)),
+                next(iter(self.recent)),
+            )
             self.recent.pop(closed)
 
     def _parts_of_session(self, conversation: Conversation) -> Iterator[Group]:
@@ -223,7 +245,9 @@ class _Reading:
             yield _json(value), conversation.session(_session(value))
         changed = self._fresh("message", "session_id = ?", session_id)
         by_session = "session_id" in self._columns["part"]
-        where = "session_id = ?" if by_session else "message_id IN (SELECT id FROM message WHERE session_id = ?)"
+        where = (
+            "session_id = ?" if by_session else "message_id IN (SELECT id FROM message WHERE session_id = ?)"
+        )
         parts = self._fresh("part", where, session_id, owner="message_id")
         about = self._about("session", session_id)
         touched, fresh_parts = {*changed, *conversation.open, *parts.values()}, set(parts)
@@ -257,7 +281,9 @@ class _Reading:
             f"SELECT id, type FROM session_message WHERE session_id = ? ORDER BY {order}",  # noqa: S608
             (session_id,),
         ).fetchall()
-        last = next((row_id for row_id, kind in reversed(rows) if kind in ("assistant", "compaction", "user")), None)
+        last = next(
+            (row_id for row_id, kind in reversed(rows) if kind in ("assistant", "compaction", "user")), None
+        )
         ids = [row[0] for row in rows]
         yield from conversation.gone(about, ids, fresh)
         model: dict[str, Any] = {}
@@ -265,7 +291,9 @@ class _Reading:
             row = self._row("session_message", row_id) if kind == "assistant" or row_id in touched else {}
             if row_id in touched:
                 data = _bytes(row.get("data"))
-                found = second.stored(second.Row(row_id, kind, row.get("time_created"), data), changed=True, model=model)
+                found = second.stored(
+                    second.Row(row_id, kind, row.get("time_created"), data), changed=True, model=model
+                )
                 if found is not None:
                     yield from conversation.message(found, last=row_id == last)
                 else:
@@ -279,7 +307,8 @@ class _Reading:
 
     def _orphans(self, session_id: str, parts: set[str]) -> Iterator[Group]:
         rows = self._connection.execute(
-            "SELECT p.id, p.data FROM part p WHERE p.session_id = ? AND NOT EXISTS (SELECT 1 FROM message m WHERE m.id = p.message_id)",
+            "SELECT p.id, p.data FROM part p WHERE p.session_id = ? AND NOT EXISTS (SELECT 1 FROM message m"
+            " WHERE m.id = p.message_id)",
             (session_id,),
         )
         for part_id, data in rows:
@@ -299,7 +328,11 @@ class _Reading:
         """The to-do list."""
         if {"session_id", "content", "status"} <= self._columns["todo"]:
             condition, values = self._new("todo")
-            fresh = self._one(f"SELECT 1 FROM todo WHERE session_id = ? AND {condition}", conversation.id, *values)  # noqa: S608
+            fresh = self._one(
+                f"SELECT 1 FROM todo WHERE session_id = ? AND {condition}",  # noqa: S608
+                conversation.id,
+                *values,  # noqa: RUF100, S608
+            )  # noqa: RUF100, S608
             if fresh:
                 timed = "time_updated" if "time_updated" in self._columns["todo"] else "NULL"
                 order = "position" if "position" in self._columns["todo"] else "rowid"
@@ -318,15 +351,22 @@ class _Reading:
     def _row(self, table: str, row_id: str) -> dict[str, Any]:
         cursor = self._connection.execute(f"SELECT * FROM {table} WHERE id = ?", (row_id,))  # noqa: S608
         row = cursor.fetchone()
-        return dict(zip([each[0] for each in cursor.description], row, strict=True)) if row is not None else {}
+        return (
+            dict(zip([each[0] for each in cursor.description], row, strict=True)) if row is not None else {}
+        )
 
     def _find(self, message_id: str) -> Stored | None:
         compaction = second.compaction_of(message_id)
         if compaction is not None:
             value = parse(_bytes(self._row("session_message", compaction).get("data")))
             return second.asked(message_id, (value or {}).get("reason"))
-        if self._second and (row := self._row("session_message", message_id)).get("session_id") in self._second:
-            found = second.Row(message_id, str(row.get("type")), row.get("time_created"), _bytes(row.get("data")))
+        if (
+            self._second
+            and (row := self._row("session_message", message_id)).get("session_id") in self._second
+        ):
+            found = second.Row(
+                message_id, str(row.get("type")), row.get("time_created"), _bytes(row.get("data"))
+            )
             return second.stored(found, changed=False, model={})
         if not self._columns["message"]:
             return None
@@ -342,7 +382,9 @@ class _Reading:
             value = value | {"id": message_id}
             if not isinstance(value.get("time"), dict) and row.get("time_created"):
                 value["time"] = {"created": row["time_created"]}
-        rows = self._connection.execute("SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (message_id,))
+        rows = self._connection.execute(
+            "SELECT id, data FROM part WHERE message_id = ? ORDER BY id", (message_id,)
+        )
         found = []
         for part_id, part_data in rows:
             encoded = _bytes(part_data)
@@ -361,7 +403,11 @@ def _session(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bytes(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else str(value if value is not None else "").encode("utf-8", "replace")
+    return (
+        value
+        if isinstance(value, bytes)
+        else str(value if value is not None else "").encode("utf-8", "replace")
+    )
 
 
 def _json(value: Any) -> bytes:

@@ -1,7 +1,7 @@
 """OpenCode's earliest messages: each with its parts inside its own file, as its later versions rewrite them.
 
-In the first form (before 0.2) all that is known of a message stands in `metadata`, and calls are `tool-invocation` parts;
-in the second, only the parts stand inside.
+In the first form (before 0.2) all that is known of a message stands in `metadata`, and calls are
+`tool-invocation` parts; in the second, only the parts stand inside.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def info_of(value: Value) -> Value:
         return info
     answer = about.get("assistant")
     told = answer if isinstance(answer, dict) else {}
-    info |= {name: told[name] for name in ("cost", "tokens", "modelID", "providerID", "summary") if name in told}
+    info |= {
+        name: told[name] for name in ("cost", "tokens", "modelID", "providerID", "summary") if name in told
+    }
     info |= {name: about[name] for name in ("sessionID", "time", "error") if name in about}
     return info
 
@@ -52,9 +54,17 @@ def _call(part: Value, tools: Value) -> Value:
     call_id = text_of(called.get("toolCallId"))
     told = tools.get(call_id or "")
     told = told if isinstance(told, dict) else {}
-    state: Value = {"status": _STATUS.get(str(called.get("state"))), "input": called.get("args"), "metadata": told}
+    state: Value = {
+        "status": _STATUS.get(str(called.get("state"))),
+        "input": called.get("args"),
+        "metadata": told,
+    }
     if isinstance(told.get("time"), dict):
         state["time"] = told["time"]
     if "result" in called:
-        state |= {"status": "error", "error": called["result"]} if told.get("error") is True else {"output": called["result"]}
+        state |= (
+            {"status": "error", "error": called["result"]}
+            if told.get("error") is True
+            else {"output": called["result"]}
+        )
     return {"type": "tool", "callID": call_id, "tool": called.get("toolName"), "state": state}

@@ -81,13 +81,21 @@ class Here(NamedTuple):
             at = of.time_of(info.get("time"), "completed", "created")
             steps = sum((each.value or {}).get("type") == "step-finish" for each in self.stored.parts)
             # A message's own cost is that of all its steps together.
-            logged = value if of.cost_of(value.get("cost")) is not None or steps > 1 else value | {"cost": info.get("cost")}
+            logged = (
+                value
+                if of.cost_of(value.get("cost")) is not None or steps > 1
+                else value | {"cost": info.get("cost")}
+            )
             return [self.conversation.model_call(self.part_id, info, usage, logged, self.said, at)], "done"
         if kind == "file":
             return [self._say([of.file_block(value)], self._at(value))], "done"
         if kind == "subtask":
             told = text_of(value.get("prompt")) or text_of(value.get("description")) or ""
-            return [self._say([{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {told}"}], self._at(value))], "done"
+            return [
+                self._say(
+                    [{"type": "text", "text": f"@{value.get('agent') or 'agent'}: {told}"}], self._at(value)
+                )
+            ], "done"
         if kind == "retry":
             error = value.get("error")
             text = of.words_of(error) if isinstance(error, dict) else "retried"
@@ -122,7 +130,13 @@ class Here(NamedTuple):
         return f"{self.conversation.id}:{self.part_id}:{what}"
 
     def _say(
-        self, content: list[dict[str, Any]], at: float | None, *, role: Any = None, what: str = "", injected: bool = False
+        self,
+        content: list[dict[str, Any]],
+        at: float | None,
+        *,
+        role: Any = None,
+        what: str = "",
+        injected: bool = False,
     ) -> Message:
         role = role or ("assistant" if self.info.get("role") == "assistant" else "user")
         copied = self.conversation.uid(self.info, self.place, of.digest(what or content))
@@ -148,7 +162,9 @@ class Here(NamedTuple):
         if kind == "text":
             injected = value.get("synthetic") is True
             said = {"type": "text", "text": text}
-            return [self._say([said], self._at(value), what=f"from {told}" if told else "", injected=injected)], stage
+            return [
+                self._say([said], self._at(value), what=f"from {told}" if told else "", injected=injected)
+            ], stage
         block = {"type": "thinking", "thinking": text}
         signature = of.signature_of(value)
         said = block | {"signature": signature} if signature else block
@@ -158,7 +174,9 @@ class Here(NamedTuple):
         state = value.get("state")
         state = state if isinstance(state, dict) else {}
         status = state.get("status")
-        ended = status in ("completed", "error") or ("output" in state and status not in ("pending", "running"))
+        ended = status in ("completed", "error") or (
+            "output" in state and status not in ("pending", "running")
+        )
         if status == "pending" and not self.settled:
             return ([] if before == "raw" else [Raw("part/tool", "still being written")]), "raw"
         if before == "call" and not ended:
@@ -167,12 +185,17 @@ class Here(NamedTuple):
         call_id = self._call_id(value)
         name = text_of(value.get("tool")) or "?"
         arguments = state.get("input")
-        arguments = arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments}
+        arguments = (
+            arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments}
+        )
         at = of.time_of(state.get("time"), "start") or self._at(value)
         found: list[Record] = []
         if before != "call":
             block = {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-            found += [self._say([block], at, role="assistant", what=f"{call_id}:call"), ToolCall(agent, call_id, name, at)]
+            found += [
+                self._say([block], at, role="assistant", what=f"{call_id}:call"),
+                ToolCall(agent, call_id, name, at),
+            ]
         child = self._child(call_id, name, arguments, state, at)
         if child is not None:
             found.append(child)
@@ -190,10 +213,16 @@ class Here(NamedTuple):
         self.conversation.note_emptied(value)
         return found, "done"
 
-    def _child(self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None) -> Agent | None:
+    def _child(
+        self, call_id: str, name: str, arguments: dict[str, Any], state: dict[str, Any], at: float | None
+    ) -> Agent | None:
         """The sub-agent that a call started."""
         metadata = state.get("metadata")
-        child = text_of(metadata.get("sessionId") or metadata.get("sessionID")) if isinstance(metadata, dict) else None
+        child = (
+            text_of(metadata.get("sessionId") or metadata.get("sessionID"))
+            if isinstance(metadata, dict)
+            else None
+        )
         if name not in ("task", "subagent") or child is None:
             return None
         return Agent(

@@ -53,7 +53,12 @@ def cost_of(value: Any) -> float | None:
     """Dollars, where they were logged."""
     if isinstance(value, dict):
         value = value.get("usd")
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or value <= 0
+    ):
         return None
     return float(value)
 
@@ -69,7 +74,12 @@ def time_of(value: Any, *names: str) -> float | None:
     times = value if isinstance(value, dict) else {}
     for name in names:
         found = times.get(name)
-        if not isinstance(found, bool) and isinstance(found, int | float) and 0 < found < 1e15 and possible(found / 1000):
+        if (
+            not isinstance(found, bool)
+            and isinstance(found, int | float)
+            and 0 < found < 1e15
+            and possible(found / 1000)
+        ):
             return found / 1000
     return None
 
@@ -80,7 +90,10 @@ def file_block(part: dict[str, Any]) -> dict[str, Any]:
     name = text_of(part.get("filename")) or "file"
     match = _DATA_URL.fullmatch(url)
     if match is not None and match["kind"].startswith("image/"):
-        return {"type": "image", "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]}}
+        return {
+            "type": "image",
+            "source": {"type": "base64", "media_type": match["kind"], "data": match["data"]},
+        }
     if mime.startswith("image/") and url.startswith(("https://", "http://")):
         return {"type": "image", "source": {"type": "url", "url": url}}
     if match is not None and match["kind"] == "application/pdf":
@@ -93,9 +106,19 @@ def file_block(part: dict[str, Any]) -> dict[str, Any]:
 def result_content(state: dict[str, Any]) -> Any:
     """The content of a tool's result: its output, and what it attached."""
     output = state.get("output") if state.get("status") != "error" else state.get("error")
-    text = output if isinstance(output, str) else "" if output is None else json.dumps(output, ensure_ascii=False)
+    text = (
+        output
+        if isinstance(output, str)
+        else ""
+        if output is None
+        else json.dumps(output, ensure_ascii=False)
+    )
     attached = state.get("attachments")
-    files = [file_block(each) for each in attached if isinstance(each, dict)] if isinstance(attached, list) else []
+    files = (
+        [file_block(each) for each in attached if isinstance(each, dict)]
+        if isinstance(attached, list)
+        else []
+    )
     return [{"type": "text", "text": text}, *files] if files else text
 
 

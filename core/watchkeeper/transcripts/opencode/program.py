@@ -17,7 +17,8 @@ from watchkeeper.transcripts.records import PullReader, Source
 
 SQLITE = b"SQLite format 3\x00"
 INDEX_HEAD_BYTES = 48
-"""Of a write-ahead log's index: how far it goes, and how often it changed. Behind them stands who reads it."""
+"""Of a write-ahead log's index: how far it goes, and how often it changed. Behind them stands who reads
+it."""
 
 
 class OpenCode:
@@ -28,7 +29,8 @@ class OpenCode:
     label = "OpenCode"
 
     def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
-        """In the data folder (`OPENCODE_DATA_DIR`, else `opencode` in `XDG_DATA_HOME` or `~/.local/share`): databases and trees.
+        """In the data folder (`OPENCODE_DATA_DIR`, else `opencode` in `XDG_DATA_HOME` or `~/.local/share`):
+        databases and trees.
 
         Not the folder itself: snapshots of workspaces lie there as well, many thousand files.
         """
@@ -40,7 +42,8 @@ class OpenCode:
         return [folder / "opencode.db", *channels, folder / "storage", folder / "project"]
 
     def may_be_log(self, path: Path) -> bool:
-        """A database by its name; of the tree, a session's file, or the first message of one whose file is lost."""
+        """A database by its name; of the tree, a session's file, or the first message of one whose file is
+        lost."""
         if path.suffix == ".db":
             return path.name.startswith("opencode")
         if path.suffix != ".json" or len(path.parents) < 3:
@@ -51,7 +54,8 @@ class OpenCode:
         return above.name == "message" and _leads(path)
 
     def log_of(self, path: Path) -> Path | None:
-        """Of SQLite's write-ahead log, the database; of a message, a part or a to-do list in the tree, its session's file."""
+        """Of SQLite's write-ahead log, the database; of a message, a part or a to-do list in the tree, its
+        session's file."""
         if path.name.endswith(".db-wal"):
             path = path.with_name(path.name.removesuffix("-wal"))
         if self.may_be_log(path):
@@ -59,7 +63,9 @@ class OpenCode:
         if len(path.parents) < 3 or path.suffix not in (".json", ""):
             return None
         if path.suffix == "" and path.parent.name in ("message", "part"):
-            path = next(iter(files_in(path)), path)  # a folder is new, and what was written into it at once tells no more
+            path = next(
+                iter(files_in(path)), path
+            )  # a folder is new, and what was written into it at once tells no more
         return session_file(path)
 
     def folder_of(self, log: Path) -> Path:
@@ -76,7 +82,11 @@ class OpenCode:
         value = parse(source.head)
         if value is None:
             return above.name == "session" and (above.parent / "message").is_dir()
-        return text_of(value.get("id")) is not None and isinstance(value.get("time"), dict) and "role" not in value
+        return (
+            text_of(value.get("id")) is not None
+            and isinstance(value.get("time"), dict)
+            and "role" not in value
+        )
 
     def companions(self, path: Path) -> list[Path]:
         return []
@@ -102,8 +112,8 @@ class OpenCode:
 
 
 def _database_mark(path: Path) -> tuple[int, float]:
-    """Sizes, and a number for all else. A transaction can be read a moment after its log was written, once the log's index
-    (`-shm`) names it: who looked in between finds other numbers there the next time."""
+    """Sizes, and a number for all else. A transaction can be read a moment after its log was written, once
+    the log's index (`-shm`) names it: who looked in between finds other numbers there the next time."""
     digest, size = blake2b(digest_size=6), 0
     for each in (path, path.with_name(f"{path.name}-wal")):
         found = stat_of(each)
@@ -134,7 +144,9 @@ def _lead(folder: Path, _: int) -> Path | None:
 @lru_cache(maxsize=16)
 def _sessions(base: Path, _: int) -> frozenset[str]:
     """Names of all sessions' files, in either layout of the tree."""
-    return frozenset(path.stem for pattern in ("session/*/*.json", "info/*.json") for path in base.glob(pattern))
+    return frozenset(
+        path.stem for pattern in ("session/*/*.json", "info/*.json") for path in base.glob(pattern)
+    )
 
 
 def _stamp(folder: Path) -> int:

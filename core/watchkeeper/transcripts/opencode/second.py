@@ -1,7 +1,8 @@
-"""OpenCode 2: a session's messages are rows of one table, each with its parts inside; here they become what they were before.
+"""OpenCode 2: a session's messages are rows of one table, each with its parts inside; here they become what
+they were before.
 
-`session_message` holds a row for each message by its `seq`: what a person or the program said, a reply with its content
-(texts, reasoning, tools) and its usage, a compaction with its summary, and notes of switches.
+`session_message` holds a row for each message by its `seq`: what a person or the program said, a reply with
+its content (texts, reasoning, tools) and its usage, a compaction with its summary, and notes of switches.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Value = dict[str, Any]
 def sessions_of(connection: Connection, columns: dict[str, set[str]]) -> dict[str, str]:
     """Sessions whose messages are rows of `session_message`, and the table that each one's own row is in.
 
-    Rows of the tables from before may stand beside for the same session: with `session_v2` they are what it was before it was
-    carried over, without it they say the same as these, and go before.
+    Rows of the tables from before may stand beside for the same session: with `session_v2` they are what it
+    was before it was carried over, without it they say the same as these, and go before.
     """
     if not columns["session_message"] >= ROWS:
         return {}
@@ -95,7 +96,11 @@ def stored(row: Row, *, changed: bool, model: Value) -> Stored | None:
             pieces.append(_retry(value["retry"]))
     elif row.type == "compaction":
         info |= _compaction(row, value, times, model)
-        pieces = [{"type": "text", "text": value[name]} for name in ("summary", "recent") if text_of(value.get(name))]
+        pieces = [
+            {"type": "text", "text": value[name]}
+            for name in ("summary", "recent")
+            if text_of(value.get(name))
+        ]
     else:
         return None
     # A row says at once what it says: its parts tell nothing of their own.
@@ -106,7 +111,9 @@ def stored(row: Row, *, changed: bool, model: Value) -> Stored | None:
 def asked(message_id: str, reason: Any) -> Stored:
     """What asked for a compaction: its own row tells."""
     value = {"type": "compaction", "auto": reason != "manual"}
-    return Stored(message_id, b"", {"id": message_id, "role": "user", "time": {}}, [Part(message_id, b"", value)])
+    return Stored(
+        message_id, b"", {"id": message_id, "role": "user", "time": {}}, [Part(message_id, b"", value)]
+    )
 
 
 def compaction_of(message_id: str) -> str | None:
@@ -115,7 +122,10 @@ def compaction_of(message_id: str) -> str | None:
 
 
 def _reply(value: Value) -> Value:
-    info: Value = {"role": "assistant", **{name: value[name] for name in ("finish", "cost", "tokens") if name in value}}
+    info: Value = {
+        "role": "assistant",
+        **{name: value[name] for name in ("finish", "cost", "tokens") if name in value},
+    }
     info |= _model(value.get("model"))
     error = value.get("error")
     if isinstance(error, dict):
@@ -148,7 +158,12 @@ def _text(value: Value) -> Value:
 
 def _file(value: Any) -> Value:
     about = value if isinstance(value, dict) else {}
-    return {"type": "file", "mime": about.get("mime"), "url": about.get("uri") or about.get("url"), "filename": about.get("name")}
+    return {
+        "type": "file",
+        "mime": about.get("mime"),
+        "url": about.get("uri") or about.get("url"),
+        "filename": about.get("name"),
+    }
 
 
 def _shell(value: Value) -> Value:
@@ -160,7 +175,11 @@ def _shell(value: Value) -> Value:
 
 def _retry(value: Value) -> Value:
     error = value.get("error")
-    return {"type": "retry", "error": _error(error if isinstance(error, dict) else {}), "time": {"created": value.get("at")}}
+    return {
+        "type": "retry",
+        "error": _error(error if isinstance(error, dict) else {}),
+        "time": {"created": value.get("at")},
+    }
 
 
 def _content(piece: Any, times: Value, *, ended: bool) -> Value:
@@ -180,20 +199,31 @@ def _content(piece: Any, times: Value, *, ended: bool) -> Value:
         return {"type": kind, "text": piece.get("text"), "time": span, "metadata": {"provider": native}}
     if kind == "tool":
         call_id = piece.get("callID") or piece.get("id")
-        return {"type": "tool", "callID": call_id, "tool": piece.get("name"), "state": _state(piece.get("state"), span)}
+        return {
+            "type": "tool",
+            "callID": call_id,
+            "tool": piece.get("name"),
+            "state": _state(piece.get("state"), span),
+        }
     return piece
 
 
 def _state(value: Any, span: Value) -> Value:
     """What became of a call."""
     value = value if isinstance(value, dict) else {}
-    state: Value = {**value, "status": _STATUS.get(str(value.get("status")), value.get("status")), "time": span}
+    state: Value = {
+        **value,
+        "status": _STATUS.get(str(value.get("status")), value.get("status")),
+        "time": span,
+    }
     if "metadata" not in value:
         state["metadata"] = value.get("structured")
     content = _list(value.get("content"))
     texts = [each["text"] for each in content if isinstance(each, dict) and isinstance(each.get("text"), str)]
     state["output"] = "\n".join(texts)
-    state["attachments"] = [_file(each) for each in content if isinstance(each, dict) and each.get("type") == "file"]
+    state["attachments"] = [
+        _file(each) for each in content if isinstance(each, dict) and each.get("type") == "file"
+    ]
     error = value.get("error")
     if isinstance(error, dict):
         told = _error(error)

@@ -1,9 +1,10 @@
-"""OpenCode's tree of JSON files: a session's own file, a folder of its messages, and a folder of parts for each message.
+"""OpenCode's tree of JSON files: a session's own file, a folder of its messages, and a folder of parts for
+each message.
 
 `storage/session/<project>/<session>.json`, `storage/message/<session>/<message>.json`,
-`storage/part/<message>/<part>.json`, `storage/todo/<session>.json`; before, all of it below `storage/session`, with `info`
-in the project's place and parts in `part/<session>/<message>`; at first, parts stood inside their messages (see `early`). Each
-session is a log of its own.
+`storage/part/<message>/<part>.json`, `storage/todo/<session>.json`; before, all of it below
+`storage/session`, with `info` in the project's place and parts in `part/<session>/<message>`; at first, parts
+stood inside their messages (see `early`). Each session is a log of its own.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class Tree:
         self.base = above if path.parent.name == "info" else above.parent
         """The folder that holds `message` and `part`."""
         self._listed: dict[Path, list[Path]] = {}
-        """What the last look at `everything` found in each folder: whoever goes on from it sees the same files."""
+        """What the last look at `everything` found in each folder: whoever goes on from it sees the same
+        files."""
 
     def session_value(self) -> tuple[bytes, dict[str, Any] | None]:
         """The session's own record."""
@@ -69,7 +71,10 @@ class Tree:
     def parts(self, session_id: str, message_id: str) -> list[Path]:
         folder = self.base / "part"
         loose = _loose_parts(folder, _changed_at(folder)).get(message_id, ())
-        return [*(self._files_in(folder / message_id) or self._files_in(folder / session_id / message_id)), *loose]
+        return [
+            *(self._files_in(folder / message_id) or self._files_in(folder / session_id / message_id)),
+            *loose,
+        ]
 
     def _files_in(self, folder: Path) -> list[Path]:
         found = self._listed.get(folder)
@@ -102,13 +107,15 @@ class Tree:
             yield message
             found = self.parts(session_id, message.stem)
             # A message's file is named by its id as a rule, so that none needs to be opened for this.
-            yield from found or self.parts(session_id, text_of((parse(read(message)) or {}).get("id")) or message.stem)
+            yield from found or self.parts(
+                session_id, text_of((parse(read(message)) or {}).get("id")) or message.stem
+            )
         yield self.todo(session_id)
 
 
 def session_file(path: Path) -> Path | None:
-    """The log that a message, a part or a to-do list belongs to: its session's file, or where that is lost, the first
-    message; None where it is none of these."""
+    """The log that a message, a part or a to-do list belongs to: its session's file, or where that is lost,
+    the first message; None where it is none of these."""
     kind, base = path.parents[1].name, path.parents[2]
     if path.parent.name == "todo":
         base, session_id = path.parents[1], path.stem
@@ -122,7 +129,10 @@ def session_file(path: Path) -> Path | None:
     if not session_id or "/" in session_id:
         return None
     named = f"*{escape(session_id)}.json"
-    found = sorted([*(base / "session").glob(f"*/{named}"), *(base / "info").glob(named)], key=lambda each: len(each.name))
+    found = sorted(
+        [*(base / "session").glob(f"*/{named}"), *(base / "info").glob(named)],
+        key=lambda each: len(each.name),
+    )
     return next(iter(found or files_in(base / "message" / session_id)), None)
 
 
@@ -131,7 +141,9 @@ class TreeReader:
 
     def __init__(self, path: Path, state: dict[str, Any] | None) -> None:
         self._tree = Tree(path)
-        self._state: dict[str, Any] = deepcopy(state or {"line": 0, "mark": 0, "edge": {}, "count": 0, "memory": {}})
+        self._state: dict[str, Any] = deepcopy(
+            state or {"line": 0, "mark": 0, "edge": {}, "count": 0, "memory": {}}
+        )
 
     def save(self) -> dict[str, Any]:
         return self._state
@@ -151,7 +163,13 @@ class TreeReader:
             self._state = self._state | {"line": line}
             yield line, data_of, records
         mark = max(stamps.values(), default=0)
-        self._state = {"line": line, "mark": mark, "edge": news.edge(mark), "count": len(stamps), "memory": state["memory"]}
+        self._state = {
+            "line": line,
+            "mark": mark,
+            "edge": news.edge(mark),
+            "count": len(stamps),
+            "memory": state["memory"],
+        }
 
     def _groups(
         self, data: bytes, value: dict[str, Any] | None, session_id: str, news: _News, state: dict[str, Any]
@@ -174,7 +192,9 @@ class TreeReader:
             broken: list[Record] = [Raw("session", "broken JSON")] if value is None else []
             yield data, [*conversation.session(value or {}), *broken]
         ids = [each.id for each in stored]
-        for data_of, records in conversation.gone(value or {}, ids, {each.id for each in stored if each.changed}):
+        for data_of, records in conversation.gone(
+            value or {}, ids, {each.id for each in stored if each.changed}
+        ):
             yield data_of, records if named else [conversation.naming(), *records]
             named = True
         for place, each in enumerate(stored):
@@ -193,7 +213,11 @@ class TreeReader:
         todo = self._tree.todo(session_id)
         if todo in news.stamps and news.of(todo, data := read(todo)):
             listed = _todos(data)
-            records = [Raw("todo", "broken JSON")] if listed is None else conversation.todos(listed, news.stamps[todo] / 1e9)
+            records = (
+                [Raw("todo", "broken JSON")]
+                if listed is None
+                else conversation.todos(listed, news.stamps[todo] / 1e9)
+            )
             yield data, records if named else [conversation.naming(), *records]
         state["memory"] = conversation.memory()
 
@@ -239,7 +263,11 @@ class _News:
     def edge(self, mark: int) -> dict[str, str]:
         """The files of the newest time, which may be written once more within it."""
         newest = [digest(str(path)) for path, stamp in self.stamps.items() if stamp == mark]
-        return {name: self._seen[name] for name in newest if name in self._seen} if len(newest) <= EDGE_KEPT else {}
+        return (
+            {name: self._seen[name] for name in newest if name in self._seen}
+            if len(newest) <= EDGE_KEPT
+            else {}
+        )
 
 
 def _changed_at(folder: Path) -> int:

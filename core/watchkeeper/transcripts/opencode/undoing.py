@@ -1,9 +1,10 @@
 """What a person took back in a session of OpenCode: undone, redone, or removed for good.
 
-A session's `revert` names a message (or one of its parts): it and all that follows are in the context no more. They stay
-stored while nothing else is said, so that they can be brought back (`revert` is gone, and they are there) or the place be
-moved. The next prompt removes them (`revert` is gone, and so are they). Whoever did not look in between finds that messages
-are missing that were there; the newest prompts are remembered for that.
+A session's `revert` names a message (or one of its parts): it and all that follows are in the context no
+more. They stay stored while nothing else is said, so that they can be brought back (`revert` is gone, and
+they are there) or the place be moved. The next prompt removes them (`revert` is gone, and so are they).
+Whoever did not look in between finds that messages are missing that were there; the newest prompts are
+remembered for that.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Undoing:
     def memory(self) -> dict[str, Any]:
         """What a later reading needs."""
         return {
-            name: value for name, value in (("prompts", self._prompts), ("undone", self._told), ("undos", self._count)) if value
+            name: value
+            for name, value in (("prompts", self._prompts), ("undone", self._told), ("undos", self._count))
+            if value
         }
 
     @property
@@ -65,7 +68,9 @@ class Undoing:
         if len(self._prompts) > PROMPTS_KEPT:
             self._prompts.pop(next(iter(self._prompts)))
 
-    def before(self, place: Place | None, stored: Collection[str], fresh: Collection[str], at: float | None) -> list[Record]:
+    def before(
+        self, place: Place | None, stored: Collection[str], fresh: Collection[str], at: float | None
+    ) -> list[Record]:
         """What became of messages that were told earlier.
 
         Args:
@@ -90,8 +95,11 @@ class Undoing:
             self._prompts = {each: uid for each, uid in self._prompts.items() if each not in gone}
         return found
 
-    def after(self, place: Place | None, first: Callable[[Place], str | None], at: float | None) -> list[Record]:
-        """What is taken back now, once all that there is was told; `first` gives the `uid` of what came of a place."""
+    def after(
+        self, place: Place | None, first: Callable[[Place], str | None], at: float | None
+    ) -> list[Record]:
+        """What is taken back now, once all that there is was told; `first` gives the `uid` of what came of a
+        place."""
         if place is None or place == self._told:
             return []
         uid = first(place)

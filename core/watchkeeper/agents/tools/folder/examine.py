@@ -1,4 +1,5 @@
-"""What one regular file holds: lines, language, TODOs, whether it starts something. Streamed, never held whole."""
+"""What one regular file holds: lines, language, TODOs, whether it starts something. Streamed, never held
+whole."""
 
 from __future__ import annotations
 
@@ -44,8 +45,11 @@ def why(error: OSError) -> str:
     return os.strerror(error.errno).lower() if error.errno else "cannot be read"
 
 
-def examine(path: bytes, *, size: int, mode: int, max_todos: int, refuses: Refuses = refuses_nothing) -> FileFigures:
-    """Read the file through, once. `size` and `mode` are from its folder entry, used when it cannot be opened.
+def examine(
+    path: bytes, *, size: int, mode: int, max_todos: int, refuses: Refuses = refuses_nothing
+) -> FileFigures:
+    """Read the file through, once. `size` and `mode` are from its folder entry, used when it cannot be
+    opened.
 
     A file that `refuses` is not read.
     """
@@ -58,7 +62,9 @@ def examine(path: bytes, *, size: int, mode: int, max_todos: int, refuses: Refus
         return FileFigures(size, language_of(name), unreadable=why(error))
 
 
-def later_todos(path: bytes, *, offset: int, line: int, count: int, refuses: Refuses) -> tuple[list[Todo], bool]:
+def later_todos(
+    path: bytes, *, offset: int, line: int, count: int, refuses: Refuses
+) -> tuple[list[Todo], bool]:
     """Up to `count` TODOs after the one that ended at `offset` on `line`, and whether there are more still.
 
     A file that can no longer be read has none.

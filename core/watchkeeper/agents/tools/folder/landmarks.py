@@ -23,11 +23,14 @@ _TEST_NAMES = re.compile(
 
 
 def is_test(names: tuple[bytes, ...]) -> bool:
-    """By its name (`test_*.py`, `*_test.go`, `*.spec.ts`, …) or for lying under a folder named `tests` or the like."""
+    """By its name (`test_*.py`, `*_test.go`, `*.spec.ts`, …) or for lying under a folder named `tests` or the
+    like."""
     return not TEST_FOLDERS.isdisjoint(names[:-1]) or _TEST_NAMES.fullmatch(names[-1]) is not None
 
 
-def entry_point(name: str, *, shebang: bytes, executable: bool, main_guard: bool, manifest: bytes) -> str | None:
+def entry_point(
+    name: str, *, shebang: bytes, executable: bool, main_guard: bool, manifest: bytes
+) -> str | None:
     """Why a text file is a place where something starts, or None. The first rule that holds gives the reason.
 
     Args:

@@ -1,4 +1,5 @@
-"""Which language a file is in: by its whole name, then its extension, then its `#!` line. A table, no guessing."""
+"""Which language a file is in: by its whole name, then its extension, then its `#!` line. A table, no
+guessing."""
 
 from __future__ import annotations
 
@@ -143,7 +144,8 @@ _BY_INTERPRETER = _inverted(_INTERPRETERS)
 
 
 def language_of(name: str, first_line: bytes = b"") -> str:
-    """The language of a text file called `name` (no folders) that begins with `first_line`; `other` if unknown."""
+    """The language of a text file called `name` (no folders) that begins with `first_line`; `other` if
+    unknown."""
     if found := _BY_NAME.get(name):
         return found
     stem, dot, extension = name.rpartition(".")
@@ -155,7 +157,8 @@ def language_of(name: str, first_line: bytes = b"") -> str:
 
 
 def interpreter(first_line: bytes) -> str:
-    """The program that a `#!` line names, without folder, `env` and version (`python3.12` is `python`); or empty."""
+    """The program that a `#!` line names, without folder, `env` and version (`python3.12` is `python`); or
+    empty."""
     if not first_line.startswith(b"#!"):
         return ""
     words = first_line[2:200].decode("utf-8", "replace").split()

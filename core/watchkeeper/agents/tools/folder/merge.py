@@ -1,11 +1,11 @@
 """Putting JSON artifacts together, so that large results never pass through a model's context.
 
-`merge_json` joins figures: each count once, nothing lost. `expand_includes` replaces, in the JSON that a model saves,
-objects that stand for values:
+`merge_json` joins figures: each count once, nothing lost. `expand_includes` replaces, in the JSON that a
+model saves, objects that stand for values:
 
 - `{"$artifact": ref_or_name}`: that artifact's JSON. With `"$pointer": "/a/b"`, a part of it (RFC 6901); with
-  `"$default": value`, that value where the pointer finds nothing; with `"$columns": [name, …]`, its rows as objects;
-  with `"$sort": true`, in order (a list by its rows, an object by its keys).
+  `"$default": value`, that value where the pointer finds nothing; with `"$columns": [name, …]`, its rows as
+  objects; with `"$sort": true`, in order (a list by its rows, an object by its keys).
 - `{"$merge": [value, …]}`: the values, each expanded, joined by `merge_json`.
 """
 
@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 LARGEST = "$largest"
-"""Marks an object that keeps only its greatest rows: `{"$largest": how many, "by": column, "items": [row, …]}`."""
+"""Marks an object that keeps only its greatest rows: `{"$largest": how many, "by": column, "items": [row,
+…]}`."""
 
 _KEYS = frozenset({"$artifact", "$pointer", "$default", "$columns", "$sort"})
 _MISSING: Any = object()
@@ -25,8 +26,8 @@ _MISSING: Any = object()
 def merge_json(values: Sequence[object]) -> object:
     """Join values in order: numbers add, lists follow one another, objects join key by key, recursively.
 
-    Of strings and of booleans the first stays; null gives way to anything; a `$largest` object keeps its greatest rows
-    (by number in column `by`, then by row). No values give None.
+    Of strings and of booleans the first stays; null gives way to anything; a `$largest` object keeps its
+    greatest rows (by number in column `by`, then by row). No values give None.
 
     Raises:
         ValueError: two values at one place are of different kinds, such as a number and a list.
@@ -50,7 +51,8 @@ def _join(one: object, two: object, where: str) -> object:
             joined[key] = _join(one.get(key), value, f"{where}/{key}")
         return joined
     if isinstance(one, list) and isinstance(two, list):
-        # In place: `one` is this merge's own copy, and many small lists must not cost the square of their number.
+        # In place: `one` is this merge's own copy, and many small lists must not cost the square of their
+        # number.
         one += two
         return one
     if _kind(one) == "a number":
@@ -88,7 +90,8 @@ def _kind(value: object) -> str:
 
 
 def expand_includes(value: object, load: Callable[[str], object]) -> object:
-    """The value with every include replaced. `load` gives an artifact's parsed JSON and raises ValueError if it cannot.
+    """The value with every include replaced. `load` gives an artifact's parsed JSON and raises ValueError if
+    it cannot.
 
     What is loaded is taken as it is: includes inside it stand for themselves, so that expansion always ends.
 
@@ -112,7 +115,9 @@ def expand_includes(value: object, load: Callable[[str], object]) -> object:
 def _included(include: dict[str, Any], load: Callable[[str], object]) -> object:
     name = include["$artifact"]
     if not isinstance(name, str) or not set(include) <= _KEYS:
-        raise ValueError(f'An include takes "$artifact" (a name or ref) and {", ".join(sorted(_KEYS - {"$artifact"}))}.')
+        raise ValueError(
+            f'An include takes "$artifact" (a name or ref) and {", ".join(sorted(_KEYS - {"$artifact"}))}.'
+        )
     value = at_pointer(load(name), str(include.get("$pointer", "")), include.get("$default", _MISSING))
     if value is _MISSING:
         raise ValueError(f"Artifact {name!r} holds nothing at {include['$pointer']!r}.")

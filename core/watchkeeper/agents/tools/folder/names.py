@@ -1,7 +1,8 @@
 """File names as text: any bytes a file system allows, shown on one harmless line and read back exactly.
 
-A shown name is the UTF-8 text of the name, in which a backslash is doubled, a byte that is not UTF-8 or a control
-character is `\\xNN`, and an invisible or direction-changing character is `\\uNNNN` (`\\UNNNNNNNN` beyond the first plane).
+A shown name is the UTF-8 text of the name, in which a backslash is doubled, a byte that is not UTF-8 or a
+control character is `\\xNN`, and an invisible or direction-changing character is `\\uNNNN` (`\\UNNNNNNNN`
+beyond the first plane).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def unshow(text: str) -> bytes:
             parts.append(bytes.fromhex(byte))
         elif short or long:
             code = int(short or long, 16)
-            # A code beyond Unicode, or half of a surrogate pair, names no character: it stays as it was written.
+            # A code beyond Unicode, or half of a surrogate pair, names no character: it stays as it was
+            # written.
             valid = code < 0x110000 and not 0xD800 <= code < 0xE000
             parts.append((chr(code) if valid else match.group()).encode())
         else:

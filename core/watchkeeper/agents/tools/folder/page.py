@@ -51,7 +51,8 @@ class _Page:
         return self._left
 
     def add(self, entry: dict[str, Any]) -> bool:
-        """Add the entry if it fits, or if it is the first. Every page holds one, so that paging always ends."""
+        """Add the entry if it fits, or if it is the first. Every page holds one, so that paging always
+        ends."""
         text = _dumps(entry)
         size = len(text.encode()) + 1
         if self.entries and (size > self._left or len(self.entries) >= self._limit):
@@ -133,7 +134,9 @@ def _fill(
         location = os.path.join(root, *found.names)
         figures: FileFigures | None = None
         if found.kind == "file":
-            figures = examine(location, size=found.size, mode=found.mode, max_todos=MAX_TODOS, refuses=refuses)
+            figures = examine(
+                location, size=found.size, mode=found.mode, max_todos=MAX_TODOS, refuses=refuses
+            )
             read += 0 if figures.binary else figures.size
             entry, cut_at = _file_entry(full, figures, page.room() if not page.entries else MOST_BYTES)
         else:
@@ -148,7 +151,9 @@ def _fill(
     return None
 
 
-def _file_entry(full: Names, figures: FileFigures, room: int) -> tuple[dict[str, Any], tuple[int, Todo] | None]:
+def _file_entry(
+    full: Names, figures: FileFigures, room: int
+) -> tuple[dict[str, Any], tuple[int, Todo] | None]:
     """The entry, and where its TODOs were cut, if they were. Fields that would say nothing are left out."""
     entry: dict[str, Any] = {"path": _shown(full), "kind": "file", "bytes": figures.size}
     entry["lines"] = figures.lines
@@ -171,7 +176,9 @@ def _file_entry(full: Names, figures: FileFigures, room: int) -> tuple[dict[str,
     return entry, (len(fitting), fitting[-1])
 
 
-def _more_todos(page: _Page, location: bytes, full: Names, cut: tuple[int, int, int], refuses: Refuses) -> str | None:
+def _more_todos(
+    page: _Page, location: bytes, full: Names, cut: tuple[int, int, int], refuses: Refuses
+) -> str | None:
     """Go on with one file's TODOs; the cursor for still more of them, or None when all are told."""
     told, offset, line = cut
     todos, more = later_todos(location, offset=offset, line=line, count=MAX_TODOS, refuses=refuses)
@@ -184,7 +191,9 @@ def _more_todos(page: _Page, location: bytes, full: Names, cut: tuple[int, int, 
     if more:
         entry["more_todos"] = True
     page.add(entry)
-    return f"todos{told + len(fitting)},{fitting[-1].offset},{fitting[-1].line}:{_shown(full)}" if more else None
+    return (
+        f"todos{told + len(fitting)},{fitting[-1].offset},{fitting[-1].line}:{_shown(full)}" if more else None
+    )
 
 
 def _fitting(todos: tuple[Todo, ...] | list[Todo], room: int) -> list[Todo]:
@@ -227,7 +236,9 @@ def _place(cursor: str | None, base: Names) -> _Place:
         return _Place(Start())
     match = _CURSOR.fullmatch(cursor)
     if match is None:
-        raise ValueError(f"cursor={cursor[:80]!r} is none of list_folder's; pass the last page's `next` unchanged.")
+        raise ValueError(
+            f"cursor={cursor[:80]!r} is none of list_folder's; pass the last page's `next` unchanged."
+        )
     names = _below(match[5], base)
     if match[2] is None:
         return _Place(Start(names, inclusive=match[1] == "from"))

@@ -10,17 +10,27 @@ from watchkeeper.records.model import ToolSpec
 LIST_FOLDER = ToolSpec(
     name="list_folder",
     description=(
-        "List a folder of the workspace, a page at a time; pass `next` back as `cursor` until it is null. Files come with "
-        "bytes, lines, language and, where they hold, binary, test, entry_point (why), unreadable (why) and todos: "
-        "[line, TODO|FIXME, text]. Folders come with the files and bytes below them, or, with `recursive`, followed by "
-        "everything below them. Links are listed, never followed; .git, .hg and .svn are skipped. Unusual characters in "
+        "List a folder of the workspace, a page at a time; pass `next` back as `cursor` until it is null."
+        " Files come with "
+        "bytes, lines, language and, where they hold, binary, test, entry_point (why), unreadable (why) and"
+        " todos: "
+        "[line, TODO|FIXME, text]. Folders come with the files and bytes below them, or, with `recursive`,"
+        " followed by "
+        "everything below them. Links are listed, never followed; .git, .hg and .svn are skipped. Unusual"
+        " characters in "
         "names are escaped with a backslash; use the paths as given."
     ),
     input_schema={
         "type": "object",
         "properties": {
-            "path": {"type": "string", "description": "A folder of the workspace; '.' is the workspace itself."},
-            "cursor": {"type": ["string", "null"], "description": "The `next` of the last page, or 'from:PATH'."},
+            "path": {
+                "type": "string",
+                "description": "A folder of the workspace; '.' is the workspace itself.",
+            },
+            "cursor": {
+                "type": ["string", "null"],
+                "description": "The `next` of the last page, or 'from:PATH'.",
+            },
             "limit": {"type": "integer", "minimum": 1, "maximum": MAX_ENTRIES},
             "recursive": {"type": "boolean", "default": False},
             "only": {

@@ -1,4 +1,5 @@
-"""Finds TODO and FIXME in a stream of bytes of any size: whole words, upper case, at most one a line (the first)."""
+"""Finds TODO and FIXME in a stream of bytes of any size: whole words, upper case, at most one a line (the
+first)."""
 
 from __future__ import annotations
 
@@ -21,13 +22,15 @@ class Todo:
     text: str
     """From the word on, printable, at most `TEXT_CHARACTERS`."""
     offset: int
-    """Where in the file the word ends: scanning may go on from here, the rest of this line being told already."""
+    """Where in the file the word ends: scanning may go on from here, the rest of this line being told
+    already."""
 
 
 class TodoScanner:
     """Feed it a file's bytes in order; it gives the TODOs, each once, however the chunks fall.
 
-    Starting at `offset` on `line` with `told` set, it ignores the rest of that line: that is how a later page goes on.
+    Starting at `offset` on `line` with `told` set, it ignores the rest of that line: that is how a later page
+    goes on.
     """
 
     def __init__(self, offset: int = 0, line: int = 1, *, told: bool = False) -> None:
@@ -67,7 +70,9 @@ class TodoScanner:
             if match is None or match.start() >= safe:
                 break
             self._line += buffer.count(b"\n", position, match.start())
-            found.append(Todo(self._line, match[1].decode(), _text(buffer, match.start()), self._offset + match.end()))
+            found.append(
+                Todo(self._line, match[1].decode(), _text(buffer, match.start()), self._offset + match.end())
+            )
             self._told = True
             position = match.end()
         newlines = buffer.count(b"\n", position, safe) if position < safe else 0

@@ -1,7 +1,7 @@
 """Walking a folder in one fixed order, from any place on: parents before children, names by their bytes.
 
-The order of paths is the order of their tuples of names, so that a place is enough to go on from: what lies before it
-is never visited again, and what has since appeared or vanished elsewhere does no harm.
+The order of paths is the order of their tuples of names, so that a place is enough to go on from: what lies
+before it is never visited again, and what has since appeared or vanished elsewhere does no harm.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a walk begins: at `names` itself (`inclusive`), or at what follows it (its children, if it is a folder)."""
+    """Where a walk begins: at `names` itself (`inclusive`), or at what follows it (its children, if it is a
+    folder)."""
 
     names: Names = ()
     inclusive: bool = True
@@ -71,7 +72,8 @@ def walk(
 
     Args:
         recursive: with everything below sub-folders; else the direct children alone.
-        only: of the direct children, the sub-folders alone, or all but them. What is skipped counts as no folder.
+        only: of the direct children, the sub-folders alone, or all but them. What is skipped counts as no
+            folder.
 
     Raises:
         OSError: the root itself cannot be listed.
