@@ -28,13 +28,13 @@ from typing import Any
 
 from tests.support.scripted import call, role_of, said, task
 
-from watchkeeper.records.model import Delta, ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.records.messages import Delta, ModelEvent, ModelRequest, Reply, Usage
 from watchkeeper.runtime import control
-from watchkeeper.runtime.driving import SWITCH_SECONDS
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.run_session import SWITCH_SECONDS
 from watchkeeper.store import database
-from watchkeeper.store.changes import ChangeFeed
+from watchkeeper.store.change_feed import ChangeFeed
 
 ECHO = """
 import sys
@@ -46,7 +46,7 @@ VIEWER = """
 import sys, time
 from pathlib import Path
 from watchkeeper.store import database
-from watchkeeper.store.changes import ChangeFeed
+from watchkeeper.store.change_feed import ChangeFeed
 path = Path(sys.argv[1])
 connection, feed = database.open_readonly(path), ChangeFeed(path)
 print("ready", flush=True)

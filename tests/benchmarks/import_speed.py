@@ -190,7 +190,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.core is not None:
         os.sched_setaffinity(0, {arguments.core})
-    from watchkeeper.cli.pricing import list_pricing
+    from watchkeeper.cli.imports import list_pricing
     from watchkeeper.store.writer import Writer
     from watchkeeper.transcripts.importer import Importer
 

@@ -33,19 +33,27 @@ from typing import Any
 from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, call, inbox_of, role_of, said, task
 
-from watchkeeper.records.memory import Message
-from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Usage
-from watchkeeper.runtime.driving import SWITCH_SECONDS
+from watchkeeper.records.messages import (
+    Delta,
+    ErrorKind,
+    Message,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Reply,
+    Usage,
+)
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
-from watchkeeper.store import database, memory
+from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import SWITCH_SECONDS
+from watchkeeper.store import database, messages
 
 AT_ONCE = 500
 VIEWER = """
 import sys, time
 from pathlib import Path
 from watchkeeper.store.database import open_readonly
-from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.snapshot import SessionFold
 connection, fold, reads = open_readonly(Path(sys.argv[1])), SessionFold(sys.argv[2]), []
 while True:
     began = time.monotonic()
@@ -271,7 +279,7 @@ def fill(path: Path, session: str, count: int) -> None:
         tokens += each
         batch.append(Message(seq, role, turn, each, tokens, at))
         if len(batch) == 10_000 or seq == count:
-            memory.add_messages(writing, agent, batch)  # type: ignore[arg-type]
+            messages.add_messages(writing, agent, batch)  # type: ignore[arg-type]
             batch = []
     connection.execute(
         "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations,"

@@ -22,7 +22,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.tokens import default_counter
 
 SAMPLE = 2_000

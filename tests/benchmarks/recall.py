@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.memory.recall import Document, Likeness, RankedIndex
-from watchkeeper.memory.recall.words import words_of
-from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.encoding import plain
+from watchkeeper.memory.recall.ranking import words_of
+from watchkeeper.store.driver import plain, sqlite3
 
 Search = Callable[[str, int], Sequence[int]]
 """A query and how many to find → positions of documents, best first."""
@@ -109,9 +108,9 @@ def ours(texts: Sequence[str]) -> Search:
 def with_vectors(texts: Sequence[str]) -> Search:
     import numpy
 
-    from watchkeeper.memory.recall import vectors
+    from watchkeeper.memory.recall import session
 
-    embedder = vectors.load()
+    embedder = session.load()
     index = RankedIndex([Document(str(at), text) for at, text in enumerate(texts)])
     matrix = numpy.frombuffer(b"".join(embedder.embed(texts)), dtype="<f4").reshape(len(texts), -1)
 
@@ -184,7 +183,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     options = parser.parse_args()
     if options.vectors != "off":
-        from watchkeeper.memory.recall.vectors import unavailable
+        from watchkeeper.memory.recall.session import unavailable
 
         why = unavailable()
         if why is not None:

@@ -26,7 +26,7 @@ from typing import Any
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.memory.content import texts_of
-from watchkeeper.records.memory import Content
+from watchkeeper.records.messages import Content
 
 _HERE = Path(__file__).resolve()
 BESIDE = [_HERE.parents[3] / "shared" / "transcripts", _HERE.parents[3] / "transcripts"]
@@ -112,7 +112,7 @@ def _content(content: Any) -> Content | None:
     return [block for block in content if isinstance(block, dict) and block.get("type") in BLOCKS] or None
 
 
-# --- identifiers: told apart from `watchkeeper.memory.identifiers` on purpose -------------------------------
+# --- identifiers: told apart from `watchkeeper.memory.digest` on purpose -------------------------------
 
 _WORD = re.compile(r"[^\s\"'`<>()\[\]{}|,;=…]+")
 _HASH = re.compile(r"(?=[0-9a-f-]*[0-9])(?=[0-9a-f-]*[a-f])[0-9a-f]{7,40}(?:-[0-9a-f]{4,12}){0,4}\Z")

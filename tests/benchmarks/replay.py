@@ -21,9 +21,8 @@ from typing import Any
 
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.library.cut import Cut
-from watchkeeper.store.library.moment import moment_at
-from watchkeeper.store.replaying import open_recording
+from watchkeeper.store.history import Cut, moment_at
+from watchkeeper.store.replay_inferred import open_recording
 from watchkeeper_tui.replaying import Frame, News, Projector
 
 START = 1_790_000_000.0

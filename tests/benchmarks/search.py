@@ -20,12 +20,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store import database, message_index
-from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.message_index import index_batch, index_within, unindexed
-from watchkeeper.store.message_search import Found, search, search_by_session
-from watchkeeper.store.message_text import words_of
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, decode, encode, sqlite3
+from watchkeeper.store.search import index
+from watchkeeper.store.search.index import index_batch, index_within, unindexed, words_of
+from watchkeeper.store.search.messages import Found, search, search_by_session
 
 VOCABULARY = 300_000
 AT_ONCE = 5_000
@@ -85,15 +84,13 @@ def build(connection: Connection, count: int, rng: random.Random) -> None:
         f" {megabytes / (stored + indexed):,.0f} MB/s"
     )
     size = sum(
-        connection.execute(
-            f"SELECT sum(length(block)) FROM {message_index.part_name(number)}_data"
-        ).fetchone()[0]
-        for number in message_index.parts(connection)
+        connection.execute(f"SELECT sum(length(block)) FROM {index.part_name(number)}_data").fetchone()[0]
+        for number in index.parts(connection)
     )
     contents = connection.execute("SELECT sum(octet_length(content)) FROM messages").fetchone()[0]
     print(
         f"index {size / 1e6:,.0f} MB, {size / contents:.3f} of the messages' bytes, in"
-        f" {len(message_index.parts(connection))} parts"
+        f" {len(index.parts(connection))} parts"
     )
 
 

@@ -24,11 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store import database, library, sessions
-from watchkeeper.store.dashboard_sessions import ORDERS, list_sessions
+from watchkeeper.store import database, sessions
+from watchkeeper.store.backup import back_up
+from watchkeeper.store.compare import compare
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.message_index import index_until
-from watchkeeper.store.session_search import parse_filters, search_messages
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
+from watchkeeper.store.search.index import index_until
+from watchkeeper.store.search.sessions import ORDERS, list_sessions, parse_filters, search_messages
 
 NOW = 1_790_000_000.0
 DAY = 86_400.0
@@ -129,7 +132,7 @@ def lists(path: Path) -> None:
         timed(search, find)
     timed("by `last`", lambda: sessions.find(connection, "last"))
     timed("by an id", lambda: sessions.find(connection, "s0000001"))
-    timed("two compared", lambda: library.compare(connection, "s0000001", "s0000002"))
+    timed("two compared", lambda: compare(connection, "s0000001", "s0000002"))
     connection.close()
     print("the command line, its start included")
     for arguments in (["sessions"], ["sessions", "--search", "word12"], ["show", "last"]):
@@ -203,22 +206,22 @@ def changes(path: Path, count: int) -> None:
     print("changed beside a busy host")
 
     def pruned() -> str:
-        plan = library.plan_prune(path, older_than_seconds=count * 600 * 0.8, now=NOW)
-        done = library.prune(path, plan)
+        plan = plan_prune(path, older_than_seconds=count * 600 * 0.8, now=NOW)
+        done = prune_sessions(path, plan)
         return f"{len(done.sessions):,} sessions in {done.transactions:,} transactions"
 
     def forked() -> str:
-        made = library.fork(path, "s0000000")
+        made = fork_session(path, "s0000000")
         return f"{made.messages:,} messages"
 
     def backed_up() -> str:
-        return f"{library.backup(path, path.with_name('backup.db')).bytes / 1e6:,.0f} MB, checked"
+        return f"{back_up(path, path.with_name('backup.db')).bytes / 1e6:,.0f} MB, checked"
 
     beside_a_host(path, "backup", backed_up)
     beside_a_host(path, "fork of a large session", forked)
     beside_a_host(path, "prune of a fifth", pruned)
     began = time.monotonic()
-    before, after = library.vacuum(path)
+    before, after = vacuum(path)
     print(
         f"  {'vacuum, with no host':<28} {time.monotonic() - began:7.2f} s  {before / 1e6:,.0f} MB to"
         f" {after / 1e6:,.0f} MB"

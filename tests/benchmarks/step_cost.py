@@ -21,13 +21,12 @@ from typing import Any
 
 from tests.support.places import workspace_in
 
-from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.memory import Message
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, Message, PriceStatus, Usage
+from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.states import ModelCallStatus
-from watchkeeper.runtime.driving import SWITCH_SECONDS
-from watchkeeper.runtime.starting import NewSession, create_session
-from watchkeeper.store import agents, memory
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.runtime.run_session import SWITCH_SECONDS
+from watchkeeper.store import agents, messages
 from watchkeeper.store.database import open_writable
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore
@@ -68,7 +67,7 @@ def full_step(agent_id: str, turn: int) -> Any:
     message = Message(turn, "assistant", CONTENT, 400, 400 * turn, 1.0)
 
     def write(tx: Transaction) -> None:
-        memory.add_messages(tx, agent_id, [message])
+        messages.add_messages(tx, agent_id, [message])
         agents.add_model_call(
             tx, agent_id=agent_id, turn=turn, purpose="turn", model="m", status=ModelCallStatus.DONE,
             usage=Usage(1000, 100), cost=FREE, started_at=1.0, latency_seconds=1.0,

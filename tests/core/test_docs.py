@@ -256,7 +256,7 @@ def test_every_theme_that_is_shipped_is_named_in_the_guide() -> None:
 
 
 def test_the_definitions_of_the_survey_are_those_of_the_guide() -> None:
-    from watchkeeper.models.surveyor.report import DEFINITIONS
+    from watchkeeper.models.surveyor.writer import DEFINITIONS
 
     lines = [
         textwrap.fill(f"- **{name}**: {text}", 118, subsequent_indent="  ") + "\n"
@@ -291,10 +291,10 @@ def test_the_memory_example_of_the_readme_compacts(tmp_path: Path) -> None:
 def test_the_session_example_of_the_readme_runs_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from watchkeeper.models.surveyor import model
+    from watchkeeper.models import surveyor
 
-    monkeypatch.setattr(model, "LONGEST_REPLY_SECONDS", 0.0)
-    monkeypatch.setattr(model, "FIRST_TOKEN_SECONDS", 0.0)
+    monkeypatch.setattr(surveyor, "LONGEST_REPLY_SECONDS", 0.0)
+    monkeypatch.setattr(surveyor, "FIRST_TOKEN_SECONDS", 0.0)
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
     monkeypatch.setenv("WATCHKEEPER_DB", str(tmp_path / "data" / "watchkeeper.db"))
     (tmp_path / "work").mkdir()

@@ -44,16 +44,16 @@ from tests.faults.shortages import NEVER, Kind, Shortage
 from tests.support.scripted import PlannedRun, ScriptedModel, call, flat, last_results, said, task
 
 from watchkeeper.records import host_faults
-from watchkeeper.records.model import ModelEvent, ModelRequest
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.records.messages import ModelEvent, ModelRequest
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
 
 ROOT = Path(__file__).parents[2]
 PRELOADED = (
     "anthropic.lib.tools.agent_toolset", "anyio._backends._asyncio", "genai_prices.data", "jsonschema", "sqlite_utils", "yaml",
     "watchfiles", "watchkeeper.agents.tools.worker", "watchkeeper.agents.tools.worker_files",
-    "watchkeeper.agents.tools.worker_shell", "watchkeeper.cli.app", "watchkeeper.cli.headless", "watchkeeper.cli.running",
-    "watchkeeper.runtime.assembling", "watchkeeper.runtime.driving",
+    "watchkeeper.agents.tools.worker_shell", "watchkeeper.cli.app", "watchkeeper.cli.headless", "watchkeeper.cli.run",
+    "watchkeeper.runtime.host_factory", "watchkeeper.runtime.run_session",
 )  # fmt: skip
 EACH = 100
 """Up to this call, each is tried; of those after it, a tenth."""
@@ -209,12 +209,12 @@ class Trial:
         code = 99
         try:
             from watchkeeper.cli.app import run
-            from watchkeeper.runtime import assembling
+            from watchkeeper.runtime import host_factory
 
             os.environ["WATCHKEEPER_CONFIG_DIR"] = str(self.folder / "config")
             host_faults.RETRY_SECONDS = (0.01, 0.02, 0.05)
             model = Model(self.folder / "ledger", shortage or Shortage(self.folder / "no counts", self.kind))
-            setattr(assembling, "resolve", lambda *_, **__: model)  # noqa: B010
+            setattr(host_factory, "resolve", lambda *_, **__: model)  # noqa: B010
             faulthandler.dump_traceback_later(LONGEST_SECONDS - 5)
             if self.forked:
                 _fork_workers()

@@ -26,8 +26,7 @@ from typing import Any
 from tests.support.scripted import call, flat, inbox_of, last_results, said, task, task_of, turns
 
 from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
-from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.model import (
+from watchkeeper.records.messages import (
     Delta,
     ErrorKind,
     ModelError,
@@ -38,9 +37,10 @@ from watchkeeper.records.model import (
     ToolSpec,
     Usage,
 )
+from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime import control
-from watchkeeper.runtime.assembling import assemble
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.host_factory import assemble
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore

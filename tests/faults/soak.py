@@ -34,10 +34,10 @@ from tests.faults.kill_trials import ARTIFACTS, KILLED, wk
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
-from watchkeeper.store.dashboard_fold import SessionFold
 from watchkeeper.store.driver import sqlite3
+from watchkeeper.store.snapshot import SessionFold
 
 GIVE_UP_SECONDS = 180.0
 WARM_ROUNDS = 3
@@ -180,7 +180,7 @@ def attach(soak: Soak, session: str, seconds: float) -> None:
     """Read as the dashboard does, and be killed in the middle of it, as terminals are."""
     program = (
         "import sys, time\nfrom pathlib import Path\nfrom watchkeeper.store.database import open_readonly\n"
-        "from watchkeeper.store.dashboard_fold import SessionFold\n"
+        "from watchkeeper.store.snapshot import SessionFold\n"
         "connection, fold = open_readonly(Path(sys.argv[1])), SessionFold(sys.argv[2])\n"
         "while True:\n    connection.execute('BEGIN')\n    fold.read(connection, time.time())\n   "
         " connection.execute('COMMIT')\n"

@@ -13,10 +13,13 @@ from tests.faults import scenario
 from tests.faults.scene import Scene
 
 from watchkeeper.cli.app import run as wk
-from watchkeeper.store import database
+from watchkeeper.store import database, library
+from watchkeeper.store.backup import back_up
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.library import backup, changing, delete, fork, plan_prune, prune
-from watchkeeper.store.message_index import index_batch
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.library import delete_session
+from watchkeeper.store.prune import plan_prune, prune_sessions
+from watchkeeper.store.search.index import index_batch
 
 DAY = 86_400.0
 OF_THE_INDEX = ("messages_fts", "message_index", "facts_fts", "sqlite_")
@@ -57,7 +60,7 @@ def tables(path: Path, *, without: tuple[str, ...] = ()) -> dict[str, list[Any]]
 
 def often() -> None:
     """End a transaction after every few rows, so that there is much to be killed between."""
-    changing.in_short_transactions.__kwdefaults__["longest_seconds"] = 0.001
+    library.in_short_transactions.__kwdefaults__["longest_seconds"] = 0.001
 
 
 class Migrating(Scene):
@@ -148,12 +151,12 @@ class Forking(Scene):
         seen = connection.execute("SELECT id, origin FROM sessions WHERE deleted_at IS NULL").fetchall()
         connection.close()
         if len(seen) == 1:
-            fork(path, seen[0][0])
+            fork_session(path, seen[0][0])
         return 0
 
     def look(self, folder: Path) -> Any:
         path = folder / "run.db"
-        prune(path, plan_prune(path))  # what a kill left of a fork goes
+        prune_sessions(path, plan_prune(path))  # what a kill left of a fork goes
         found = tables(path, without=("messages_fts_removed",))
         with_ids = {name: rows for name, rows in found.items() if name in ("artifacts",)}
         origins = sorted(row for row in _query(path, "SELECT origin, status, deleted_at FROM sessions"))
@@ -174,7 +177,7 @@ class Pruning(Scene):
 
     def prepare(self, folder: Path) -> None:
         path = finished(folder)
-        fork(path, _query(path, "SELECT id FROM sessions")[0][0])
+        fork_session(path, _query(path, "SELECT id FROM sessions")[0][0])
         with database.open_writable(path) as connection:  # an artifact of the first one alone
             connection.execute(
                 "INSERT INTO artifacts (digest, size, media_type, encoding, data, created_at) SELECT 'ffff',"
@@ -191,8 +194,8 @@ class Pruning(Scene):
         path = folder / "run.db"
         found = _query(path, "SELECT id, deleted_at FROM sessions WHERE origin = 'run'")
         if found and found[0][1] is None:
-            delete(path, found[0][0], now=1_000.0)
-        prune(path, plan_prune(path, now=1_000.0 + 8 * DAY))
+            delete_session(path, found[0][0], now=1_000.0)
+        prune_sessions(path, plan_prune(path, now=1_000.0 + 8 * DAY))
         return 0
 
     def look(self, folder: Path) -> Any:
@@ -253,7 +256,7 @@ class BackingUp(Scene):
         if target.exists():
             tables(target)  # whole, whenever it is there
         else:
-            backup(folder / "run.db", target)
+            back_up(folder / "run.db", target)
         return 0
 
     def look(self, folder: Path) -> Any:

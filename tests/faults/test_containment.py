@@ -23,12 +23,17 @@ from tests.support.other_user import Place, processes, until
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
 from watchkeeper.agents.tools.containment import Kind, SessionContainment, choose
-from watchkeeper.agents.tools.processes import descendants, kill_identified, kill_marked, start_ticks
-from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE
-from watchkeeper.records.clock import SystemClock
+from watchkeeper.agents.tools.processes import (
+    SESSION_VARIABLE,
+    descendants,
+    kill_identified,
+    kill_marked,
+    start_ticks,
+)
 from watchkeeper.records.errors import BadInput
+from watchkeeper.records.ports import SystemClock
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
 from watchkeeper.store.session_store import SessionStore
 

@@ -19,15 +19,14 @@ import pytest
 from tests.faults.conftest import Run
 from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results, said, task, turns
 
-from watchkeeper.agents.tools.child import Child
-from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.tools.workers import Child, WorkerPool
 from watchkeeper.models.anthropic import AnthropicModel
 from watchkeeper.records import host_faults
 from watchkeeper.records.host_faults import HostFault, Shortage, StoreExhausted, host_fault
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 
 ROOT = Path(__file__).parents[2]

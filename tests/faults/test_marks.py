@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.faults import oracle, scenario
 
-from watchkeeper.agents.compacting import Compaction
+from watchkeeper.agents.compaction import Compaction
 from watchkeeper.store import database
 
 

@@ -20,16 +20,24 @@ from tests.support.answers import Status
 from tests.support.messages_server import MessagesServer
 from tests.support.scripted import PlannedRun, ScriptedModel, call, said, task, turns
 
-from watchkeeper.records.clock import SystemClock
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelEvent, ModelRequest, Reply, Retrying
+from watchkeeper.records.messages import (
+    Delta,
+    ErrorKind,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Reply,
+    Retrying,
+)
+from watchkeeper.records.ports import SystemClock
 from watchkeeper.records.redact import Redactor
 from watchkeeper.runtime.embedded import Runtime
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.runtime.live import HELD_CHARACTERS, SHOWN_CHARACTERS, LiveRows
-from watchkeeper.runtime.starting import SessionSettings
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.library.naming import change_tags, rename
+from watchkeeper.store.library import change_tags, rename_session
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Writer
@@ -128,7 +136,7 @@ async def test_a_run_that_meets_keys_everywhere_stores_none(folder: Path) -> Non
     running = asyncio.ensure_future(asyncio.wait_for(runtime.run(session), 120))
     seen = await _watch(path, running)
     result = await running
-    rename(path, session, f"all of {ALL}")
+    rename_session(path, session, f"all of {ALL}")
     with pytest.raises(BadInput, match="secret"):
         change_tags(path, session, add=[KEYS["slack"]])
     assert result.exit_code in (0, 1, 5), result

@@ -12,9 +12,9 @@ from tests.faults.soak import soak_for
 from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, ScriptedModel, said, task
 
-from watchkeeper.runtime import heartbeat
+from watchkeeper.runtime import background
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 
 
@@ -30,8 +30,8 @@ async def test_a_reader_that_never_ends_its_read_is_told_of(
 ) -> None:
     """It holds the write-ahead log back, which then grows without bound: not unnoticed."""
     monkeypatch.setenv("WATCHKEEPER_CONFIG_DIR", str(tmp_path / "config"))
-    monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 0.02)
-    monkeypatch.setattr(heartbeat, "WAL_WARNING_BYTES", 200_000)
+    monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 0.02)
+    monkeypatch.setattr(background, "WAL_WARNING_BYTES", 200_000)
     told = asyncio.Event()
     words = "word " * 3_000
 

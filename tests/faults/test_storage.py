@@ -21,7 +21,7 @@ from watchkeeper.cli.app import run as wk
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.session_store import SessionStore
@@ -305,8 +305,8 @@ def test_four_processes_may_migrate_one_old_file_at_once(tmp_path: Path) -> None
     path = tmp_path / "old.db"
     first_version(path)
     program = (
-        "import sys; from pathlib import Path; import sqlite_utils; from watchkeeper.store import database,"
-        " schema;"
+        "import sys; from pathlib import Path; import sqlite_utils; from watchkeeper.store import database, migrations;"
+        ""
         " print('ready', flush=True); sys.stdin.readline();"
         " opened = getattr(database, sys.argv[2])(Path(sys.argv[1]));"
         " print(opened.execute('SELECT group_concat(content) FROM (SELECT content FROM messages ORDER BY"

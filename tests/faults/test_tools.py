@@ -20,12 +20,11 @@ from tests.support.scripted import PlannedRun, ScriptedModel, call, last_results
 
 from watchkeeper.agents.tools.contract import OutsideTool, ToolContext
 from watchkeeper.agents.tools.mcp import McpServer, McpServers
-from watchkeeper.agents.tools.processes import kill_tree
-from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE, mark_of
+from watchkeeper.agents.tools.processes import SESSION_VARIABLE, kill_tree, mark_of
 from watchkeeper.agents.tools.workers import WorkerPool
-from watchkeeper.records.model import ErrorKind, ModelError
+from watchkeeper.records.messages import ErrorKind, ModelError
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 
 SMALL_SERVER = Path(__file__).parents[1] / "core" / "tools" / "small_mcp_server.py"

@@ -17,9 +17,9 @@ import pytest
 from tests.faults.modules import write_modules
 
 from watchkeeper.runtime import control
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database
-from watchkeeper.store.changes import ChangeFeed
+from watchkeeper.store.change_feed import ChangeFeed
 from watchkeeper.store.driver import sqlite3
 
 Start = Callable[..., "subprocess.Popen[str]"]

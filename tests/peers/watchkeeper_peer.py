@@ -22,10 +22,10 @@ from tests.peers import work
 from tests.support.scripted import call, flat, inbox_of, last_results, said, task, task_of, turns
 
 from watchkeeper.agents.tools.contract import Permission, ToolContext
-from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.model import ModelEvent, ModelRequest, Purpose, Reply, ToolSpec, Usage
-from watchkeeper.runtime.assembling import assemble
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.records.messages import ModelEvent, ModelRequest, Purpose, Reply, ToolSpec, Usage
+from watchkeeper.records.ports import SystemClock
+from watchkeeper.runtime.host_factory import assemble
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store.session_store import SessionStore
 
 

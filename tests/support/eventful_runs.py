@@ -14,7 +14,7 @@ import pytest
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
-from watchkeeper.records.model import ErrorKind, ModelError, Purpose
+from watchkeeper.records.messages import ErrorKind, ModelError, Purpose
 from watchkeeper.store.writer import Writer
 
 T = TypeVar("T")
@@ -40,7 +40,7 @@ def all_states(
 
     monkeypatch.setattr(Writer, "_commit", watched)
     monkeypatch.setattr("watchkeeper.store.writer.LARGEST_GROUP", 1)
-    monkeypatch.setattr("watchkeeper.runtime.heartbeat.EVERY_SECONDS", 60.0)
+    monkeypatch.setattr("watchkeeper.runtime.background.HEARTBEAT_SECONDS", 60.0)
     return states
 
 

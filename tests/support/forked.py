@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 LARGEST_REQUEST = 1 << 18
 PRELOADED = (
     "anthropic.lib.tools.agent_toolset", "anyio._backends._asyncio", "genai_prices.data", "jsonschema", "sqlite_utils", "yaml",
-    "watchkeeper.cli.controlling", "watchkeeper.cli.running", "watchkeeper.runtime.assembling",
+    "watchkeeper.cli.control", "watchkeeper.cli.run", "watchkeeper.runtime.host_factory",
 )  # fmt: skip
 """What a run comes to import."""
 

@@ -9,9 +9,9 @@ from typing import Any
 from tests.support.messages_server import MessagesServer
 
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.models.events import Timeouts
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import Model, ModelEvent, ModelRequest, Reply
+from watchkeeper.models.stream import Timeouts
+from watchkeeper.records.messages import Model, ModelEvent, ModelRequest, Reply
+from watchkeeper.records.ports import ManualClock
 
 Serve = Callable[..., MessagesServer]
 IMPATIENT = Timeouts(connect=20.0, first_event=20.0, silence=0.5, progress=0.5)

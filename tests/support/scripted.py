@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from watchkeeper.records.model import Delta, ModelError, ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.records.messages import Delta, ModelError, ModelEvent, ModelRequest, Reply, Usage
 
 Blocks = list[dict[str, Any]]
 Script = Callable[[ModelRequest], "Blocks | ModelError | asyncio.Event"]

@@ -14,8 +14,8 @@ import pytest
 from tests.tui.fake_store import NOW, FakeSession, create, insert, large_session, small_session
 from textual.pilot import Pilot
 
-from watchkeeper.store.message_search import search
-from watchkeeper.store.session_search import search_messages
+from watchkeeper.store.search.messages import search
+from watchkeeper.store.search.sessions import search_messages
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import Snapshot

@@ -8,11 +8,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION, statements
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.migrations.first import FIRST
-from watchkeeper.store.migrations.second import SECOND
-from watchkeeper.store.migrations.third import THIRD
-from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
+from watchkeeper.store.migrations import FIRST, SECOND, THIRD
 
 NOW = 1_790_000_000.0
 

@@ -14,7 +14,7 @@ from tests.tui.fake_store import insert
 from textual.pilot import Pilot
 from textual.widgets import TextArea
 
-from watchkeeper.store.presence import is_watched
+from watchkeeper.store.lease import is_watched
 from watchkeeper_tui.screens.approval import ApprovalScreen, row_ends
 
 LONG = (

@@ -11,7 +11,7 @@ from tests.tui.conftest import Desk, text_of, until
 from textual import events
 from textual.pilot import Pilot
 
-from watchkeeper.store.dashboard_agent import CallFacts
+from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper_tui.layout import Layout, load_layout
 from watchkeeper_tui.pages.memory import seconds_to_compaction
 from watchkeeper_tui.screens.live import LiveScreen

@@ -10,7 +10,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE, FakeSession, insert
 from textual.pilot import Pilot
 
-from watchkeeper.store.dashboard_compaction import compaction_detail
+from watchkeeper.store.agent_snapshot import compaction_detail
 from watchkeeper_tui.identifiers import not_carried_over
 from watchkeeper_tui.screens.compaction import CompactionScreen
 

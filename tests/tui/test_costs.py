@@ -79,8 +79,8 @@ async def test_the_list_of_sessions_and_a_comparison_mark_estimates(desk: Desk) 
 
 
 def test_looking_for_estimates_reads_an_index_that_holds_nothing_else(desk: Desk) -> None:
-    from watchkeeper.store.dashboard_fold import _AGENTS, _SESSION
-    from watchkeeper.store.dashboard_sessions import _SELECT
+    from watchkeeper.store.search.sessions import _SELECT
+    from watchkeeper.store.snapshot import _AGENTS, _SESSION
 
     for sql in (_SESSION, _AGENTS):
         plan = desk.session.connection.execute("EXPLAIN QUERY PLAN " + sql, (desk.session.id,)).fetchall()

@@ -7,8 +7,7 @@ import json
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 
-from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
-from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, SessionFold
 from watchkeeper_tui.estimates import estimate_compaction
 
 WIDE = (120, 40)

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from tests.support.places import workspace_in
 
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import Snapshot
 
 RENAME = """
 import sys
 from pathlib import Path
-from watchkeeper.store.library.naming import rename
+from watchkeeper.store.library import rename_session as rename
 rename(Path(sys.argv[1]), sys.argv[2], sys.argv[3])
 """
 

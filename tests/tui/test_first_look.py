@@ -10,7 +10,7 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.snapshot import SessionFold
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages import PAGES
 from watchkeeper_tui.pages.compactions import compaction_pieces, pass_number

@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.tui.fake_store import NOW, FakeSession, create, insert, small_session
 
-from watchkeeper.store.dashboard_fold import EVENTS_KEPT, SessionFold, SessionReading
 from watchkeeper.store.database import open_readonly
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.folding import accept_any_text
+from watchkeeper.store.snapshot import EVENTS_KEPT, SessionFold, SessionReading, accept_any_text
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.snapshot import AgentDetail
 

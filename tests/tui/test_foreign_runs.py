@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from watchkeeper.store.dashboard import SessionFacts
+from watchkeeper.store.snapshot import SessionFacts
 from watchkeeper_tui.actions import ACTIONS, Action
 from watchkeeper_tui.snapshot import SessionState, Snapshot
 from watchkeeper_tui.targets import Target

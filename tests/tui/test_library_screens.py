@@ -13,8 +13,9 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import HOSTILE
 from tests.tui.test_sessions_screen import add_session
 
-from watchkeeper.store import library
+from watchkeeper.store.fork import Forked
 from watchkeeper.store.lease import Lease
+from watchkeeper.store.library import delete_session
 from watchkeeper_tui.screens.filtering import values_of, with_filter
 from watchkeeper_tui.screens.message import marked
 from watchkeeper_tui.widgets.sessions import DeletedLine, wrapped
@@ -102,7 +103,7 @@ async def test_a_delete_asks_and_can_be_undone_by_a_key_that_is_shown(desk: Desk
 
 async def test_deleted_sessions_are_listed_by_a_filter_and_restored_there(desk: Desk) -> None:
     library_of(desk)
-    library.delete(desk.path, "older234", now=desk.time)
+    delete_session(desk.path, "older234", now=desk.time)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot, "a run that failed")
         assert "nightly" not in text_of(pilot)
@@ -136,11 +137,11 @@ async def test_a_fork_is_made_from_the_step_that_was_chosen(
     library_of(desk)
     made: list[Any] = []
 
-    def fork(path: Path, session_id: str, **at: Any) -> library.Forked:
+    def fork(path: Path, session_id: str, **at: Any) -> Forked:
         made.append((session_id, at))
-        return library.Forked("newone23", session_id, 2, "paused", 1, 2)
+        return Forked("newone23", session_id, 2, "paused", 1, 2)
 
-    monkeypatch.setattr("watchkeeper_tui.screens.fork.library.fork", fork)
+    monkeypatch.setattr("watchkeeper_tui.screens.fork.fork_session", fork)
     async with desk.app(screen="sessions").run_test(size=WIDE) as pilot:
         await opened(pilot)
         await pilot.press("j", "F")
@@ -404,7 +405,7 @@ def test_an_excerpt_is_wrapped_between_words() -> None:
 
 def test_filter_values_are_the_most_common_first_and_can_be_typed(desk: Desk) -> None:
     library_of(desk)
-    from watchkeeper.store.dashboard_sessions import list_sessions
+    from watchkeeper.store.search.sessions import list_sessions
 
     add_session(desk, "fourth23", "more", workspace="/srv/with space")
     rows = list_sessions(desk.session.connection)

@@ -12,7 +12,7 @@ from typing import cast
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
-from watchkeeper.store.dashboard_fold import EVENTS_KEPT
+from watchkeeper.store.snapshot import EVENTS_KEPT
 from watchkeeper_tui.app import WatchkeeperApp
 from watchkeeper_tui.reader import Reader
 from watchkeeper_tui.snapshot import SessionState, Snapshot, session_state

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.tui.conftest import Desk, text_of, until
 
-from watchkeeper.store.dashboard import EventFacts
+from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.pages.compaction_sides import _block
 from watchkeeper_tui.result_words import result_words
 from watchkeeper_tui.sanitize import sanitize

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from tests.tui.fake_store import FakeSession, create, small_session
 
-from watchkeeper.cli.web.guard import (
+from watchkeeper.cli.guard import (
     IDLE_SECONDS,
     LONGEST_DELAY_SECONDS,
     LONGEST_SECONDS,
@@ -195,7 +195,7 @@ def test_a_page_of_another_site_never_reaches_the_websocket(guard: Guard) -> Non
 
 def test_the_guard_serves_any_listener() -> None:
     """It knows no web framework."""
-    program = "import sys, watchkeeper.cli.web.guard; assert not {'aiohttp', 'textual_serve', 'textual'} & set(sys.modules)"
+    program = "import sys, watchkeeper.cli.guard; assert not {'aiohttp', 'textual_serve', 'textual'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert cookie_name(8765) != cookie_name(8766)
 
@@ -226,7 +226,7 @@ def test_the_file_with_the_token_is_for_its_owner_alone_and_goes_with_the_listen
 
 def test_every_address_of_a_name_is_taken_or_none() -> None:
     pytest.importorskip("textual_serve")
-    from watchkeeper.cli.web.server import bind
+    from watchkeeper.cli.serve import bind
 
     sockets = bind("localhost", 0)
     ports = {one.getsockname()[1] for one in sockets}

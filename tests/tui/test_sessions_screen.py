@@ -9,8 +9,7 @@ import pytest
 from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import FakeSession
 
-from watchkeeper.store.dashboard_sessions import list_sessions
-from watchkeeper.store.session_search import search_messages
+from watchkeeper.store.search.sessions import list_sessions, search_messages
 from watchkeeper_tui.widgets.sessions import tags_of
 
 WIDE = (120, 40)

@@ -12,7 +12,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import create, small_session
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.snapshot import SessionFold
 from watchkeeper_tui.screens.live import LiveScreen
 
 WIDE = (120, 40)

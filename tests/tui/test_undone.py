@@ -7,9 +7,7 @@ from tests.tui.conftest import Desk, text_of, until
 from tests.tui.fake_store import insert
 from tests.tui.test_compaction_screen import compacted
 
-from watchkeeper.store.dashboard import CompactionFacts
-from watchkeeper.store.dashboard_fold import SessionFold
-from watchkeeper.store.dashboard_undone import Undone
+from watchkeeper.store.snapshot import CompactionFacts, SessionFold, Undone
 
 
 def views(desk: Desk, *parents: int | None) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.previews import budget_lines, cancel_lines, compact_lines, rerun_lines
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import SessionState

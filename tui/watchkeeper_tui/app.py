@@ -18,8 +18,8 @@ from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 
-from watchkeeper.store.presence import Presence
-from watchkeeper.store.transcripts import imported_from
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.lease import Presence
 from watchkeeper_tui.actions import ACTIONS
 from watchkeeper_tui.control import Control, ReadOnlyControl, StoreControl
 from watchkeeper_tui.keymap import active_together, shown_key, usable_keys

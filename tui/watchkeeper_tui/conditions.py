@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from watchkeeper.records.wording import clock_text, countdown
-from watchkeeper.store.dashboard import AgentFacts, TaskFacts
+from watchkeeper.records.text import clock_text, countdown
+from watchkeeper.store.snapshot import AgentFacts, TaskFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import sanitize
 from watchkeeper_tui.snapshot import SessionState, Snapshot

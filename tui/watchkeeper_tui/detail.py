@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from watchkeeper.store import dashboard_agent
-from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_agent import ViewFacts
-from watchkeeper.store.dashboard_report import ReportFold
+from watchkeeper.store import agent_snapshot
+from watchkeeper.store.agent_snapshot import ReportFold, ViewFacts
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.snapshot import AgentDetail, TranscriptBlock
 from watchkeeper_tui.transcript import fold_message, live_block
 
@@ -18,7 +17,7 @@ class DetailFold:
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self.agent_id = agent_id
-        self._fold = dashboard_agent.AgentFold(session_id, agent_id)
+        self._fold = agent_snapshot.AgentFold(session_id, agent_id)
         self._report = ReportFold(session_id, agent_id)
         self._messages: list[tuple[int, tuple[TranscriptBlock, ...]]] = []
         self._transcript: tuple[TranscriptBlock, ...] = ()
@@ -35,9 +34,9 @@ class DetailFold:
         reading, report = self._fold.read(connection), self._report.read(connection, agent)
         self._tail(connection, agent.last_seq)
         if self._view is None or self._view.version != agent.view_version:
-            self._view = dashboard_agent.view(connection, agent.id, agent.view_version)
+            self._view = agent_snapshot.view(connection, agent.id, agent.view_version)
         if self._system is None:
-            self._system = dashboard_agent.system_prompt(connection, agent.id)
+            self._system = agent_snapshot.system_prompt(connection, agent.id)
         parts = (
             self._transcript, agent.live, self._view, report,
             reading.tool_calls, reading.calls, reading.facts, reading.views, reading.inbox,
@@ -65,9 +64,9 @@ class DetailFold:
             return
         if not 0 < newest - self._last_seq <= MESSAGES_KEPT or not self._last_seq:
             self._messages.clear()
-            fresh = dashboard_agent.newest_messages(connection, self.agent_id, MESSAGES_KEPT)
+            fresh = agent_snapshot.newest_messages(connection, self.agent_id, MESSAGES_KEPT)
         else:
-            fresh = dashboard_agent.messages_after(connection, self.agent_id, self._last_seq, MESSAGES_KEPT)
+            fresh = agent_snapshot.messages_after(connection, self.agent_id, self._last_seq, MESSAGES_KEPT)
         for message in fresh:
             self._messages.append((message.seq, tuple(fold_message(message, self._tool_names))))
             self._last_seq = message.seq

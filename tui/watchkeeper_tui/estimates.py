@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
 
 KEPT_SHARE = 0.2

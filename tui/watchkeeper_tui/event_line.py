@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchkeeper.store.dashboard import EventFacts
+from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui.wording import EventWords, event_words
 
 

@@ -7,11 +7,15 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from watchkeeper.store.dashboard_sessions import SessionLine, list_sessions
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.message_search import RANKED_MESSAGES, search
-from watchkeeper.store.session_search import MessageHit, parse_filters, search_messages
-from watchkeeper.store.snippets import fold, plain_snippet
+from watchkeeper.store.search.messages import RANKED_MESSAGES, fold, plain_snippet, search
+from watchkeeper.store.search.sessions import (
+    MessageHit,
+    SessionLine,
+    list_sessions,
+    parse_filters,
+    search_messages,
+)
 
 BEST_MATCH = "best match"
 """What the order is called in which Enter puts the list."""

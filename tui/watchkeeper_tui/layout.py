@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.store.folders import make_private
+from watchkeeper.store.driver import make_private
 
 SPLITS = (25, 75)
 """The least and the most of the width, in per cent, that the left panes may take."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from watchkeeper.store.dashboard import BudgetFacts
+from watchkeeper.store.snapshot import BudgetFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.settings import Notifications

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_agent import TurnFacts, newest_turns
+from watchkeeper.store.agent_snapshot import TurnFacts, newest_turns
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.pages.memory import tokens_per_second
 from watchkeeper_tui.reader import Reader
 

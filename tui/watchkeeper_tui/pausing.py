@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from watchkeeper.store.dashboard import AgentFacts, CommandFacts
+from watchkeeper.store.snapshot import AgentFacts, CommandFacts
 from watchkeeper_tui.event_line import EventLine
 
 _AT_WORK = ("working", "waiting")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.snapshot import Snapshot
 
 

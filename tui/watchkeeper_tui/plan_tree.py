@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar, overload
 
-from watchkeeper.store.dashboard import AgentFacts, TaskFacts
+from watchkeeper.store.snapshot import AgentFacts, TaskFacts
 from watchkeeper_tui.conditions import Condition, agent_condition, task_condition
 from watchkeeper_tui.plan_nodes import Node, below, plan_nodes
 from watchkeeper_tui.sanitize import sanitize

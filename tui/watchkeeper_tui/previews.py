@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.estimates import estimate_compaction
 from watchkeeper_tui.sanitize import clip, sanitize

@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from watchkeeper.records.errors import StoreUnusable, WatchkeeperError
-from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_fold import EVENTS_KEPT, SessionFold
-from watchkeeper.store.dashboard_undone import Undone
+from watchkeeper.store.database import Identity, identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.folding import accept_any_text
-from watchkeeper.store.open_files import Identity, identities, refuse_second_name, taken_away
+from watchkeeper.store.snapshot import EVENTS_KEPT, AgentFacts, SessionFold, Undone, accept_any_text
 from watchkeeper_tui.detail import DetailFold
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.snapshot import AgentDetail, SessionState, Snapshot, session_state
@@ -38,7 +35,7 @@ LET_GO_SECONDS = 1.5
 
 
 class Feed(Protocol):
-    """What the reader needs of `watchkeeper.store.changes.ChangeFeed`."""
+    """What the reader needs of `watchkeeper.store.change_feed.ChangeFeed`."""
 
     def wait(self, timeout_seconds: float) -> bool: ...
     def close(self) -> None: ...
@@ -58,7 +55,7 @@ def lease_pid(path: Path, session_id: str) -> int | None:
 
 def change_feed(path: Path) -> Feed:
     """The store's own feed."""
-    from watchkeeper.store.changes import ChangeFeed
+    from watchkeeper.store.change_feed import ChangeFeed
 
     return ChangeFeed(
         path, step_milliseconds=FEED_MILLISECONDS, quiet_step_milliseconds=QUIET_FEED_MILLISECONDS

@@ -10,7 +10,7 @@ from collections import Counter
 from heapq import nlargest
 from itertools import zip_longest
 
-from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition, silent_at
 from watchkeeper_tui.sanitize import sanitize

@@ -6,7 +6,16 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
 
-from watchkeeper.store.dashboard import (
+from watchkeeper.store.agent_snapshot import (
+    CallFacts,
+    FactFacts,
+    InboxFacts,
+    ReportFacts,
+    ToolCallFacts,
+    ViewFacts,
+)
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import (
     AgentFacts,
     ApprovalFacts,
     BudgetFacts,
@@ -16,9 +25,6 @@ from watchkeeper.store.dashboard import (
     SessionFacts,
     TaskFacts,
 )
-from watchkeeper.store.dashboard_agent import CallFacts, FactFacts, InboxFacts, ToolCallFacts, ViewFacts
-from watchkeeper.store.dashboard_report import ReportFacts
-from watchkeeper.store.transcripts import imported_from
 from watchkeeper_tui.event_line import EventLine
 from watchkeeper_tui.pausing import pauses_all, pausing_agents
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from watchkeeper.store.dashboard import AgentFacts, ApprovalFacts, TaskFacts
-from watchkeeper.store.transcripts import imported_from
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import AgentFacts, ApprovalFacts, TaskFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.snapshot import Snapshot

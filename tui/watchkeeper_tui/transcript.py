@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from watchkeeper.store.dashboard import LiveFacts
-from watchkeeper.store.dashboard_agent import StoredMessage
+from watchkeeper.store.agent_snapshot import StoredMessage
+from watchkeeper.store.snapshot import LiveFacts
 from watchkeeper_tui.sanitize import clip, sanitize, sanitize_lines
 from watchkeeper_tui.snapshot import TranscriptBlock
 

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.store.dashboard import EventFacts
+from watchkeeper.store.snapshot import EventFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.result_words import result_words
 from watchkeeper_tui.sanitize import clip, sanitize

@@ -5,13 +5,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from watchkeeper.memory.history import needed_from, uncovered_from
-from watchkeeper.memory.state import Change, ContextLimits, ContextState
+from watchkeeper.agents.environment import Environment
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, ContextLimits, needed_from, uncovered_from
 from watchkeeper.memory.tokens import TokenCounter
-from watchkeeper.records.memory import Content, Role
-from watchkeeper.store import agents, artifacts, memory
-from watchkeeper.store.encoding import encode
+from watchkeeper.records.messages import Content, Role
+from watchkeeper.store import agents, artifacts
+from watchkeeper.store import messages as message_rows
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.driver import encode
 from watchkeeper.store.transaction import Transaction
+
+# --- How much of a model's window the messages of an agent may take ---------------------------------------
+
+
+def limits_of(environment: Environment, agent: Agent, specs: list[Any]) -> ContextLimits:
+    """How large this agent's context may be: its window, less what a reply, the system prompt and the tools
+    take."""
+    window = agent.context_limit
+    reserve = max(256, min(environment.settings.max_output_tokens, window // 6))
+    return ContextLimits(
+        max_tokens=window,
+        reserve_tokens=reserve,
+        summarization_threshold=environment.settings.summarization_threshold,
+        overhead_tokens=overhead_tokens(environment.counter, agent.system, specs),
+    )
+
+
+def overhead_tokens(counter: TokenCounter, system: str, specs: list[Any]) -> int:
+    """Tokens of the system prompt and of the tools' descriptions."""
+    tools = encode([[spec.name, spec.description, spec.input_schema] for spec in specs])
+    return counter.count(system) + counter.count(tools) + 16
+
 
 MOST_REREAD = 5_000
 """Messages that a digest stands in for until a summary is there: of more than these, the summary reads the
@@ -41,12 +66,12 @@ class Recorded:
         `compaction_id`: the pass that this change publishes, whose record its caller writes.
         """
         change = self.change
-        memory.add_messages(tx, self.agent_id, change.messages)
+        message_rows.add_messages(tx, self.agent_id, change.messages)
         if compaction_id is None:
             compaction_id = self._write_compaction(tx, trigger, instructions)
-        memory.add_observations(tx, self.agent_id, change.observations, compaction_id=compaction_id)
+        message_rows.add_observations(tx, self.agent_id, change.observations, compaction_id=compaction_id)
         for view in change.views:
-            memory.add_view(tx, self.agent_id, view, tokens=change.tokens, compaction_id=compaction_id)
+            message_rows.add_view(tx, self.agent_id, view, tokens=change.tokens, compaction_id=compaction_id)
         agents.note_context(
             tx,
             self.agent_id,
@@ -72,7 +97,7 @@ class Recorded:
         if moved:
             tx.event(f"compaction.{trigger}", agent_id=self.agent_id, view=change.view.version, **figures)
             return None
-        compaction_id = memory.add_compaction(
+        compaction_id = message_rows.add_compaction(
             tx,
             self.agent_id,
             status="applied",
@@ -100,7 +125,7 @@ class Snapshot:
     def write(self, tx: Transaction, turn: int) -> str:
         """Keep it as an artifact, and point the agent's snapshot at it; returns the reference."""
         ref = artifacts.put(tx, self.blob, "application/json")
-        memory.save_snapshot(
+        message_rows.save_snapshot(
             tx,
             self.agent_id,
             ref,
@@ -130,14 +155,14 @@ class AgentMemory:
     def load(cls, reads: Any, agent_id: str, limits: ContextLimits, counter: TokenCounter) -> AgentMemory:
         """The memory as it was committed: the messages that the current view shows, and the first."""
         row = reads.one("SELECT view_version, last_seq, message_tokens FROM agents WHERE id = ?", (agent_id,))
-        views = memory.load_views(reads, agent_id)
+        views = message_rows.load_views(reads, agent_id)
         current = next(view for view in views if view.version == row[0])
-        messages = memory.load_messages(reads, agent_id, 1, 1)
+        messages = message_rows.load_messages(reads, agent_id, 1, 1)
         start = needed_from(current)
         if uncovered_from(current) - start > MOST_REREAD:
             start = uncovered_from(current)
         if start <= row[1]:
-            messages += memory.load_messages(reads, agent_id, max(2, start))
+            messages += message_rows.load_messages(reads, agent_id, max(2, start))
         state = ContextState.restore(
             limits,
             counter,
@@ -157,7 +182,7 @@ class AgentMemory:
         """
         missing = self.state.missing_for(move)
         if missing is not None:
-            self.state.load_earlier(memory.load_messages(reads, self.agent_id, *missing))
+            self.state.load_earlier(message_rows.load_messages(reads, self.agent_id, *missing))
 
     def forget_covered(self) -> None:
         """Let go of the messages that the view covers. Only while everything that was appended is
@@ -178,7 +203,7 @@ class AgentMemory:
 
     def start(self, tx: Transaction) -> None:
         """Write the first, empty view."""
-        memory.add_view(tx, self.agent_id, self.state.view, tokens=self.state.tokens)
+        message_rows.add_view(tx, self.agent_id, self.state.view, tokens=self.state.tokens)
 
     def snapshot(self) -> Snapshot:
         """The memory as it is now."""

@@ -7,16 +7,84 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from watchkeeper.agents.tools.contract import Permission, ProgramRun, Tool
-from watchkeeper.memory.calibration import Calibrations
-from watchkeeper.memory.tokens import TokenCounter
-from watchkeeper.models.slots import Gate
-from watchkeeper.records.clock import Clock
-from watchkeeper.records.ids import IdSource
-from watchkeeper.records.model import Cost, Model, ModelError, Purpose, Usage
+from watchkeeper.memory.tokens import Calibrations, TokenCounter
+from watchkeeper.models.gate import Gate
+from watchkeeper.records.messages import Cost, Model, ModelError, Purpose, Usage
+from watchkeeper.records.ports import Clock, IdSource
 from watchkeeper.store.session_store import SessionStore
+
+# --- How a person stops one agent: at the next step boundary, or at once ----------------------------------
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """What was awaited was abandoned, because someone said `now`."""
+
+
+class AgentStopped(Exception):
+    """The agent was cancelled or replaced in the store; its loop must write nothing more."""
+
+
+class AgentControl:
+    """Shared by an agent's loop and its host, on one event loop."""
+
+    def __init__(self) -> None:
+        self.pause_reason: str | None = None
+        """Set: pause at the next step boundary, for this reason."""
+        self._now = asyncio.Event()
+        self._waiting = False
+        self._came = False
+
+    def pause(self, reason: str, *, now: bool = False) -> None:
+        """Ask the loop to pause; with `now`, or while it only waits, what it awaits is abandoned."""
+        self.pause_reason = reason
+        if now or self._waiting:
+            self._now.set()
+
+    def go_on(self) -> bool:
+        """Take back a pause that has not come; False where it comes already, so that the loop ends before it
+        can go on."""
+        if self.pause_reason is not None and not self._came and not self._now.is_set():
+            self.pause_reason = None
+        return self.pause_reason is None
+
+    def comes(self) -> None:
+        """Say that the loop ends now, paused: it is too late to take that back."""
+        self._came = True
+
+    def waits(self, waiting: bool) -> None:
+        """Say whether the loop only waits (for a slot, a retry, a person): a pause then need not wait with
+        it."""
+        self._waiting = waiting
+        if waiting and self.pause_reason is not None:
+            self._now.set()
+
+    def stop_now(self) -> None:
+        """Abandon what is awaited: the agent was cancelled."""
+        self._now.set()
+
+    async def abandonable(self, work: Awaitable[T]) -> T:
+        """Await `work`, unless `now` comes first.
+
+        Raises:
+            Interrupted: it did; `work` was cancelled and has ended.
+        """
+        task = asyncio.ensure_future(work)
+        now = asyncio.ensure_future(self._now.wait())
+        try:
+            await asyncio.wait({task, now}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise Interrupted
+        finally:
+            now.cancel()
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
 
 class LiveBoard(Protocol):

@@ -16,40 +16,40 @@ from watchkeeper.records.host_faults import HostFault, host_fault
 from watchkeeper.records.text import sanitize  # at once: an error may be that nothing more can be loaded
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "watch": ("watching", "Watch a session live, or browse a finished one"),
-    "serve": ("serving", "Show the dashboard in a browser"),
-    "demo": ("running", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
-    "run": ("running", "Start a session: a planner and its sub-agents work towards a goal"),
-    "resume": ("running", "Carry on from the exact step"),
-    "pause": ("controlling", "Pause a session, or one agent"),
-    "cancel": ("controlling", "End a session, or one agent's task, for good"),
-    "rerun": ("controlling", "Do a task again"),
-    "compact": ("controlling", "Compact an agent's context now"),
-    "undo": ("controlling", "Take back an agent's last compaction"),
-    "redo": ("controlling", "Take back an undo"),
-    "steer": ("controlling", "Send an agent a message"),
-    "approve": ("approving", "Let a tool call that waits run, or show what it would do"),
-    "deny": ("approving", "Refuse a tool call that waits"),
-    "grants": ("approving", "List what runs without a question, or revoke it"),
-    "budget": ("controlling", "Set or lift a budget of a session or a task"),
-    "sessions": ("looking", "List every session"),
-    "show": ("looking", "Show the whole state of a session"),
-    "rename": ("keeping", "Give a session a title"),
-    "tag": ("keeping", "Add tags to a session, or take them away"),
-    "fork": ("keeping", "Make a new session from where another one stood"),
-    "delete": ("keeping", "Delete a session, with a way back"),
-    "restore": ("keeping", "Bring a deleted session back"),
-    "prune": ("keeping", "Take finished sessions away for good, and give their room back"),
-    "backup": ("keeping", "Copy the database, consistent while hosts write"),
-    "artifacts": ("looking", "List what a session produced, or print one"),
-    "import": ("importing", "Import sessions of Claude Code, Codex and OpenCode"),
-    "export": ("exporting", "Write a whole session into one file: Markdown, a web page, or JSON"),
-    "memory": ("remembering", "Status, sync and search of what agents remember"),
-    "agent": ("remembering", "Reports on agents"),
+    "watch": ("watch", "Watch a session live, or browse a finished one"),
+    "serve": ("serve", "Show the dashboard in a browser"),
+    "demo": ("run", "Try it: a planner and sub-agents survey a folder, with no key and no network"),
+    "run": ("run", "Start a session: a planner and its sub-agents work towards a goal"),
+    "resume": ("run", "Carry on from the exact step"),
+    "pause": ("control", "Pause a session, or one agent"),
+    "cancel": ("control", "End a session, or one agent's task, for good"),
+    "rerun": ("control", "Do a task again"),
+    "compact": ("control", "Compact an agent's context now"),
+    "undo": ("control", "Take back an agent's last compaction"),
+    "redo": ("control", "Take back an undo"),
+    "steer": ("control", "Send an agent a message"),
+    "approve": ("control", "Let a tool call that waits run, or show what it would do"),
+    "deny": ("control", "Refuse a tool call that waits"),
+    "grants": ("control", "List what runs without a question, or revoke it"),
+    "budget": ("control", "Set or lift a budget of a session or a task"),
+    "sessions": ("show", "List every session"),
+    "show": ("show", "Show the whole state of a session"),
+    "rename": ("library", "Give a session a title"),
+    "tag": ("library", "Add tags to a session, or take them away"),
+    "fork": ("library", "Make a new session from where another one stood"),
+    "delete": ("library", "Delete a session, with a way back"),
+    "restore": ("library", "Bring a deleted session back"),
+    "prune": ("library", "Take finished sessions away for good, and give their room back"),
+    "backup": ("library", "Copy the database, consistent while hosts write"),
+    "artifacts": ("show", "List what a session produced, or print one"),
+    "import": ("imports", "Import sessions of Claude Code, Codex and OpenCode"),
+    "export": ("show", "Write a whole session into one file: Markdown, a web page, or JSON"),
+    "memory": ("memory", "Status, sync and search of what agents remember"),
+    "agent": ("memory", "Reports on agents"),
     "doctor": ("doctor", "Check this installation and the database"),
     "completion": ("completion", "Print shell completion for bash, zsh or fish"),
-    "host": ("hosting", "Drive a session (started by the other commands)"),
-    "follow": ("importing", "Import what other programs write (started by `wk watch`)"),
+    "host": ("host", "Drive a session (started by the other commands)"),
+    "follow": ("imports", "Import what other programs write (started by `wk watch`)"),
 }
 HIDDEN = frozenset({"host", "follow"})
 DRIVING = frozenset({"demo", "run", "resume", "host"})
@@ -100,7 +100,7 @@ def wk(ctx: click.Context) -> None:
     newest session.
     """
     if ctx.invoked_subcommand is None:
-        from watchkeeper.cli.watching import watch
+        from watchkeeper.cli.watch import watch
 
         ctx.invoke(watch)
 
@@ -157,7 +157,7 @@ def _damage_in(arguments: Sequence[str]) -> str | None:
     wrong."""
     from watchkeeper.cli.options import chosen_path
     from watchkeeper.store import database
-    from watchkeeper.store.odd_values import first_odd_value
+    from watchkeeper.store.database import first_odd_value
 
     named = [value for name, value in itertools.pairwise(arguments) if name == "--db"]
     named += [one.removeprefix("--db=") for one in arguments if one.startswith("--db=")]

@@ -13,8 +13,8 @@ from watchkeeper._version import __version__
 from watchkeeper.cli.options import db_option, json_option, print_json
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.store import database
+from watchkeeper.store.database import first_odd_value
 from watchkeeper.store.driver import SAFE_SQLITE, sqlite3
-from watchkeeper.store.odd_values import first_odd_value
 
 
 @click.command()

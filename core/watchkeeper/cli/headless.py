@@ -15,10 +15,10 @@ from typing import Any
 from watchkeeper.cli.options import Opened, clean, json_text, reader_is_gone, say
 from watchkeeper.records.errors import WatchkeeperError
 from watchkeeper.records.host_faults import host_fault, message_of
-from watchkeeper.records.wording import clock_text, countdown, plural
+from watchkeeper.records.text import clock_text, countdown, plural
 from watchkeeper.store import budgets, state
-from watchkeeper.store.changes import ChangeFeed
-from watchkeeper.store.encoding import decode
+from watchkeeper.store.change_feed import ChangeFeed
+from watchkeeper.store.driver import decode
 
 QUIET = frozenset(
     {
@@ -74,14 +74,14 @@ def _drive(
     # progress.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     try:
-        from watchkeeper.runtime.driving import Asking, drive
+        from watchkeeper.runtime.run_session import Asking, drive
 
         asking = Asking(unattended=True, timeout_seconds=approval_timeout_seconds)
         result = drive(path, session_id, resume=resume, asking=asking)
         return result.exit_code, result.reason if result.short_of is not None else None
     except KeyboardInterrupt:
-        from watchkeeper.runtime.driving import pause_interrupted
         from watchkeeper.runtime.host import INTERRUPTED_EXIT
+        from watchkeeper.runtime.run_session import pause_interrupted
 
         pause_interrupted(path, session_id)
         return INTERRUPTED_EXIT, None

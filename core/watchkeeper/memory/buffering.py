@@ -18,7 +18,7 @@ from typing import Any, Literal
 from watchkeeper.memory.content import copied
 from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
 from watchkeeper.records.errors import STORE_LOST, LeaseLost, StoreUnusable
-from watchkeeper.records.memory import Message
+from watchkeeper.records.messages import Message
 
 log = logging.getLogger(__name__)
 

@@ -4,11 +4,79 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from copy import deepcopy
+from typing import Any, NoReturn, cast
 
-from watchkeeper.memory.frozen import FrozenDict, frozen
 from watchkeeper.memory.tokens import plain
-from watchkeeper.records.memory import Block, Content, Role
+from watchkeeper.records.messages import Block, Content, Message, Role
+
+# --- Rendered messages that many requests share: dicts and lists that cannot be changed -------------------
+#
+# A context is sent whole on every turn. Copying it each time, so that no caller's change reaches the next
+# request, costs a turn more the longer the context is; sharing what cannot be changed costs nothing. To JSON
+# encoders and to `isinstance` they are ordinary dicts and lists, and every copy of one (`copy`, `deepcopy`,
+# `|`, `+`, a slice) is an ordinary one too.
+
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+def _refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+    raise TypeError(
+        "The messages of a request are shared with later ones and cannot be changed; change a copy"
+        " (copy.deepcopy)."
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict for reading."""
+
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __copy__(self) -> dict[str, Any]:
+        return dict(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return {key: deepcopy(value, memo) for key, value in self.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class FrozenList(list[Any]):
+    """A list for reading."""
+
+    __slots__ = ()
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse
+
+    def __copy__(self) -> list[Any]:
+        return list(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
+        return [deepcopy(value, memo) for value in self]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, (list(self),)
+
+
+def frozen(value: Any) -> Any:
+    """`value`, JSON-like, as it cannot be changed: a structural copy, but for the parts that are frozen
+    already."""
+    kind = type(value)
+    if kind in _ATOMS or kind is FrozenDict or kind is FrozenList:
+        return value
+    if isinstance(value, dict):
+        return FrozenDict(
+            {key: item if type(item) in _ATOMS else frozen(item) for key, item in value.items()}
+        )
+    if isinstance(value, list | tuple):
+        return FrozenList([item if type(item) in _ATOMS else frozen(item) for item in value])
+    return value
+
 
 MOST_LEVELS = 100
 """Deeper than any API takes, and far from where walking through it would end Python's stack."""
@@ -198,3 +266,75 @@ def checked_message(message: Mapping[str, Any]) -> tuple[Role, Content]:
     ):
         return cast(Role, role), frozen_content([dict(block) for block in content])
     raise TypeError("A message's content must be text, or a list of content blocks that each have a type.")
+
+
+# --- Where a history may be cut: never between a tool call and its result, never behind a call still ------
+#
+# unanswered.
+
+
+def cut_points(messages: Sequence[Message], *, orphans: bool = False) -> list[bool]:
+    """For `messages` (consecutive), whether a cut before each of them is allowed, and last, behind all of
+    them.
+
+    A pair is a call and the first later result of that id, however far away; a call without a result forbids
+    all cuts
+    behind it. `orphans`: only until the assistant speaks again, as then nobody waits for that result any
+    more. The bound needs this, or one lost result would keep everything behind it verbatim for ever.
+    """
+    count = len(messages)
+    steps = [0] * (count + 2)
+    waiting: dict[str, int] = {}
+    live: list[int] = []
+
+    def forbid(first: int, last: int) -> None:
+        steps[first] += 1
+        steps[last + 1] -= 1
+
+    for place, message in enumerate(messages):
+        if message.role == "assistant":
+            live = []
+            for call in call_ids(message.role, message.content):
+                waiting[call] = place
+                live.append(place)
+        else:
+            for call in result_ids(message.role, message.content):
+                asked = waiting.pop(call, None)
+                if asked is not None:
+                    forbid(asked + 1, place)
+    still = [place for place in waiting.values() if not orphans or place in live]
+    if still:
+        forbid(min(still) + 1, count)
+    allowed: list[bool] = []
+    depth = 0
+    for place in range(count + 1):
+        depth += steps[place]
+        allowed.append(depth == 0)
+    return allowed
+
+
+def newest_group(messages: Sequence[Message]) -> int:
+    """Index at which the newest group begins: the last message, or the calls that it brings results for.
+
+    The smallest part that the API takes by itself: only results that directly follow their call bind here.
+    """
+    last = len(messages) - 1
+    place = last
+    while place > 0 and result_ids(messages[place].role, messages[place].content):
+        place -= 1
+    if place < last and not call_ids(messages[place].role, messages[place].content):
+        return last
+    return max(place, 0)
+
+
+def newest_turn(messages: Sequence[Message]) -> int:
+    """Index of the last assistant message where it and what answers it are the end of the history; else the
+    newest group.
+
+    A model finds its own last words and the answer to them, not a digest of them.
+    """
+    group = newest_group(messages)
+    for place in range(len(messages) - 1, max(-1, group - 3), -1):
+        if messages[place].role == "assistant":
+            return min(place, group)
+    return group

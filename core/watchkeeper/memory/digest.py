@@ -8,14 +8,258 @@ lines, so that the cost is that of the messages newly covered, and the size is b
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from watchkeeper.memory.elision import pointer_of
-from watchkeeper.memory.notes import LINE_CHARACTERS, TODO, Notebook, one_line, wanted_lines, wanted_words
+from watchkeeper.memory.content import blocks_of, leaves, result_text, texts_of
+from watchkeeper.memory.rendering import pointer_of
 from watchkeeper.memory.tokens import TokenCounter, plain
-from watchkeeper.records.memory import Message, Observation, ObservationKind
+from watchkeeper.records.messages import Message, Observation, ObservationKind
+
+# --- Identifiers that a summary must not lose: paths, URLs, hashes, ids, error lines, numbers in decisions ---
+
+EXTENSIONS = (
+    "pyi?|ipynb|[cm]?js|jsx|tsx?|rs|go|java|kt|scala|cc?|h|[ch]pp|cs|rb|php|swift|lua|r|jl|(?:ba|z)?sh|ps1|sql|html?|s?css"
+    "|vue|svelte|md|rst|txt|jsonl?|ya?ml|toml|ini|cfg|conf|env|lock|xml|[ct]sv|log|diff|patch|png|jpe?g|gif|svg|webp|pdf"
+    "|zip|gz|tar|whl|db|sqlite|proto|graphql|tf|dockerfile|make|cmake|gradle"
+)
+"""What makes a word with a dot a file name, and not an attribute or the end of a sentence."""
+
+PATH = re.compile(
+    r"(?<![\w/.:@<\[-])(?:(?:~|\.{1,2})?/(?:[\w.@+-]{1,80}/){1,16}[\w.@+-]{1,80}"  # /a/b, ./a/b, ~/a/b
+    r"|(?:[\w.@+-]{1,80}/){2,16}[\w.@+-]{1,80}"  # a/b/c
+    rf"|(?:~/|\.{{1,2}}/|/)?(?:[\w.@+-]{{1,80}}/)?[\w@+-][\w.@+-]{{0,80}}\.(?:{EXTENSIONS}))(?![\w/(])",
+    re.IGNORECASE,
+)
+"""Paths of two parts and more, and file names by their extension."""
+
+URL = re.compile(r"\b[a-z][a-z0-9+.-]{1,15}://[^\s<>\"'`)\]}]{3,300}")
+
+HASH = re.compile(
+    r"\b[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"
+    r"|\b(?=[0-9a-f]{0,63}\d)(?=[0-9a-f]{0,63}[a-f])[0-9a-f]{7,64}\b"
+)
+"""Git hashes, digests and UUIDs."""
+
+ID = re.compile(r"\b[A-Za-z]{2,12}[-_](?=[A-Za-z0-9_-]{0,60}\d)[A-Za-z0-9_-]{1,60}\b|(?<![\w&/])#\d{1,7}\b")
+"""Ticket and record ids: `PROJ-123`, `toolu_01ab`, `#4679`."""
+
+_ERROR_WORDS = ("error", "exception", "fatal", "panic", "failed", "traceback")
+ERROR = re.compile(
+    r"\b(?:\w{0,60}(?:Error|Exception)\b\s*[:(\[]|(?:error|fatal|panic(?:ked)?)\b(?:\[\w+\])?\s*:"
+    r"|FAILED\b|Traceback \(|[Ee]rror \w)"
+)
+_LISTED = re.compile(r"^\s*\d{1,6}\s*(?:→|\||\t|:)")
+"""A numbered line of a file that was read: it speaks of errors, it is none."""
+
+DECISION = re.compile(
+    r"\b(?:decid|decision|chose|choos|instead of|must|limit|budget|set to|threshold|port|version)\w*", re.I
+)
+
+NUMBER = re.compile(r"(?<![\w.])\d[\d,_]{0,20}(?:\.\d{1,10})?%?(?!\w)")
+
+SCAN_CHARACTERS = 4_000
+"""Of each text this much is read from its beginning, and as much from its end: CPU stays bounded."""
+
+PER_MESSAGE = 40
+
+
+def clipped(text: str, limit: int = SCAN_CHARACTERS) -> str:
+    """The beginning and the end of a long text, cut at line ends so that no identifier is cut in two."""
+    if len(text) <= 2 * limit:
+        return text
+    head, tail = text[:limit], text[-limit:]
+    return head.rpartition("\n")[0] + "\n" + tail.partition("\n")[2]
+
+
+def paths_in(text: str) -> list[str]:
+    """Paths and file names, in order of appearance, each once."""
+    # Most words hold neither: leaving them out first makes prose ten times cheaper.
+    words = " ".join(word for word in clipped(text).split() if "/" in word or "." in word)
+    return list(dict.fromkeys(match.rstrip(".,:;") for match in PATH.findall(words)))
+
+
+def error_lines(text: str) -> list[str]:
+    """Lines that report an error (at most 160 characters of each), each once."""
+    found: dict[str, None] = {}
+    for line in clipped(text).splitlines():
+        if len(line) > 2_000:
+            line = line[:2_000]
+        lowered = line.lower()
+        if any(word in lowered for word in _ERROR_WORDS) and ERROR.search(line) and not _LISTED.match(line):
+            found[" ".join(line.split())[:160]] = None
+    return list(found)
+
+
+def identifiers_in(text: str) -> list[str]:
+    """All identifiers of a text, each once."""
+    text = clipped(text)
+    found: dict[str, None] = {}
+    if "://" in text:
+        for url in URL.findall(text):
+            found[url.rstrip(".,:;")] = None
+        text = URL.sub(" ", text)
+    for path in paths_in(text):
+        found[path] = None
+    for pattern in (HASH, ID):
+        for match in pattern.findall(text):
+            found[match] = None
+    for line in error_lines(text):
+        found[line] = None
+    for line in text.splitlines():
+        if len(line) <= 400 and DECISION.search(line) and not _LISTED.match(line):
+            for number in NUMBER.findall(line):
+                if len(number) >= 2:
+                    found[number] = None
+    return list(found)
+
+
+def gather(messages: Iterable[Message]) -> dict[str, int]:
+    """Identifier → the last message that it stands in; at most `PER_MESSAGE` of each message."""
+    found: dict[str, int] = {}
+    for message in messages:
+        own: dict[str, None] = {}
+        for text in texts_of(message.content):
+            for identifier in identifiers_in(text):
+                own[identifier] = None
+            if len(own) >= PER_MESSAGE:
+                break
+        for identifier in list(own)[:PER_MESSAGE]:
+            found[identifier] = message.seq
+    return found
+
+
+# --- What a digest would say of one message, picked out once, when the message is added -------------------
+#
+# A digest is made in the very turn in which a context overflows. Reading all that it covers there would cost
+# that turn milliseconds for each ten thousand tokens; read when they arrive, messages cost each turn the same.
+
+LINE_CHARACTERS = 200
+TEXT_CHARACTERS = 2_000
+"""Of each text this much is read from its beginning, and as much from its end."""
+TODO = "to do: "
+
+_DECIDED = re.compile(
+    r"\b(?:decid|decision|chose|choosing|instead|because|conclu|agreed|will use|must|never|always)\w*", re.I
+)
+_OPEN = re.compile(
+    r"^\s*(?:[-*]\s*\[ \]|\d+\.\s*\[ \]|TODO\b|FIXME\b|Next\b|Remaining\b|Still to do\b|Open\b)", re.I
+)
+_WORD = re.compile(r"\w{4,}")
+_FINISHED = frozenset({"completed", "done", "cancelled", "dropped"})
+_NAMES_KEPT = 2_000
+
+
+class Note(NamedTuple):
+    """One line of a digest. `text` None: the to-do list of before is void, a newer one follows."""
+
+    section: str
+    text: str | None
+
+
+class Notebook:
+    """The notes of the messages that a context shows; made once for each, in O(1) of the history's length."""
+
+    def __init__(self) -> None:
+        self._notes: dict[int, tuple[Note, ...]] = {}
+        self._names: dict[str, str] = {}
+
+    def of(self, message: Message) -> tuple[Note, ...]:
+        """The notes of a message. Those of a tool result name the tool, if its call was read before it."""
+        known = self._notes.get(message.seq)
+        if known is None:
+            known = self._notes[message.seq] = tuple(_read(message, self._names))
+            while len(self._names) > _NAMES_KEPT:
+                del self._names[next(iter(self._names))]
+        return known
+
+    def forget(self, before: int) -> None:
+        """Drop the notes of messages with a lower number: a digest covers them (and can be made again
+        without)."""
+        while self._notes and (first := next(iter(self._notes))) < before:
+            del self._notes[first]
+
+
+def wanted_words(instructions: str | None) -> frozenset[str]:
+    """The words of instructions to keep something, by which its lines are found."""
+    return frozenset(word.lower() for word in _WORD.findall(instructions or ""))
+
+
+def wanted_lines(message: Message, wanted: frozenset[str]) -> Iterator[str]:
+    """Lines of a message's text and results that hold one of the words."""
+    for block in blocks_of(message.content):
+        kind = block.get("type")
+        if kind not in ("text", "tool_result"):
+            continue
+        text = clipped(str(block.get("text", "")) if kind == "text" else result_text(block), TEXT_CHARACTERS)
+        for line in text.splitlines()[:200]:
+            if wanted.intersection(_WORD.findall(line.lower())):
+                yield line
+
+
+def one_line(text: str, width: int) -> str:
+    """The beginning of `text` on one line of at most `width` characters."""
+    line = " ".join(text[: 4 * width].split())
+    return line if len(line) <= width else line[: width - 1].rstrip() + "…"
+
+
+def _read(message: Message, names: dict[str, str]) -> Iterator[Note]:
+    for block in blocks_of(message.content):
+        kind = block.get("type")
+        if kind == "text":
+            yield from _read_text(message.role, clipped(str(block.get("text", "")), TEXT_CHARACTERS))
+        elif kind == "tool_use":
+            names[str(block.get("id", ""))] = str(block.get("name", ""))
+            yield from _read_todos(block.get("input"))
+            for leaf in leaves(block.get("input")):
+                if len(leaf) <= 300:
+                    yield from (_note("Files", path) for path in paths_in(leaf)[:3])
+        elif kind == "tool_result":
+            name = names.get(str(block.get("tool_use_id", "")), "tool")
+            text = clipped(result_text(block), TEXT_CHARACTERS)
+            if block.get("is_error"):
+                yield _note("Errors", f"{name}: {text}")
+            else:
+                yield from (_note("Errors", line) for line in error_lines(text)[:2])
+            yield _note("Last results", f"{name}: {one_line(text, 120)}")
+
+
+def _read_todos(given: Any) -> Iterator[Note]:
+    """A to-do list that an agent keeps by a tool (`TodoWrite`, `update_plan`): the newest replaces those
+    before."""
+    if not isinstance(given, dict):
+        return
+    items = given.get("todos") or given.get("plan")
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        return
+    yield Note("Open tasks", None)
+    for item in items[:30]:
+        text = item.get("content") or item.get("step") or item.get("title")
+        if text and str(item.get("status", "")).lower() not in _FINISHED:
+            yield _note("Open tasks", f"{TODO}{text}")
+
+
+def _read_text(role: str, text: str) -> Iterator[Note]:
+    if role == "user":
+        yield _note("Goals", text)
+    else:
+        yield _note("Progress", text)
+        decided = 0
+        for line in text.splitlines():
+            if decided < 3 and len(line) < 400 and _DECIDED.search(line):
+                yield _note("Decisions", line)
+                decided += 1
+    for line in text.splitlines()[:200]:
+        if _OPEN.match(line):
+            yield _note("Open tasks", line.strip().removeprefix("- [ ]").strip())
+    yield from (_note("Errors", line) for line in error_lines(text)[:2])
+    yield from (_note("Files", path) for path in paths_in(text)[:8])
+
+
+def _note(section: str, text: str) -> Note:
+    return Note(section, plain(one_line(text, LINE_CHARACTERS)))
+
 
 SECTIONS = (
     "Asked to keep",

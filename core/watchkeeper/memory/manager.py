@@ -14,20 +14,17 @@ Summaries are written beside the loop: no call here waits for the summariser, bu
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args, overload
 
-from watchkeeper.memory.changes import Change, Prepared, Rejection
-from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Summarizer
-from watchkeeper.memory.content import checked_message, content_size
-from watchkeeper.memory.flights import Flight, Hangar
-from watchkeeper.memory.pacing import Pacer
-from watchkeeper.memory.readonly import ReadOnly, untouched
-from watchkeeper.memory.state import ContextLimits, ContextState
-from watchkeeper.memory.swaps import Callback, Listeners, Swap, SwapEvent, swap_of
+from watchkeeper.memory.compactor import CompactionPass, Compactor, Outcome, Pacer, Summarizer
+from watchkeeper.memory.content import checked_message, content_size, copied
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection
 from watchkeeper.memory.tokens import (
     BESIDE_LOOP_CHARACTERS,
     TiktokenCounter,
@@ -35,9 +32,211 @@ from watchkeeper.memory.tokens import (
     as_counter,
     count_message,
 )
-from watchkeeper.records.memory import Content, Message, Observation, Role, View
+from watchkeeper.records.messages import Content, Message, Observation, Role, View
+
+# --- A list of messages that may be looked at and not changed, without copying it -------------------------
+
+
+def untouched(message: Message) -> Message:
+    """A message that may be given away: whoever changes its content changes a copy."""
+    return message if isinstance(message.content, str) else replace(message, content=copied(message.content))
+
+
+class ReadOnly(Sequence[Message]):
+    """A live window on a list. Slices are tuples; it equals any list or tuple of the same messages."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: list[Message]) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Message]:
+        return map(untouched, self._items)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Message, ...]: ...
+    def __getitem__(self, index: int | slice) -> Message | tuple[Message, ...]:
+        return (
+            tuple(map(untouched, self._items[index]))
+            if isinstance(index, slice)
+            else untouched(self._items[index])
+        )
+
+    def __eq__(self, other: Any) -> bool:
+        if isinstance(other, ReadOnly | list | tuple):
+            return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self._items))
+
+
+# --- Passes in flight: tasks that may outlive the interest in them, or the event loop that ran them -------
+
+CLOSING_SECONDS = 1.0
+"""How long `Hangar.close` waits for what was given up."""
+
+
+@dataclass(slots=True)
+class Flight:
+    """One pass in flight, or landed and not yet published."""
+
+    run: CompactionPass
+    task: asyncio.Task[Prepared]
+    outcome: Outcome | None = None
+    stall_seconds: float = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it will still end by itself."""
+        return not self.task.done() and not is_lost(self.task)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has not ended, and never will."""
+        return not self.task.done() and is_lost(self.task)
+
+    def cancel(self) -> None:
+        """Ask it to stop, where anybody could hear it."""
+        if not is_lost(self.task):
+            self.task.cancel()
+
+
+class Hangar:
+    """Every task that was started and has not ended, the abandoned ones included."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, run: CompactionPass, work: Coroutine[Any, Any, Prepared]) -> Flight:
+        """Run `work` beside the caller."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieved)
+        return Flight(run, task)
+
+    async def close(self, others: Iterable[asyncio.Future[Any]] = ()) -> None:
+        """Wait until nothing of it runs, nor of `others`; for a second at most."""
+        left = {task for task in (*self._tasks, *others) if not task.done() and not is_lost(task)}
+        current = asyncio.current_task()
+        left = {
+            task for task in left if task is not current
+        }  # a listener may close the manager that calls it
+        if left:
+            await asyncio.wait(left, timeout=CLOSING_SECONDS)
+        self._tasks = {task for task in self._tasks if not task.done() and not is_lost(task)}
+
+
+def is_lost(task: asyncio.Future[Any]) -> bool:
+    """Whether nobody will run a task on: its event loop is closed, or another one runs now."""
+    loop = task.get_loop()
+    try:
+        return loop is not asyncio.get_running_loop() or loop.is_closed()
+    except RuntimeError:
+        return loop.is_closed()
+
+
+def _retrieved(task: asyncio.Task[Any]) -> None:
+    """Look at the exception, so that an abandoned pass leaves no "never retrieved" warning."""
+    if not task.cancelled():
+        task.exception()
+
+
+# --- What a manager tells its listeners about passes: that one began, has its text, took its place, or did ---
+#
+# not.
 
 log = logging.getLogger(__name__)
+
+SwapEvent = Literal["swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned"]
+"""A pass began; has its text; took its place (or a digest did); could not; was given up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swap:
+    """What callbacks of `on` are given."""
+
+    event: SwapEvent
+    messages_removed: int = 0
+    """Messages that were verbatim before this swap and are not any more."""
+    tokens_before: int = 0
+    tokens_after: int = 0
+    high_water: int | None = None
+    view_version: int = 0
+    stall_seconds: float = 0.0
+    """How long `add_message` waited for this pass; 0 unless `max_wait_seconds` allows some."""
+    reason: str = ""
+
+
+Callback = Callable[[Swap], None] | Callable[[Swap], Awaitable[None]]
+
+
+class Listeners:
+    """Callbacks by event. A callback that fails disturbs nobody; one that is a coroutine function runs
+    beside."""
+
+    def __init__(self) -> None:
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._background: set[asyncio.Future[Any]] = set()
+
+    def add(self, event: SwapEvent, callback: Callback) -> Callable[[], None]:
+        """Call `callback` at each `event`; returns how to stop it.
+
+        Raises:
+            ValueError: there is no such event.
+        """
+        if event not in get_args(SwapEvent):
+            raise ValueError(f"There is no event {event!r}; there are {', '.join(get_args(SwapEvent))}.")
+        listeners = self._callbacks.setdefault(event, [])
+        listeners.append(callback)
+
+        def stop() -> None:
+            if callback in listeners:
+                listeners.remove(callback)
+
+        return stop
+
+    def emit(self, swap: Swap) -> None:
+        """Tell everybody who listens to this event."""
+        for callback in tuple(self._callbacks.get(swap.event, ())):
+            try:
+                result = callback(swap)
+                if inspect.isawaitable(result):
+                    task = asyncio.ensure_future(result)
+                    self._background.add(task)
+                    task.add_done_callback(self._ended)
+            except Exception:  # a listener's fault must not break the agent that it listens to
+                log.exception("a callback of %s failed", swap.event)
+
+    def running(self) -> tuple[asyncio.Future[Any], ...]:
+        """Callbacks that are coroutines and have not ended."""
+        return tuple(self._background)
+
+    def _ended(self, task: asyncio.Future[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a callback failed", exc_info=task.exception())
+
+
+def swap_of(event: SwapEvent, change: Change) -> Swap:
+    """The swap that a change of the context was."""
+    return Swap(
+        event=event,
+        messages_removed=change.messages_removed,
+        tokens_before=change.tokens_before,
+        tokens_after=change.tokens,
+        high_water=change.high_water,
+        view_version=change.view.version,
+        reason=change.reason,
+    )
 
 
 class HierarchicalContextManager:

@@ -15,7 +15,7 @@ from watchkeeper.memory.buffering import ObserverOutput, ReflectorOutput
 from watchkeeper.memory.compactor import CompactionPass, Writer
 from watchkeeper.memory.content import blocks_of, result_text
 from watchkeeper.memory.tokens import compact_json
-from watchkeeper.records.memory import Message
+from watchkeeper.records.messages import Message
 
 Complete = Callable[[str, str], Awaitable[str]]
 """Asks a model: `await complete(system, prompt)` gives its text."""

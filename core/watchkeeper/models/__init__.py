@@ -4,12 +4,10 @@ Promises: a reply is whole or not there; each wait is shown; nothing heavy is im
 """
 
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.models.errors import Failure, Verdict, classify
-from watchkeeper.models.events import Timeouts
-from watchkeeper.models.prices import context_window, is_priced, price
-from watchkeeper.models.registry import ModelConfig, resolve
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.models.slots import Gate, Gates, Waiting
+from watchkeeper.models.failures import Failure, RetryPolicy, Verdict, classify
+from watchkeeper.models.gate import Gate, Gates, Waiting
+from watchkeeper.models.registry import ModelConfig, context_window, is_priced, price, resolve
+from watchkeeper.models.stream import Timeouts
 
 __all__ = [
     "AnthropicModel",

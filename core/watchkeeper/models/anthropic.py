@@ -11,30 +11,38 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncGenerator
+import sys
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from watchkeeper.models.assemble import ReplyAssembler
-from watchkeeper.models.credentials import ANTHROPIC_HOST
-from watchkeeper.models.error_bodies import error_bounding_client
-from watchkeeper.models.errors import Failure, Verdict, asked_seconds, classify
-from watchkeeper.models.events import (
+from watchkeeper.models.failures import (
+    Failure,
+    RetryPolicy,
+    Verdict,
+    asked_seconds,
+    classify,
+    describe,
+    error_bounding_client,
+    failure_of,
+    one_line,
+)
+from watchkeeper.models.resets import LONGEST_PARK_SECONDS
+from watchkeeper.models.stream import (
+    ReplyAssembler,
     Timeouts,
     decoded_events,
     drain,
     explain_foreign_body,
     is_json,
     json_body,
+    without_lone_surrogates,
 )
-from watchkeeper.models.failures import describe, failure_of, one_line
-from watchkeeper.models.resets import LONGEST_PARK_SECONDS
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.models.wire import request_body
-from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.host_faults import host_fault
-from watchkeeper.records.model import (
+from watchkeeper.records.messages import (
     Delta,
     ErrorKind,
     ModelError,
@@ -44,10 +52,153 @@ from watchkeeper.records.model import (
     Retrying,
     Usage,
 )
-from watchkeeper.records.wording import utc_text
+from watchkeeper.records.ports import Clock, SystemClock
+from watchkeeper.records.text import utc_text
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
+
+
+# --- A `ModelRequest` as the body of a Messages API call, with prompt-cache breakpoints where they pay ----
+#
+# A breakpoint says "what stands before this will come again". At most four are allowed; used are the end of the
+# tools, of the system prompt, of the stable prefix (pinned messages and observations, byte-identical between
+# compactions) and of the last message, so that the next turn reads this one from the cache. From a breakpoint
+# the provider looks back at most 20 blocks for what it knows. After a turn of more blocks than that (many
+# parallel calls), the breakpoint of the tools is spent on the end of the previous turn instead.
+
+BREAKPOINT = {"type": "ephemeral"}
+LOOKBACK_BLOCKS = 18
+"""A little less than the provider's 20: which blocks it counts is not documented to the last one."""
+UNCACHEABLE = frozenset({"thinking", "redacted_thinking"})
+"""Blocks that the API refuses a breakpoint on; they must also be sent back untouched."""
+
+
+def request_body(model: str, request: ModelRequest, *, prompt_cache: bool = True) -> dict[str, Any]:
+    """The arguments of `messages.create` for this request. The request itself is left as it is."""
+    messages = [
+        {"role": message["role"], "content": without_lone_surrogates(message["content"])}
+        for message in request.messages
+    ]
+    body: dict[str, Any] = {"model": model, "max_tokens": request.max_tokens, "messages": messages}
+    if request.tools:
+        body["tools"] = [
+            without_lone_surrogates(
+                {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema}
+            )
+            for tool in request.tools
+        ]
+    if request.system:
+        body["system"] = [{"type": "text", "text": without_lone_surrogates(request.system)}]
+    if prompt_cache:
+        _mark(body, request.stable_prefix)
+    return body
+
+
+def _mark(body: dict[str, Any], stable_prefix: int) -> None:
+    messages = body["messages"]
+    places = {min(stable_prefix, len(messages)) - 1, len(messages) - 1}
+    previous_end = len(messages) - 3  # a turn adds the assistant's message and the answer to it
+    long_turn = previous_end >= 0 and _blocks(messages[previous_end + 1 :]) > LOOKBACK_BLOCKS
+    if long_turn:
+        places.add(previous_end)
+    if "tools" in body and not (long_turn and body.get("system")):
+        body["tools"][-1] = {**body["tools"][-1], "cache_control": BREAKPOINT}
+    if body.get("system"):
+        body["system"][-1]["cache_control"] = BREAKPOINT
+    for index in places:
+        if index >= 0:
+            messages[index] = _marked(messages[index])
+
+
+def _blocks(messages: list[dict[str, Any]]) -> int:
+    return sum(1 if isinstance(message["content"], str) else len(message["content"]) for message in messages)
+
+
+def _marked(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with a breakpoint on its last block that may carry one; itself if none may."""
+    content = message["content"]
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    for place in range(len(content) - 1, -1, -1):
+        block = content[place]
+        if block.get("type") in UNCACHEABLE or (block.get("type") == "text" and not block.get("text")):
+            continue
+        marked = {**block, "cache_control": BREAKPOINT}
+        return {**message, "content": [*content[:place], marked, *content[place + 1 :]]}
+    return message
+
+
+# --- Whether a call to a model would find a key, without the network and without the SDK (which takes a second ---
+#
+# to import).
+
+ANTHROPIC_HOST = "api.anthropic.com"
+API_KEY_VARIABLE = "ANTHROPIC_API_KEY"
+
+_KEY_VARIABLES = (
+    API_KEY_VARIABLE,
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_PROFILE",
+    "ANTHROPIC_FEDERATION_RULE_ID",
+)
+"""With any of these the SDK authenticates, or says itself why it cannot."""
+_KEY_HEADERS = frozenset({"authorization", "x-api-key"})
+
+
+def missing_key(
+    ref: str,
+    *,
+    api_key_env: str | None = None,
+    base_url: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> str | None:
+    """The environment variable that should hold the key for `ref` and does not; None where nothing is
+    missing.
+
+    `api_key_env` and `base_url` are the settings of `[anthropic]`. Only Anthropic's own server is known to
+    need a key: for any other server the answer is None. It is None too where the SDK may find credentials
+    elsewhere (a profile).
+    """
+    if ref.strip().partition("/")[0] != "anthropic":
+        return None
+    server = (base_url or environ.get("ANTHROPIC_BASE_URL") or "").strip()
+    if server and host_of(server) != ANTHROPIC_HOST:
+        return None
+    if api_key_env:
+        return None if environ.get(api_key_env, "").strip() else api_key_env
+    if (
+        any(environ.get(name, "").strip() for name in _KEY_VARIABLES)
+        or _has_key_header(environ)
+        or _has_profile(environ)
+    ):
+        return None
+    return API_KEY_VARIABLE
+
+
+def host_of(url: str) -> str:
+    """The host that a URL names, in lower case; empty where it names none."""
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
+
+
+def _has_key_header(environ: Mapping[str, str]) -> bool:
+    lines = environ.get("ANTHROPIC_CUSTOM_HEADERS", "").split("\n")
+    return any(line.partition(":")[0].strip().lower() in _KEY_HEADERS for line in lines)
+
+
+def _has_profile(environ: Mapping[str, str]) -> bool:
+    """Whether there are profiles of the SDK. What they hold is for the SDK to say."""
+    chosen = environ.get("ANTHROPIC_CONFIG_DIR")
+    home = environ.get("HOME") if sys.platform != "win32" else None
+    try:
+        folder = Path(chosen) if chosen else (Path(home) if home else Path.home()) / ".config" / "anthropic"
+        return (folder / "active_config").exists() or (folder / "configs").is_dir()
+    except (OSError, RuntimeError):
+        return False
+
 
 DEFAULT_CONTEXT_WINDOW = 200_000
 SHORTEST_SECRET = 8

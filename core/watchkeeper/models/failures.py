@@ -7,17 +7,340 @@ recognised by the names of their classes, so that this module imports neither li
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
+import random
+import re
 import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Any
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from watchkeeper.models.assemble import BrokenStream, StreamedError, excerpt
-from watchkeeper.models.errors import Failure, Verdict
 from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds, moment_or_duration
+from watchkeeper.models.stream import BrokenStream, StreamedError, excerpt
 from watchkeeper.records.host_faults import causes
+from watchkeeper.records.messages import ErrorKind
+
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient
+
+
+# --- What a failed model call means for the run: one table, read by one pure function ---------------------
+#
+# Providers, proxies and local servers report the same trouble in many shapes. `RULES` lists the shapes, most
+# specific first; `classify` finds the first that fits. Adding a server's own wording is adding a row.
+
+JUST_PASSED_SECONDS = 3_600.0
+"""A usage limit that ended no longer ago, by its own words, and still holds, ends soon: clocks differ, and
+times are rounded."""
+
+ASK_AGAIN_SECONDS = 60.0
+"""The wait where such a limit names no later time."""
+
+READ_CHARS = 2_000
+"""How much of a message is searched: it comes from outside, and may be made to cost time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What was observed of a failed call, before anyone judges it."""
+
+    message: str
+    """In the server's or the network's own words."""
+    status: int | None = None
+    """HTTP status; None where no response came, 200 where a stream carried the error."""
+    error_type: str | None = None
+    """`error.type` of the body: `billing_error`, `overloaded_error`, …"""
+    error_code: str | None = None
+    """`error.details.error_code` of the body, a stable code that newer APIs send."""
+    retry_after_seconds: float | None = None
+    reset_seconds: float | None = None
+    """Until the limit ends, by the response's headers of limits that are used up; `retry-after` goes before
+    them."""
+    usage_reset_seconds: float | None = None
+    """Until a usage limit ends, by the body's own words or fields."""
+    should_retry: bool | None = None
+    """The server's own advice (`x-should-retry`), where it gave any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row: a failure fits when its status, type, code or wording is named here."""
+
+    name: str
+    kind: ErrorKind
+    advice: str = ""
+    """What a person should do next; empty where the runtime acts by itself."""
+    statuses: frozenset[int] = frozenset()
+    types: frozenset[str] = frozenset()
+    codes: frozenset[str] = frozenset()
+    wording: re.Pattern[str] | None = None
+    among: frozenset[int] = frozenset()
+    """Where not empty, the row holds for these statuses only."""
+    rate_limited: bool = False
+    usage_limit: bool = False
+    """Such a limit may end at a time that the provider names; then it parks instead."""
+
+    def fits(self, failure: Failure) -> bool:
+        if self.among and failure.status not in self.among:
+            return False
+        return (
+            failure.status in self.statuses
+            or failure.error_type in self.types
+            or failure.error_code in self.codes
+            or (self.wording is not None and self.wording.search(failure.message, 0, READ_CHARS) is not None)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do about a failure."""
+
+    rule: str
+    kind: ErrorKind
+    advice: str
+    rate_limited: bool
+    retry_now: bool
+    """Whether the same request may be sent again within this call."""
+    usage_limit: bool = False
+
+
+def _words(*patterns: str) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE)
+
+
+OVERFLOW = _words(
+    r"prompt is too long",  # Anthropic
+    r"exceeds? (the )?(available )?context (size|length|window|limit)",  # llama.cpp, Anthropic, Ollama
+    r"maximum (model )?(context|input|prompt|sequence) (length|size)",  # vLLM, OpenAI-shaped proxies
+    r"longer than the (model'?s |maximum )*(context|model length)",  # SGLang, older vLLM
+    r"context[ _-]?(window|length|size)[ _-]?exceeded",  # LiteLLM, OpenAI codes
+    r"context the overflows|greater than the context length|reached context length",  # LM Studio
+    r"must be <= .*max.*(total|input).*tokens|must have less than \d+ tokens",  # text-generation-inference
+    r"request exceeds the maximum (allowed )?(size|number of bytes)",  # Anthropic, 413
+    r"too many (input )?tokens(?!.*(per|/) ?(minute|min|hour|day))",
+)
+"""How servers say that a prompt does not fit."""
+
+NO_CREDIT = _words(
+    r"credit balance is too low",
+    r"insufficient[ _](quota|credits?|funds|balance)",
+    r"(spend(ing)?|usage|billing) (hard )?limit (has been |was )?(reached|exceeded)",
+    r"reached your specified (api )?usage limits",
+    r"exceeded your current quota",
+    r"payment (is )?required",
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "prompt too long",
+        ErrorKind.COMPACT,
+        statuses=frozenset({413}),
+        types=frozenset({"exceed_context_size_error", "request_too_large", "context_length_exceeded"}),
+        codes=frozenset({"context_length_exceeded", "request_body_too_large_after_decoding"}),
+        wording=OVERFLOW,
+        among=frozenset({200, 400, 413, 422, 500}),
+    ),
+    Rule(
+        "no credit",
+        ErrorKind.PAUSE,
+        "add credit or raise the spend limit with the provider, then resume",
+        statuses=frozenset({402}),
+        types=frozenset({"billing_error"}),
+        codes=frozenset(
+            {
+                "contract_spend_limit_reached",  # these come as 429, and do not pass by waiting
+                "enforced_spend_limit_reached",
+                "linked_organization_billing_unavailable",
+                "linked_organization_spend_limit_reached",
+                "user_profile_billing_not_authorized",
+                "user_profile_not_billable",
+            }
+        ),
+        wording=NO_CREDIT,
+        usage_limit=True,
+    ),
+    Rule(
+        "organization on hold",
+        ErrorKind.PAUSE,
+        "ask the provider to lift the hold, then resume",
+        codes=frozenset({"organization_on_hold"}),
+    ),
+    Rule(
+        "bad key",
+        ErrorKind.PAUSE,
+        "set a valid ANTHROPIC_API_KEY, then resume",
+        statuses=frozenset({401, 407}),
+        types=frozenset({"authentication_error"}),
+    ),
+    Rule(
+        "no permission",
+        ErrorKind.PAUSE,
+        "let this key use the model, or choose another model, then resume",
+        statuses=frozenset({403}),
+        types=frozenset({"permission_error"}),
+    ),
+    Rule(
+        "no such model",
+        ErrorKind.PAUSE,
+        "check the model's name and the base_url, then resume",
+        statuses=frozenset({404, 405, 410}),
+        types=frozenset({"not_found_error"}),
+    ),
+    Rule(
+        "misconfigured",
+        ErrorKind.PAUSE,
+        "correct base_url and credentials, then resume",
+        types=frozenset({"configuration"}),  # our own: what cannot be sent at all
+    ),
+    Rule(
+        "rate limited",
+        ErrorKind.RETRY,
+        statuses=frozenset({429}),
+        types=frozenset({"rate_limit_error"}),
+        codes=frozenset({"ramp_limit_exceeded"}),
+        rate_limited=True,
+    ),
+    Rule(
+        "overloaded", ErrorKind.RETRY, statuses=frozenset({503, 529}), types=frozenset({"overloaded_error"})
+    ),
+    Rule(
+        "timed out", ErrorKind.RETRY, statuses=frozenset({408, 504, 524}), types=frozenset({"timeout_error"})
+    ),
+    Rule("broken stream", ErrorKind.RETRY, types=frozenset({"broken_stream"})),
+    Rule("busy", ErrorKind.RETRY, statuses=frozenset({409, 425, 499})),
+    Rule("server error", ErrorKind.RETRY, types=frozenset({"api_error"}), among=frozenset({200})),
+    Rule(
+        "bad request", ErrorKind.FAIL, statuses=frozenset({400}), types=frozenset({"invalid_request_error"})
+    ),
+)
+"""First fit wins. What no row names is judged by the hundreds of its status (see `classify`)."""
+
+
+def classify(failure: Failure) -> Verdict:
+    """Judge a failure. Total: whatever a server sends, there is an answer.
+
+    Without a rule: 501 and 4xx can never work, so the task fails; 5xx, an error inside a stream and a lost
+    connection pass by themselves; a redirect or another 2xx means that `base_url` is not the Messages API.
+    """
+    rule = next((rule for rule in RULES if rule.fits(failure)), None) or _by_hundreds(failure.status)
+    kind = rule.kind
+    if kind is ErrorKind.FAIL and failure.should_retry and failure.status != 400:
+        kind = ErrorKind.RETRY
+    return Verdict(
+        rule=rule.name,
+        kind=kind,
+        advice=rule.advice,
+        rate_limited=rule.rate_limited,
+        retry_now=kind is ErrorKind.RETRY and failure.should_retry is not False,
+        usage_limit=rule.usage_limit,
+    )
+
+
+def asked_seconds(failure: Failure, verdict: Verdict) -> float | None:
+    """How long the provider asks to be left alone, in seconds from now; None where it names no time.
+
+    A body that names the end of a usage limit goes before a shorter `retry-after`. A bad key, or credit that
+    is gone, has no time, whatever a header says; a usage limit (429) has.
+    """
+    header = failure.retry_after_seconds
+    if verdict.kind is ErrorKind.RETRY:
+        if header is None and verdict.rate_limited:
+            header = failure.reset_seconds
+        waits = [wait for wait in (header, failure.usage_reset_seconds) if wait is not None]
+        return max(0.0, *waits) if waits else None
+    if not verdict.usage_limit:
+        return None
+    said = failure.usage_reset_seconds
+    if said is None and failure.status == 429 and failure.error_code is None:
+        said = header
+    if said is not None and -JUST_PASSED_SECONDS < said <= 0:
+        return ASK_AGAIN_SECONDS
+    return said if said is not None and said > 0 else None
+
+
+def _by_hundreds(status: int | None) -> Rule:
+    if status is None:
+        return Rule("connection lost", ErrorKind.RETRY)
+    if status == 200:
+        return Rule("server error", ErrorKind.RETRY)
+    if status == 501 or 400 <= status < 500:
+        return Rule("bad request", ErrorKind.FAIL)
+    if status >= 500:
+        return Rule("server error", ErrorKind.RETRY)
+    return Rule(
+        "not the Messages API",
+        ErrorKind.PAUSE,
+        "check the base_url: it must end before /v1/messages, then resume",
+    )
+
+
+# --- The body of an HTTP error, read so far as it is of use: a server may send one that never comes to an end ---
+#
+# The SDK reads the whole of it before it raises, however long that takes, and its time-outs are for silence
+# alone.
+
+log = logging.getLogger(__name__)
+
+MOST_ERROR_BYTES = 1 << 16
+"""Decompressed; what is shown of a body is one line."""
+
+ERROR_SECONDS = 10.0
+"""For the whole of a body; its status is known by then."""
+
+_OF_THE_BODY = frozenset({"content-encoding", "content-length", "transfer-encoding"})
+
+
+def error_bounding_client(**options: Any) -> AsyncClient:
+    """The SDK's own HTTP client, which gives errors back with as much of their bodies as came within the
+    bounds.
+
+    `options` are those of `DefaultAsyncHttpxClient`. What breaks while such a body is read leaves it as long
+    as it is: the status says more than the way in which the connection ended.
+    """
+    import httpx2
+    from anthropic import DefaultAsyncHttpxClient
+
+    class ErrorBounding(DefaultAsyncHttpxClient):
+        async def send(self, request: httpx2.Request, **how: Any) -> httpx2.Response:
+            response = await super().send(request, **how)
+            if response.is_success or response.is_closed:
+                return response
+            headers = [
+                (name, value)
+                for name, value in response.headers.multi_items()
+                if name.lower() not in _OF_THE_BODY
+            ]
+            return httpx2.Response(
+                response.status_code, headers=headers, content=await beginning_of(response), request=request
+            )
+
+    return ErrorBounding(**options)
+
+
+async def beginning_of(response: Any) -> bytes:
+    """The first bytes of a body, and the end of its connection."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(ERROR_SECONDS), aclosing(response.aiter_bytes()) as pieces:
+            async for piece in pieces:
+                body += piece
+                if len(body) >= MOST_ERROR_BYTES:
+                    break
+                await asyncio.sleep(
+                    0
+                )  # a flood is always there at once, and would keep the clock from being looked at
+    except Exception as error:  # whatever ends it: what came is what there is
+        log.debug("the body of an error ended early: %r", error)
+    finally:
+        with suppress(Exception):  # the connection is of no more use, whatever closing it says
+            await response.aclose()
+    return bytes(body[:MOST_ERROR_BYTES])
+
 
 CONFIGURATION_ERRORS = frozenset(
     {"InvalidURL", "UnsupportedProtocol", "LocalProtocolError", "CookieConflict"}
@@ -151,3 +474,36 @@ def one_line(text: str) -> str:
 
 def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) else None
+
+
+# --- How long to wait before asking again -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Bounded retries: exponential, jittered, and obedient to a delay that the server asks for."""
+
+    max_retries: int = 5
+    """Requests sent after the first one."""
+    base_seconds: float = 2.0
+    cap_seconds: float = 45.0
+    """The longest wait of our own choosing. With the default base, five waits take up to about a minute;
+    with the attempts between them a dead provider is given up after about two."""
+    longest_server_delay_seconds: float = 900.0
+    """A server that asks for longer is not waited for: the caller is told, and knows until when."""
+
+    def wait_seconds(self, retry: int, rng: random.Random, retry_after_seconds: float | None) -> float | None:
+        """The wait before retry number `retry` (from 1), or None to give up now.
+
+        A server's delay is never undercut; up to a tenth (at most 5 s) is added so that many agents told the
+        same second do not come back in the same second. Without one, the wait is drawn from the upper half
+        of the exponential step.
+        """
+        if retry > self.max_retries:
+            return None
+        if retry_after_seconds is not None and retry_after_seconds > 0:
+            if retry_after_seconds > self.longest_server_delay_seconds:
+                return None
+            return retry_after_seconds + rng.random() * min(5.0, retry_after_seconds / 10)
+        step = min(self.cap_seconds, self.base_seconds * 2.0 ** min(retry - 1, 30))
+        return step * (0.5 + rng.random() / 2)

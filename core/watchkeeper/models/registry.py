@@ -4,12 +4,110 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.records.clock import Clock
+from watchkeeper.models.failures import RetryPolicy
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.model import Model
+from watchkeeper.records.messages import Cost, Model, PriceStatus, Usage
+from watchkeeper.records.ports import Clock
+
+# --- What a call costs, by the public prices that genai-prices carries as data. No network ----------------
+#
+# A model that nobody has a price for is unpriced: its cost is None, never zero, and every sum over it says so.
+
+UNPRICED = Cost(None, PriceStatus.UNPRICED)
+FREE = Cost(0.0, PriceStatus.EXACT)
+"""The offline surveyor runs here: it costs nothing, and that is known exactly."""
+
+
+def price(
+    model_ref: str,
+    usage: Usage,
+    exact: bool = True,
+    *,
+    base_url: str | None = None,
+    at: float | None = None,
+) -> Cost:
+    """USD of one call.
+
+    `exact` is `Reply.usage_exact`. The figure is `estimated` when the usage was, or when `base_url` is
+    another server than the provider's own (a proxy may charge differently). `at` is the time of the call in
+    seconds since 1970; prices change, and the one of that time is taken.
+    """
+    provider, _, name = model_ref.partition("/")
+    if provider == "offline":
+        return FREE
+    usd = _list_price(provider, name, usage, at)
+    if usd is None:
+        return UNPRICED
+    own_server = _is_own_server(provider, base_url)
+    return Cost(usd, PriceStatus.EXACT if exact and own_server else PriceStatus.ESTIMATED)
+
+
+def is_priced(model_ref: str) -> bool:
+    """Whether `price` knows this model: a budget in USD cannot be kept for one that it does not."""
+    return price(model_ref, Usage()).usd is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """List prices in USD per million tokens of a short prompt."""
+
+    input_usd: float
+    output_usd: float
+    cache_read_usd: float
+    cache_write_usd: float
+
+    def __str__(self) -> str:
+        return f"${self.input_usd:g} in, ${self.output_usd:g} out per million tokens"
+
+
+def rates(model_ref: str) -> Rates | None:
+    """What a model's tokens cost by the public prices; None for a model without a price."""
+    kinds = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+    found = [price(model_ref, Usage(**{kind: 1_000})).usd for kind in kinds]
+    return None if None in found else Rates(*(round(usd * 1_000, 6) for usd in found if usd is not None))
+
+
+@cache
+def context_window(model_ref: str) -> int | None:
+    """Tokens of the model's window, where the price data knows it."""
+    provider, _, name = model_ref.partition("/")
+    from genai_prices.data_snapshot import get_snapshot
+
+    try:
+        _, model = get_snapshot().find_provider_model(name, None, provider, None)
+    except LookupError:
+        return None
+    return model.context_window
+
+
+def _list_price(provider: str, name: str, usage: Usage, at: float | None) -> float | None:
+    import genai_prices
+
+    asked = genai_prices.Usage(
+        input_tokens=usage.prompt_tokens,  # their total includes what the cache served and took
+        cache_read_tokens=usage.cache_read_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
+        output_tokens=usage.output_tokens,
+    )
+    when = None if at is None else datetime.fromtimestamp(at, UTC)
+    try:
+        found = genai_prices.calc_price(asked, name, provider_id=provider, genai_request_timestamp=when)
+    except LookupError:
+        return None
+    return float(found.total_price)
+
+
+def _is_own_server(provider: str, base_url: str | None) -> bool:
+    if not base_url:
+        return True
+    host = urlsplit(base_url).hostname or ""
+    return host == f"{provider}.com" or host.endswith(f".{provider}.com")
+
 
 SURVEYOR = "offline/surveyor"
 """Not a language model: a program that surveys a folder. It is used where it is named, and nowhere else."""
@@ -59,7 +157,6 @@ def resolve(
     provider, slash, name = ref.strip().partition("/")
     if provider == "anthropic" and name:
         from watchkeeper.models.anthropic import AnthropicModel
-        from watchkeeper.models.prices import context_window
 
         return AnthropicModel(
             name,

@@ -12,7 +12,7 @@ from typing import Any
 
 from watchkeeper.agents.environment import BudgetReached, PlannedCall, Reservation
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.model import Cost, Purpose, Usage
+from watchkeeper.records.messages import Cost, Purpose, Usage
 from watchkeeper.store import budgets
 from watchkeeper.store.budgets import Budget, BudgetUse, ReservedCall, amount_text
 from watchkeeper.store.session_store import SessionStore

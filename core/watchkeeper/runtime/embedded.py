@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from watchkeeper.models.registry import SURVEYOR
-from watchkeeper.records.clock import Clock, SystemClock
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.ids import IdSource, random_id
-from watchkeeper.records.model import Model
+from watchkeeper.records.messages import Model
+from watchkeeper.records.ports import Clock, IdSource, SystemClock, random_id
 from watchkeeper.runtime import control
-from watchkeeper.runtime.carrying import carry
+from watchkeeper.runtime.continuation import carry
+from watchkeeper.runtime.control import check_configuration
 from watchkeeper.runtime.host import HostResult, SessionHost
-from watchkeeper.runtime.preflight import check_configuration
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 from watchkeeper.store import database, state
-from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.queries import Queries
+from watchkeeper.store.driver import Queries, sqlite3
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.user_secrets import user_redactor
 
@@ -29,7 +27,7 @@ class Runtime:
     a session.
 
     `model` stands in for every model reference of a session: any object with `ref`, `context_window` and
-    `stream` (see `watchkeeper.records.model.Model`). Without one, references such as `anthropic/<model>` are
+    `stream` (see `watchkeeper.records.messages.Model`). Without one, references such as `anthropic/<model>` are
     resolved.
 
     ```python
@@ -95,8 +93,8 @@ class Runtime:
             HostFault: the machine ran out of something that the host itself needs; run the session again to
                 carry on.
         """
-        from watchkeeper.runtime.assembling import assemble
-        from watchkeeper.runtime.driving import note_host_fault
+        from watchkeeper.runtime.host_factory import assemble
+        from watchkeeper.runtime.run_session import note_host_fault
 
         store = SessionStore.claim(
             self.path, session_id, self._clock, pid=os.getpid(), host_name=socket.gethostname()

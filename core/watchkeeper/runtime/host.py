@@ -15,29 +15,22 @@ from dataclasses import dataclass
 from functools import partial
 
 from watchkeeper.agents import reporting
-from watchkeeper.agents.control import AgentControl
-from watchkeeper.agents.endings import Ending, Outcome
-from watchkeeper.agents.environment import Environment
+from watchkeeper.agents.environment import AgentControl, Environment
 from watchkeeper.agents.loop import AgentLoop
+from watchkeeper.agents.reporting import Ending, Outcome
 from watchkeeper.agents.roles import Roles
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable, WatchkeeperError
 from watchkeeper.records.host_faults import HostFault, Shortage, host_fault
 from watchkeeper.records.states import AGENT_ENDED, SESSION_ENDED, AgentStatus, SessionStatus, TaskStatus
-from watchkeeper.runtime import recovery
-from watchkeeper.runtime.command_queue import CommandQueue
-from watchkeeper.runtime.dispatch import dispatch, inputs_of
-from watchkeeper.runtime.heartbeat import Heartbeat
-from watchkeeper.runtime.indexing import Indexing
+from watchkeeper.runtime import lifecycle
+from watchkeeper.runtime.background import CommandWatch, Heartbeat, Indexing, RestingPasses
+from watchkeeper.runtime.commands import CommandQueue
+from watchkeeper.runtime.config import RoleModel, task_model
+from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.limits import Parking, UsageLimits
 from watchkeeper.runtime.live import LiveRows
-from watchkeeper.runtime.parking import Parking
-from watchkeeper.runtime.planning import ensure_planner
-from watchkeeper.runtime.resting import RestingPasses
-from watchkeeper.runtime.role_models import RoleModel, task_model
-from watchkeeper.runtime.scheduling import Board
-from watchkeeper.runtime.starting import SessionSettings
-from watchkeeper.runtime.usage_limits import UsageLimits
-from watchkeeper.runtime.watching import CommandWatch
+from watchkeeper.runtime.scheduler import Board, dispatch, ensure_planner, inputs_of
 from watchkeeper.store import agents, commands, plans
 from watchkeeper.store.agents import Agent
 from watchkeeper.store.plans import Task
@@ -192,7 +185,7 @@ class SessionHost:
         try:
             if self._once is None:
                 await self.store.commit(
-                    lambda tx: recovery.open_session(
+                    lambda tx: lifecycle.open_session(
                         tx,
                         resume=resume,
                         warnings=self.warnings,
@@ -435,7 +428,7 @@ class SessionHost:
             for task in filter(None, (plans.load_task(self.store, task_id) for task_id in settled)):
                 inputs = [one.ref for one in inputs_of(self.store, task)]
                 again = plans.inputs_hash(inputs, task.instructions) != task.inputs_hash
-                await self.store.commit(partial(recovery.settle_stale, task=task, again=again))
+                await self.store.commit(partial(lifecycle.settle_stale, task=task, again=again))
             self._board.refresh()
 
     async def _out_of_work(self) -> bool:
@@ -490,7 +483,7 @@ class SessionHost:
         status = SessionStatus(row[0])
         if self._once is None and status is SessionStatus.RUNNING:
             reason, code = self._stopping or ("stopped", PAUSED_EXIT)
-            await self.store.commit(lambda tx: recovery.pause_session(tx, reason))
+            await self.store.commit(lambda tx: lifecycle.pause_session(tx, reason))
             return HostResult(SessionStatus.PAUSED, reason, code, self._short_of)
         codes = {
             SessionStatus.DONE: 0,

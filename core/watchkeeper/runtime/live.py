@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from watchkeeper.records.clock import Clock
+from watchkeeper.records.ports import Clock
 from watchkeeper.records.redact import Redactor
-from watchkeeper.store.encoding import plain
+from watchkeeper.store.driver import plain
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 

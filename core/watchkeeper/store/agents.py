@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.records.states import (
     AGENT_ENDED,
     AGENT_MOVES,
@@ -18,7 +18,7 @@ from watchkeeper.records.states import (
     ToolCallStatus,
     check,
 )
-from watchkeeper.store.encoding import encode
+from watchkeeper.store.driver import encode
 from watchkeeper.store.transaction import Transaction
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import ApprovalStatus, CommandStatus
-from watchkeeper.store.encoding import encode
+from watchkeeper.store.driver import encode
 
 if TYPE_CHECKING:
     from watchkeeper.store.driver import Connection

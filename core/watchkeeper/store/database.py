@@ -1,26 +1,32 @@
 """Opening the database: which file, which pragmas, which schema; and one clear line when it cannot be
-used."""
+used.
+"""
 
 from __future__ import annotations
 
 import os
 import random
+import re
+import shlex
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from watchkeeper.records.errors import StoreUnusable
+from watchkeeper.records.errors import BadInput, StoreUnusable
 from watchkeeper.records.host_faults import Shortage, StoreExhausted, host_fault, message_of
-from watchkeeper.store.driver import Connection, sqlite3
+from watchkeeper.store.driver import Connection, make_private, sqlite3
 from watchkeeper.store.faultpoints import reach
-from watchkeeper.store.folders import make_private
-from watchkeeper.store.open_files import refuse_second_name
-from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
+from watchkeeper.store.lease import lock_path
+from watchkeeper.store.migrations import FIRST, SECOND, THIRD
+
+if TYPE_CHECKING:
+    from sqlite_utils import Database, Migrations
+
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -189,8 +195,6 @@ def migrate(connection: Connection, path: Path) -> None:
     """
     from sqlite_utils import Database
 
-    from watchkeeper.store.schema import migrations
-
     with writing(connection, "migration"):
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         if version >= SCHEMA_VERSION:
@@ -217,9 +221,9 @@ def _refuse_while_hosted(path: Path, version: int) -> None:
 
 def _back_up_schema(path: Path, version: int) -> None:
     """The caller holds the write lock, so the copy is what the migration begins with."""
-    from watchkeeper.store.library.backing_up import backup
+    from watchkeeper.store.backup import back_up
 
-    backup(path, path.with_name(f"{path.name}.schema-{version}.backup"), overwrite=True, migrating=True)
+    back_up(path, path.with_name(f"{path.name}.schema-{version}.backup"), overwrite=True, migrating=True)
 
 
 def _never() -> bool:
@@ -413,3 +417,281 @@ def explain(path: Path, error: Exception) -> str:
     if short_of := shortage(path, error):
         return str(_exhausted(path, short_of))
     return f"{path}: {text}; run `wk doctor`, or choose another file with --db"
+
+
+# --- Where the files of a database are: never in the workspace of a session that it holds -----------------
+#
+# An agent's file tools change any file of their workspace. A database there could be overwritten by a single
+# `write`.
+
+SUFFIXES = ("", "-wal", "-shm", "-journal")
+"""Of the database's name: the file itself, and what SQLite keeps beside it."""
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+
+
+def database_files(path: Path) -> list[Path]:
+    """The names under which SQLite keeps the database, links resolved. Some of the files may not exist."""
+    resolved = path.resolve()
+    return [resolved.with_name(resolved.name + suffix) for suffix in SUFFIXES]
+
+
+def lease_folder(path: Path) -> Path:
+    """The folder that holds the database's leases."""
+    return lock_path(path, "any").parent
+
+
+def refuse_inside(path: Path, workspace: Path) -> None:
+    """Refuse a session whose workspace contains its database.
+
+    Raises:
+        BadInput: one line with the command that moves the database.
+    """
+    if not lies_inside(path, workspace):
+        return
+    fault = f"the database {path} {{}} in the workspace {workspace}, where an agent's file tools could overwrite it; "
+    place = _place_outside(path, workspace)
+    if place is None:
+        raise BadInput(fault.format("is") + "choose a smaller folder with --workspace")
+    target = shlex.quote(str(place))
+    if path.exists():
+        raise BadInput(
+            fault.format("is")
+            + f"move it with `wk backup --move --db {shlex.quote(str(path))} {target}`, then use --db {target}"
+        )
+    raise BadInput(fault.format("would be") + f"use --db {target}")
+
+
+def protected_files(path: Path) -> frozenset[tuple[int, int]]:
+    """Device and inode of the database's files and of its leases: a process that has them locked must not
+    open them again."""
+    files = [*database_files(path), *lease_folder(path).glob("*")]
+    return frozenset(found for found in map(_identity, files) if found is not None)
+
+
+def lies_inside(path: Path, folder: Path) -> bool:
+    """Whether the database is anywhere below `folder`: by its resolved path, or by another name of the same
+    folder.
+
+    A bind mount gives a folder a second path. So the folder, and what is mounted below it, are compared by
+    device and inode with the database's files and all folders above them.
+    """
+    root, files = folder.resolve(), database_files(path)
+    if files[0].is_relative_to(root):
+        return True
+    chain = {_identity(one) for one in (*files, *files[0].parents)} - {None}
+    return any(_identity(one) in chain for one in (root, *_mounts_below(root)))
+
+
+def _place_outside(path: Path, workspace: Path) -> Path | None:
+    """A free name outside the workspace: in the user's data folder if that is outside, else beside the
+    workspace."""
+    default = user_data_place()
+    stem, suffix = path.stem, path.suffix or ".db"
+    for folder in (default.parent, workspace.resolve().parent):
+        if lies_inside(folder / path.name, workspace) or not _can_write(folder):
+            continue
+        for name in (default.name, path.name, *(f"{stem}-{number}{suffix}" for number in range(2, 1_000))):
+            if not os.path.lexists(folder / name):
+                return folder / name
+    return None
+
+
+def _can_write(folder: Path) -> bool:
+    """Whether this user may make files in a folder, or make the folder."""
+    there = next(one for one in (folder, *folder.parents) if one.exists())
+    return os.access(there, os.W_OK | os.X_OK)
+
+
+def _mounts_below(root: Path) -> Iterator[Path]:
+    """What is mounted below a folder (Linux)."""
+    try:
+        lines = (
+            Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        )
+    except OSError:
+        return
+    for line in lines:
+        fields = line.split()
+        if len(fields) > 4:
+            point = Path(_ESCAPED.sub(lambda escape: chr(int(escape[1], 8)), fields[4]))
+            if point != root and point.is_relative_to(root):
+                yield point
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# --- Which files SQLite has open under a database's names: one that is removed, or has a second name, is ---
+#
+# noticed.
+#
+# SQLite goes on with a file that has no name any more, while others begin a new one: nothing of either is seen
+# by the other. A database with two names (hard links) has two write-ahead logs, one for each name: opened by
+# both, it is corrupted.
+
+Identity = tuple[int, int] | None
+"""Device and number of a file; None where there is none."""
+
+
+def identities(path: Path) -> dict[str, Identity]:
+    """Which files the database, its log and the index of the log are now, by name."""
+    return {name: _file_identity(name) for name in (f"{path}", f"{path}-wal", f"{path}-shm")}
+
+
+def taken_away(before: Mapping[str, Identity], now: Mapping[str, Identity]) -> list[str]:
+    """The names whose file is gone or another one; those that were not there before do not count."""
+    return [name for name, was in before.items() if was is not None and was != now[name]]
+
+
+def refuse_second_name(path: Path) -> None:
+    """Refuse a database one of whose files has another name (a hard link).
+
+    Raises:
+        StoreUnusable: one line with the command that finds the other name.
+    """
+    resolved = os.path.realpath(path)
+    for suffix in ("", "-wal", "-shm"):
+        name = resolved + suffix
+        try:
+            found = os.stat(name)
+        except OSError:
+            continue
+        if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+            raise StoreUnusable(
+                f"{name} has {found.st_nlink} names (hard links to inode {found.st_ino}), which corrupts a"
+                " database that is opened"
+                f" by both; find them with `find {shlex.quote(_mount_point(name))} -xdev -samefile"
+                f" {shlex.quote(name)}`,"
+                " remove all but this one, then try again"
+            )
+
+
+def _mount_point(name: str) -> str:
+    """The top of the file system that holds a file: all names of the file are below it."""
+    folder = os.path.dirname(name)
+    while not os.path.ismount(folder) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _file_identity(name: str) -> Identity:
+    try:
+        found = os.stat(name)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# --- The tables, as migrations. A migration that has been released is never edited; a change is a new one ---
+#
+# Column names are the vocabulary of the whole program. JSON columns hold objects or lists as text. Times are
+# seconds since 1970 (UTC). Only rowid tables.
+
+APPLICATION_ID = 0x57_4B_50_52
+"""`PRAGMA application_id` of every Watchkeeper database ("WKPR")."""
+
+SCHEMA_VERSION = 3
+"""`PRAGMA user_version`: how many migrations made the file. A higher one was written by a newer program."""
+
+
+def migrations() -> Migrations:
+    """Every migration, oldest first. Imports sqlite-utils only when called: viewers never do."""
+    from sqlite_utils import Migrations
+
+    from watchkeeper.store.faultpoints import reach
+
+    steps = Migrations("watchkeeper")
+
+    @steps()
+    def first(db: Database) -> None:
+        for statement in statements(FIRST):
+            db.execute(statement)
+        db.table("facts").enable_fts(
+            ["text"], create_triggers=True, tokenize="porter unicode61 remove_diacritics 2"
+        )
+
+    @steps()
+    def second(db: Database) -> None:
+        for statement in statements(SECOND):
+            db.execute(statement)
+            reach("migration.statement")
+
+    @steps()
+    def third(db: Database) -> None:
+        for statement in statements(THIRD):
+            db.execute(statement)
+            reach("migration.statement")
+
+    return steps
+
+
+def statements(script: str) -> list[str]:
+    """Split a script at the semicolons that end statements (a trigger's body holds some that do not)."""
+    from watchkeeper.store.driver import sqlite3
+
+    found: list[str] = []
+    piece = ""
+    for part in script.split(";"):
+        piece += part + ";"
+        if sqlite3.complete_statement(piece):
+            if piece.strip(" \n;"):
+                found.append(piece.strip())
+            piece = ""
+    return found
+
+
+# --- Values that no Watchkeeper writes: a file can be whole as a database, and damaged (or changed by hand) in ---
+#
+# its rows.
+
+_TYPES = {"TEXT": "'text'", "INTEGER": "'integer'", "REAL": "'real', 'integer'"}
+
+_OBJECT, _ARRAY = "'object'", "'array'"
+_JSON = {
+    ("sessions", "settings"): _OBJECT, ("sessions", "tags"): _ARRAY, ("plans", "task_queue"): _ARRAY,
+    ("plan_revisions", "task_queue"): _ARRAY, ("tasks", "inputs_ref"): _ARRAY, ("tasks", "expected_outputs"): _ARRAY,
+    ("tasks", "artifact_refs"): _ARRAY, ("agents", "composition"): _OBJECT, ("messages", "content"): "'array', 'text'",
+    ("observations", "citations"): _ARRAY, ("observations", "replaces"): _ARRAY, ("views", "observations"): _ARRAY,
+    ("views", "elided"): _ARRAY, ("compactions", "prepared"): _OBJECT, ("facts", "sources"): _ARRAY,
+    ("inbox", "payload"): _OBJECT, ("events", "data"): _OBJECT, ("commands", "payload"): _OBJECT,
+}  # fmt: skip
+"""(table, column) → the kinds of JSON that stand there."""
+
+
+def first_odd_value(connection: Connection) -> str | None:
+    """Where the first such value stands, `events.data in row 12`; None where every value can be read. Reads
+    every row."""
+    for table, column, rule in _rules(connection):
+        # Both names come from the schema itself, in quotation marks.
+        row = connection.execute(f"SELECT rowid FROM {_quoted(table)} WHERE {rule} LIMIT 1").fetchone()  # noqa: S608
+        if row is not None:
+            return f"{table}.{column} in row {row[0]}"
+    return None
+
+
+def _rules(connection: Connection) -> Iterator[tuple[str, str, str]]:
+    tables = connection.execute(
+        "SELECT name FROM pragma_table_list WHERE schema = 'main' AND type = 'table' AND wr = 0 AND name NOT"
+        " LIKE 'sqlite_%'"
+        " AND name NOT LIKE '%fts%'"
+    ).fetchall()
+    for (table,) in tables:
+        for column, declared in connection.execute(
+            "SELECT name, type FROM pragma_table_info(?)", (table,)
+        ).fetchall():
+            name = _quoted(column)
+            if declared in _TYPES:
+                yield table, column, f"typeof({name}) NOT IN ({_TYPES[declared]}, 'null')"
+            if kinds := _JSON.get((table, column)):
+                valid = f"CASE WHEN json_valid({name}) THEN json_type({name}) IN ({kinds}) ELSE 0 END"
+                yield table, column, f"{name} IS NOT NULL AND NOT ({valid})"
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

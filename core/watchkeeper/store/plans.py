@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from watchkeeper.records.states import TASK_MOVES, TaskStatus, check
-from watchkeeper.store.encoding import decode, encode
+from watchkeeper.store.driver import decode, encode
 
 if TYPE_CHECKING:
     from watchkeeper.store.transaction import Transaction

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from watchkeeper.records.clock import Clock
 from watchkeeper.records.errors import LeaseLost, NotFound
+from watchkeeper.records.ports import Clock
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.lease import Lease

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from watchkeeper.records.context_size import compacts_at, context_percent, context_used
+from watchkeeper.records.messages import compacts_at, context_percent, context_used
 from watchkeeper.store import budgets
-from watchkeeper.store.compaction_worth import worth
-from watchkeeper.store.dashboard import RoleFacts, composition_of, roles_of
-from watchkeeper.store.dashboard_sessions import COST_ESTIMATED
-from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.transcripts import MISSING_LOGS, PROGRAMS
+from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
+from watchkeeper.store.messages import worth
+from watchkeeper.store.search.sessions import COST_ESTIMATED
+from watchkeeper.store.snapshot import RoleFacts, composition_of, roles_of
 
 _USAGE = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from watchkeeper.store.encoding import encode, plain
+from watchkeeper.store.driver import encode, plain
 
 if TYPE_CHECKING:
-    from watchkeeper.records.model import Cost, Usage
+    from watchkeeper.records.messages import Cost, Usage
     from watchkeeper.store.writer import Fence, Group
 
 

@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 from watchkeeper.records import host_faults
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
 from watchkeeper.store import database
+from watchkeeper.store.database import identities, refuse_second_name, taken_away
 from watchkeeper.store.driver import Connection, sqlite3
 from watchkeeper.store.faultpoints import reach
-from watchkeeper.store.open_files import identities, refuse_second_name, taken_away
 
 T = TypeVar("T")
 

@@ -7,12 +7,193 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
-from watchkeeper.records.model import Cost
-from watchkeeper.store import transcripts as rows
-from watchkeeper.store.transcript_rows import Rows
-from watchkeeper.transcripts.agentfold import AgentFold
-from watchkeeper.transcripts.identity import record_digest
-from watchkeeper.transcripts.records import Compaction, Failure, Message, ModelCall, Record, Rewind, Summary
+from watchkeeper.records.messages import Cost
+from watchkeeper.store import imports as rows
+from watchkeeper.store.imports import Rows
+from watchkeeper.transcripts.jsontext import write
+from watchkeeper.transcripts.records import (
+    Compaction,
+    Failure,
+    Message,
+    ModelCall,
+    Record,
+    Rewind,
+    Summary,
+    Told,
+    record_digest,
+)
+
+# --- One agent of an imported session, as far as a transaction has changed it -----------------------------
+
+LONGEST_PAUSE_SECONDS = 300.0
+"""A longer time between two records is not counted as work."""
+
+NO_LOG = "its own log is not here"
+
+WINDOW = 200_000
+"""Tokens of a window, where the log does not tell; raised when a prompt was larger."""
+
+
+@dataclass(slots=True)
+class AgentFold:
+    """The agent's row, and what of its history is needed to go on with it."""
+
+    key: str
+    row: dict[str, Any]
+    changed: bool = True
+    id: str = field(init=False)
+    call_key: str | None = None
+    """The key of the model call whose turn it is."""
+    position: int = 0
+    """Tool calls of this turn so far."""
+    last_at: float | None = None
+    is_untimed: bool = False
+    """It was made before anything told a time: the first time told is when it began."""
+    repeating: bool = False
+    """The newest message was one that is here already, under another id."""
+    said_at: dict[float, list[int]] | None = None
+    """Messages by their time, once somebody asked for them."""
+    open_calls: dict[str, tuple[int, str, float]] = field(default_factory=dict)
+    """Calls of earlier transactions that wait for a result."""
+    new_calls: dict[str, list[Any]] = field(default_factory=dict)
+    """Calls of this transaction that wait for a result: their rows."""
+    calls_before: set[str] | None = None
+    """The program's ids of the calls of earlier transactions, once somebody asked for them."""
+    observations: list[int] = field(default_factory=list)
+    verbatim_from: int = 1
+    elided: list[Any] = field(default_factory=list)
+    """As views hold it: `[seq, head, tail, pointer, tokens]`; those that were taken back have no tokens
+    left."""
+    last_observation: int = 0
+    compaction: int | None = None
+    """The newest compaction, while its tokens after it are not known."""
+    summary: int | None = None
+    """The observation that waits for its text."""
+    awaits_summary: bool = False
+    """A compaction came, and its summary has not."""
+    dropped_tokens: int = 0
+    """Running total of tokens before `verbatim_from`."""
+    observation_tokens: int = 0
+    begins_earlier: bool = False
+    """A log is read that begins before what was known of it: what is asked for there first is its goal."""
+    told_seconds: float | None = None
+    """For how long it worked as its call says, while nothing of its own log is here."""
+    taken_back_tokens: int = 0
+    """Of messages that are verbatim by their place, and were taken back."""
+
+    def __post_init__(self) -> None:
+        self.id = self.row["id"]
+
+    @classmethod
+    def load(cls, cursor: Any, key: str, row: dict[str, Any]) -> AgentFold:
+        """An agent that an earlier transaction made."""
+        agent_id = row["id"]
+        if row["status_reason"] == rows.NO_RESULT:
+            row["status"], row["status_reason"] = "working", None
+        call_key, position = rows.last_turn(cursor, agent_id, row["turn"])
+        observations, verbatim_from, elided, observed = rows.current_view(
+            cursor, agent_id, row["view_version"]
+        )
+        waiting = rows.last_compaction(cursor, agent_id)
+        taken_back = [each[0] for each in elided if not each[4]]
+        return cls(
+            key,
+            row,
+            changed=False,
+            call_key=call_key,
+            position=position,
+            last_at=row["last_active"],
+            open_calls=rows.open_calls(cursor, agent_id),
+            observations=observations,
+            verbatim_from=verbatim_from or 1,
+            elided=elided,
+            observation_tokens=observed,
+            last_observation=rows.last_observation(cursor, agent_id),
+            compaction=waiting[0] if waiting and waiting[1] is None else None,
+            summary=waiting[2] if waiting else None,
+            dropped_tokens=rows.total_tokens(cursor, agent_id, (verbatim_from or 1) - 1),
+            taken_back_tokens=rows.tokens_of(cursor, agent_id, taken_back) if taken_back else 0,
+            told_seconds=row["active_seconds"]
+            if str(row["status_reason"]).startswith(NO_LOG) and not row["last_seq"]
+            else None,
+        )
+
+    @classmethod
+    def new(cls, agent_id: str, session_id: str, key: str, at: float) -> AgentFold:
+        row = dict.fromkeys(rows.AGENT, 0) | {
+            "id": agent_id, "session_id": session_id, "parent_agent_id": None, "name": key or "main", "role": "main" if not key else "agent",
+            "model": "", "current_goal": "", "status": "done", "status_reason": None, "view_version": 1,
+            "context_limit": WINDOW, "composition": "{}", "created_at": at, "started_at": at, "ended_at": None,
+            "last_active": at, "active_seconds": 0.0, "cost_usd": None,
+        }  # fmt: skip
+        return cls(key, row)
+
+    def touch(self, at: float) -> None:
+        """Something happened at that time."""
+        before, row = self.last_at, self.row
+        self.changed = True
+        self.last_at = at
+        if self.is_untimed:
+            row["created_at"] = row["last_active"] = at
+            self.is_untimed = False
+        if at > row["last_active"]:
+            row["last_active"] = at
+        if at < row["created_at"]:
+            row["created_at"] = at
+        row["started_at"] = row["created_at"]
+        if before is not None and 0 < at - before <= LONGEST_PAUSE_SECONDS:
+            row["active_seconds"] += at - before
+
+    def has_call(self, cursor: Any, tool_use_id: str) -> bool:
+        """Whether a call of that id is here already."""
+        if self.calls_before is None:
+            self.calls_before = rows.tool_use_ids(cursor, self.id)
+        return tool_use_id in self.calls_before
+
+    def take_told(self, told: Told) -> None:
+        """What the call that started it says of it: its own log says more, as soon as anything of it is
+        here."""
+        if self.row["last_seq"]:
+            return
+        self.told_seconds = told.seconds
+        self.row["active_seconds"], self.row["context_tokens"] = told.seconds, told.context_tokens
+        said = f"{told.context_tokens:,} tokens of context, {told.seconds:.1f} s and {told.tool_calls:,} tool calls"
+        self.row["status_reason"] = f"{NO_LOG}; {said} are what its call told"
+
+    def take_call(self, key: str) -> None:
+        """A reply with this key belongs to the current turn, or begins the next one."""
+        if not key or key != self.call_key:
+            self.call_key = key or None
+            self.row["turn"] += 1
+            self.position = 0
+
+    @property
+    def view_tokens(self) -> int:
+        """Tokens of the messages that are verbatim, estimated."""
+        return max(0, int(self.row["message_tokens"]) - self.dropped_tokens - self.taken_back_tokens)
+
+    @property
+    def taken_back(self) -> set[int]:
+        """The messages of this context that were taken back."""
+        return {each[0] for each in self.elided if not each[4]}
+
+    def finished(self, *, live: bool) -> dict[str, Any]:
+        """The row to be written; `live`: the log is followed, so that an agent without a result may be at
+        work."""
+        row = self.row
+        if row["status"] == "working" and not live and self.key:
+            row["status"], row["status_reason"] = "cancelled", rows.NO_RESULT
+        row["composition"] = write({"observations": self.observation_tokens, "messages": self.view_tokens})[0]
+        row["ended_at"] = None if row["status"] in ("working", "idle") else row["last_active"]
+        if self.told_seconds is not None:
+            if not row["last_seq"]:
+                return row
+            row["active_seconds"] -= self.told_seconds
+            self.told_seconds = row["status_reason"] = None
+        if not row["model_calls"]:
+            row["context_tokens"] = self.observation_tokens + self.view_tokens
+        return row
+
 
 AHEAD_SECONDS = 86_400.0
 """How much later than now a record's time may be, as clocks and their zones go; what comes later tells no

@@ -8,30 +8,212 @@ turns, since a batch that does not begin where the file's row says is given up a
 from __future__ import annotations
 
 import gc
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.model import Cost, PriceStatus
+from watchkeeper.records.errors import DrivenElsewhere, StoreUnusable, WatchkeeperError
+from watchkeeper.records.messages import Cost, PriceStatus
 from watchkeeper.records.redact import Redactor
-from watchkeeper.store import database
-from watchkeeper.store import transcripts as rows
+from watchkeeper.store import database, imports
+from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import Connection
+from watchkeeper.store.lease import Lease, probe
 from watchkeeper.store.user_secrets import user_redactor
 from watchkeeper.store.writer import Group, Writer
-from watchkeeper.transcripts import finding
-from watchkeeper.transcripts.applying import Chunk, Overtaken, apply
+from watchkeeper.transcripts import files
 from watchkeeper.transcripts.batch import Batch, Pricing
-from watchkeeper.transcripts.holding import end_abandoned
-from watchkeeper.transcripts.moved import MovedLogs
-from watchkeeper.transcripts.packed import packed_name
-from watchkeeper.transcripts.reading import open_log
+from watchkeeper.transcripts.files import packed_name
+from watchkeeper.transcripts.reading import Chunk, Overtaken, apply, open_log, programs
 from watchkeeper.transcripts.records import ModelCall, Program
-from watchkeeper.transcripts.registry import programs
-from watchkeeper.transcripts.report import Report
+
+# --- What an import did, counted; and the one line that says it -------------------------------------------
+
+MOST_REASONS = 4
+
+
+@dataclass(slots=True)
+class Report:
+    """Counts of one import. `read + raw + skipped + waiting` are all lines of the logs that were looked
+    into."""
+
+    files: int = 0
+    """Logs of which something was read."""
+    unchanged: int = 0
+    """Logs that hold nothing new."""
+    deleted: int = 0
+    """Logs of sessions that were deleted here: left alone until they are restored."""
+    sessions: set[str] = field(default_factory=set)
+    """Ids of the sessions that were added to."""
+    read: int = 0
+    raw: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Kind of record and reason → lines that are kept as they are."""
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Reason → lines that are not kept, since what they say is."""
+    changed: int = 0
+    """Records among those read that are here already, and say something else now: each is kept as a new
+    revision."""
+    waiting: int = 0
+    """Last lines without an end."""
+    left: dict[str, str] = field(default_factory=dict)
+    """Files and folders that could not be read → why."""
+    unknown: list[str] = field(default_factory=list)
+    """Files that are no log of a known program."""
+    bytes_read: int = 0
+    seconds: float = 0.0
+
+    @property
+    def lines(self) -> int:
+        """All lines looked at."""
+        return self.read + self.raw.total() + self.skipped.total() + self.waiting
+
+    def line(self) -> str:
+        """The one line."""
+        parts = [f"{_count(self.files, 'log')} of {_count(len(self.sessions), 'session')}"]
+        if self.unchanged:
+            parts[0] += f" ({self.unchanged:,} unchanged)"
+        parts.append(f"{self.read:,} records read")
+        if self.changed:
+            parts.append(f"{_count(self.changed, 'record')} changed (kept as new revisions)")
+        parts.append(f"{self.raw.total():,} kept raw" + _why(self._raw_reasons()))
+        parts.append(f"{self.skipped.total():,} skipped" + _why(self.skipped))
+        if self.waiting:
+            parts.append(f"{_count(self.waiting, 'unfinished last line')} waiting")
+        if self.deleted:
+            parts.append(f"{_count(self.deleted, 'log')} of sessions that were deleted here")
+        if self.unknown:
+            parts.append(f"{_count(len(self.unknown), 'file')} of no known program")
+        if self.left:
+            parts.append(f"{len(self.left):,} not readable" + _why(Counter(self.left.values())))
+        return "; ".join(parts)
+
+    def _raw_reasons(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for (_, reason), count in self.raw.items():
+            found[reason] += count
+        return found
+
+
+def _why(reasons: Counter[str]) -> str:
+    if not reasons:
+        return ""
+    shown = [f"{count:,} {reason}" for reason, count in reasons.most_common(MOST_REASONS)]
+    rest = len(reasons) - len(shown)
+    return " (" + ", ".join(shown) + (f", {rest} other reasons" if rest else "") + ")"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
+# --- Logs that were renamed or moved since they were imported (Codex moves a thread's into its archive): the ---
+#
+# same logs.
+
+
+class MovedLogs:
+    """Logs that are no longer where they were when they were imported, by how they begin."""
+
+    def __init__(self, writer: Writer, connection: Connection) -> None:
+        self._writer = writer
+        self._connection = connection
+        self._gone: dict[str, str] = {}
+        for path, head in rows.file_heads(connection):
+            if not os.path.lexists(files.packed_name(Path(path))):
+                self._gone[head] = path
+        self._sizes = {int(head.partition(":")[0]) for head in self._gone}
+
+    def adopt(self, path: Path) -> rows.FileRow | None:
+        """How far a log was read under its name before, which is this one from now on; None where it had
+        none.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if not self._gone:
+            return None
+        with files.open_log(path, beginning=True) as file:
+            head = file.read(files.MARK_BYTES)
+            marks = (
+                f"{size}:{blake2b(head[:size], digest_size=12).hexdigest()}"
+                for size in self._sizes
+                if size <= len(head)
+            )
+            before = next((self._gone[mark] for mark in marks if mark in self._gone), None)
+            row = rows.load_file(self._connection, before) if before is not None else None
+            if row is None or not files.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest):
+                return None
+        now = files.stored_path(path)
+        self._writer.submit(lambda group: rows.move_file(group.connection, row, now)).result()
+        del self._gone[row.head_digest]
+        return rows.load_file(self._connection, now)
+
+
+# --- Sessions that are shown as live because their logs grow: each is held by its lease, as a run of our own is ---
+#
+# by its host.
+
+LEASES = 32
+"""Sessions that are held at once: those that grew last."""
+QUIET_SECONDS = 1_800.0
+"""A session that did not grow for so long is over, until it grows again."""
+
+
+class Holding:
+    """The sessions that one follower holds."""
+
+    def __init__(self, writer: Writer, clock: Callable[[], float] = time.monotonic) -> None:
+        self._writer = writer
+        self._clock = clock
+        self._held: OrderedDict[str, tuple[Lease, float]] = OrderedDict()
+        """By what was said of each last, the newest at the end."""
+
+    def grew(self, session_ids: Iterable[str]) -> None:
+        """These sessions have something new."""
+        now, taken = self._clock(), []
+        for session_id in session_ids:
+            held = self._held.pop(session_id, None)
+            if held is None:
+                try:
+                    lease = Lease.acquire(self._writer.path, session_id)
+                except (DrivenElsewhere, StoreUnusable):
+                    continue  # another follower holds it: two may follow one log, and take turns
+                taken.append(session_id)
+            else:
+                lease = held[0]
+            self._held[session_id] = (lease, now)
+        if taken:
+            self._writer.submit(lambda group: imports.begin(group.connection, taken)).result()
+        self._let_go(list(self._held)[: max(0, len(self._held) - LEASES)])
+
+    def settle(self) -> None:
+        """Let go of those that are quiet."""
+        before = self._clock() - QUIET_SECONDS
+        self._let_go([session_id for session_id, (_, grew) in self._held.items() if grew < before])
+
+    def close(self) -> None:
+        """Nothing is followed any more: no agent is at work as far as anybody here knows."""
+        self._let_go(list(self._held))
+
+    def _let_go(self, session_ids: list[str]) -> None:
+        if not session_ids:
+            return
+        self._writer.submit(lambda group: imports.end(group.connection, session_ids)).result()
+        for session_id in session_ids:
+            self._held.pop(session_id)[0].release()
+
+
+def end_abandoned(writer: Writer, connection: Connection) -> None:
+    """Whatever a follower that was killed left as live is over."""
+    alone = [each for each in imports.followed(connection) if probe(writer.path, each) is None]
+    if alone:
+        writer.submit(lambda group: imports.end(group.connection, alone)).result()
+
 
 BATCH_BYTES = 4 << 20
 """As much as is written in some 60 ms: whoever else writes waits no longer for the lock."""
@@ -150,13 +332,13 @@ class Importer:
             self._writer.submit(_prepare).result()
             end_abandoned(self._writer, self._connection())
             self._prepared = True
-        found = list(finding.find(places, self.may_be_log, report.left.__setitem__))
+        found = list(files.find(places, self.may_be_log, report.left.__setitem__))
         marks = self.marks(found)
         # The oldest first: what a session repeats of an earlier one then counts for the earlier one.
         found.sort(key=lambda each: (each.modified_at, str(each.path)))
         fresh = []
         for each in found:
-            known = marks.get(finding.stored_path(each.path))
+            known = marks.get(files.stored_path(each.path))
             if known is not None and known[:2] == (each.size, each.modified_at):
                 report.unchanged += 1
             else:
@@ -164,7 +346,7 @@ class Importer:
         self._totals = (len(fresh), sum(max(0, each.size - done) for each, done in fresh))
         pending = _Pending()
         for each, _ in fresh:
-            for chunk in self._chunks(each, is_new=finding.stored_path(each.path) not in marks):
+            for chunk in self._chunks(each, is_new=files.stored_path(each.path) not in marks):
                 pending.chunks.append(chunk)
                 pending.size += chunk.bytes
                 if pending.size >= BATCH_BYTES or len(pending.chunks) >= BATCH_FILES:
@@ -200,16 +382,16 @@ class Importer:
 
     def session_of(self, path: Path) -> str | None:
         """The session that a log belongs to, once it was imported."""
-        row = rows.load_file(self._connection(), finding.stored_path(path))
+        row = rows.load_file(self._connection(), files.stored_path(path))
         return row.session_id if row is not None else None
 
-    def marks(self, found: list[finding.Found]) -> dict[str, tuple[int, float, int]]:
+    def marks(self, found: list[files.Found]) -> dict[str, tuple[int, float, int]]:
         """Of those that were imported: size, time of change and bytes read as they were then, by stored
         path."""
         connection = self._connection()
         if len(found) > FEW_FILES:
             return rows.file_marks(connection)
-        known = (rows.load_file(connection, finding.stored_path(each.path)) for each in found)
+        known = (rows.load_file(connection, files.stored_path(each.path)) for each in found)
         return {row.path: (row.size, row.modified_at, row.read_bytes) for row in known if row is not None}
 
     def _connection(self) -> Connection:
@@ -298,7 +480,7 @@ class Importer:
         for _ in range(ATTEMPTS):
             try:
                 found = packed_name(path).stat()
-                for chunk in self._chunks(finding.Found(path, found.st_size, found.st_mtime)):
+                for chunk in self._chunks(files.Found(path, found.st_size, found.st_mtime)):
                     self._count(self._submit(_Pending([chunk])))
             except Overtaken:
                 continue
@@ -322,7 +504,7 @@ class Importer:
 
     # Reading.
 
-    def _chunks(self, found: finding.Found, *, is_new: bool = False) -> Iterator[Chunk]:
+    def _chunks(self, found: files.Found, *, is_new: bool = False) -> Iterator[Chunk]:
         """One file in pieces of at most `BATCH_BYTES`; one that is new was not read when this run began."""
         try:
             yield from self._read(found, is_new)
@@ -338,8 +520,8 @@ class Importer:
             self._moved = MovedLogs(self._writer, self._connection())
         return self._moved
 
-    def _read(self, found: finding.Found, is_new: bool) -> Iterator[Chunk]:
-        path = finding.stored_path(found.path)
+    def _read(self, found: files.Found, is_new: bool) -> Iterator[Chunk]:
+        path = files.stored_path(found.path)
         row = (None if is_new else rows.load_file(self._connection(), path)) or self._moved_logs().adopt(
             found.path
         )

@@ -15,7 +15,7 @@ from msgspec import MsgspecError
 from msgspec.json import Decoder, Encoder
 from pydantic_core import from_json
 
-from watchkeeper.store.encoding import encode, plain
+from watchkeeper.store.driver import encode, plain
 
 _BEFORE = "\ufeff\0"
 """What may stand before the record of a line: a byte order mark, and the NULs that a crash leaves on some

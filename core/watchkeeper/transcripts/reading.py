@@ -3,26 +3,316 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from watchkeeper.records.redact import Redactor
-from watchkeeper.store import transcripts as rows
-from watchkeeper.transcripts import finding, lines, packed
-from watchkeeper.transcripts.applying import Chunk
-from watchkeeper.transcripts.jsontext import parse
-from watchkeeper.transcripts.keptraw import KeptRaw
-from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Source
-from watchkeeper.transcripts.registry import program_of, programs
-from watchkeeper.transcripts.suspicion import suspicion, with_suspicion
+from watchkeeper.store import imports as rows
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.search.index import index_inserted
+from watchkeeper.transcripts import files
+from watchkeeper.transcripts.batch import Batch
+from watchkeeper.transcripts.files import Line
+from watchkeeper.transcripts.jsontext import parse, same_bytes
+from watchkeeper.transcripts.records import LineReader, Program, Raw, Record, Session, Skipped, Source
+from watchkeeper.transcripts.session_importer import SessionFold
+
+# --- Which programs' logs can be read, and whose log a file is: told by its content, its place only says where ---
+#
+# to look.
+
+READERS = (
+    "watchkeeper.transcripts.claude",
+    "watchkeeper.transcripts.codex",
+    "watchkeeper.transcripts.opencode",
+)
+"""Modules that hold a `PROGRAM`, asked in this order. A new reader is one more line here."""
+
+
+@cache
+def programs() -> tuple[Program, ...]:
+    """Every program, in the order in which they are asked."""
+    return tuple(import_module(name).PROGRAM for name in READERS)
+
+
+def by_name(name: str) -> Program | None:
+    """The program of that name or alias."""
+    return next((each for each in programs() if name in (each.name, each.alias)), None)
+
+
+def program_of(source: Source) -> Program | None:
+    """The program that wrote this log, or None where nobody knows it."""
+    return next((each for each in programs() if each.recognises(source)), None)
+
+
+# --- What every reader of JSON lines says of a line that holds no record: why it is none ------------------
+
+
+def no_record(data: bytes, session: str, *, opened: bool) -> list[Record]:
+    """What is to be said of a line that holds no record.
+
+    A log that begins with a line that is none (not `opened`) is named by `session` all the same.
+    """
+    if not data.strip():
+        return [Skipped("empty line")]
+    broken = Raw("?", "broken JSON" if data.lstrip()[:1] == b"{" else "not a JSON object")
+    return [broken] if opened else [Session(session), broken]
+
+
+# --- Which lines of a log may hold a secret: asked of several lines at once, because most hold none -------
+
+_AT_ONCE = 32 * 1024
+"""Bytes of lines that are searched together: fewer cost more calls, and more are searched again where one is
+suspected."""
+
+
+def suspicion(redactor: Redactor) -> Callable[[bytes], bool]:
+    """A function that says whether bytes may hold one of the redactor's secrets; wrong only in saying yes."""
+    return redactor.suspects
+
+
+def with_suspicion(lines: Iterable[Line], suspects: Callable[[bytes], bool]) -> Iterator[tuple[bool, Line]]:
+    """Each line with whether it may hold a secret. Reads a few lines ahead."""
+    waiting: list[Line] = []
+    size = 0
+    for line in lines:
+        waiting.append(line)
+        size += len(line[0])
+        if size >= _AT_ONCE:
+            yield from _judged(waiting, suspects)
+            waiting, size = [], 0
+    yield from _judged(waiting, suspects)
+
+
+def _judged(lines: list[Line], suspects: Callable[[bytes], bool]) -> Iterator[tuple[bool, Line]]:
+    if len(lines) == 1 or suspects(b"\n".join([line[0] for line in lines])):
+        for line in lines:
+            yield suspects(line[0]), line
+    else:
+        for line in lines:
+            yield False, line
+
+
+# --- Which lines of a log that is read once more are kept raw already -------------------------------------
+
+
+class KeptRaw:
+    """The lines that were kept raw of one log, each to be found once more as often as it is kept.
+
+    They are read once for a reading, as a number each. A batch may be run twice: what a chunk found is there
+    again when the chunk begins again.
+    """
+
+    def __init__(self) -> None:
+        self._left: dict[str, Counter[int]] = {}
+        """By session."""
+        self._found: dict[int, list[tuple[str, int]]] = {}
+        """By where in the log the chunk begins that found them."""
+        self._place = 0
+
+    def begin(self, place: int) -> None:
+        """A chunk begins at this place of the log."""
+        for later in [each for each in self._found if each >= place]:
+            for session_id, number in self._found.pop(later):
+                self._left[session_id][number] += 1
+        self._place = place
+
+    def holds(self, cursor: Any, path: str, session_id: str, text: str) -> bool:
+        """Whether this line is kept already."""
+        left = self._left.get(session_id)
+        if left is None:
+            left = self._left[session_id] = rows.raw_kept(cursor, path, session_id, _number_of)
+        number = _number_of(text)
+        if left[number] <= 0:
+            return False
+        left[number] -= 1
+        self._found.setdefault(self._place, []).append((session_id, number))
+        return True
+
+
+def _number_of(text: str) -> int:
+    """A number for what a line says, however its JSON is written."""
+    record = parse(text.encode("utf-8", "replace"))
+    return hash(text if record is None else same_bytes(record))
+
+
+# --- One batch of an import as one transaction: rows of every session in it, and how far each file was read ---
+
+
+class Overtaken(Exception):
+    """Another importer read one of the files meanwhile; nothing was written."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A piece of one file, read and understood, with where it ends."""
+
+    path: Path
+    stored_path: str
+    program: str
+    before: rows.FileRow | None
+    """The file's row as it must be when this is written; of a later chunk of the same file, see `follows`."""
+    first: bool = False
+    """The first of its file in this import."""
+    again: bool = False
+    """The file was rewritten or cut: all of it is read once more, and what is here already is recognised."""
+    kept: KeptRaw | None = None
+    """What was kept raw before, for every chunk of a reading once more."""
+    rereads: dict[str, bool] | None = None
+    """By session, for every chunk of a reading from the log's beginning: whether something of it was here
+    before."""
+    follows: bool = False
+    """An earlier chunk of this import comes before it."""
+    begins: int = 0
+    session: str | None = None
+    """Key of the session to which its first records belong."""
+    groups: list[tuple[int, bytes, list[Record]]] = field(default_factory=list)
+    line: int = 0
+    written_at: float = 0.0
+    """When its file was last written to: the time of records that have none."""
+    waiting: bool = False
+    bytes: int = 0
+    read_bytes: int = 0
+    size: int = 0
+    modified_at: float = 0.0
+    head: str = ""
+    tail: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
+
+    def next(self) -> Chunk:
+        """The chunk that begins where this one ends."""
+        return Chunk(
+            self.path, self.stored_path, self.program, None, kept=self.kept, rereads=self.rereads, follows=True,
+            begins=self.read_bytes, line=self.line, written_at=self.written_at,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class Counts:
+    """What one batch did with its lines."""
+
+    read: int = 0
+    raw: Counter[tuple[str, str]] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    sessions: set[str] = field(default_factory=set)
+    waiting: int = 0
+    changed: int = 0
+
+
+def apply(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
+    """Write a batch, and index what it says.
+
+    Raises:
+        Overtaken: a file's row says otherwise than when the file was read.
+    """
+    batch.ids.update(rows.last_ids(connection))
+    counts = Counts()
+    sessions: dict[tuple[str, str], SessionFold] = {}
+    for chunk in chunks:
+        _apply_chunk(batch, connection, chunk, sessions, counts)
+    counts.changed = batch.revised
+    folds = [fold for fold in sessions.values() if fold.changed and not fold.deleted]
+    finished = [fold.finish() for fold in folds]
+    batch.into.flush(
+        batch.cursor, [row for row, _ in finished], [agent for _, agents in finished for agent in agents]
+    )
+    index_inserted(connection, batch.indexed)
+    return counts
+
+
+def _apply_chunk(
+    batch: Batch,
+    connection: Connection,
+    chunk: Chunk,
+    sessions: dict[tuple[str, str], SessionFold],
+    counts: Counts,
+) -> None:
+    row = rows.load_file(connection, chunk.stored_path)
+    if chunk.follows:
+        if row is None or row.read_bytes != chunk.begins:
+            raise Overtaken
+    elif row != chunk.before:
+        raise Overtaken
+    key = chunk.session or (row.state.get("session") if row is not None and chunk.follows else None)
+    fold = sessions.get((chunk.program, key)) if key else None
+    if key and fold is None:
+        fold = sessions[chunk.program, key] = SessionFold(batch, chunk.program, key)
+    kept = chunk.kept
+    if kept is not None:
+        kept.begin(chunk.begins)
+    last: SessionFold | None = None
+    tally = [0, 0]
+    named_first = next(
+        (each.key for _, _, group in chunk.groups for each in group if type(each) is Session), None
+    )
+    anchors = batch.look_up(chunk.program, key or named_first or chunk.stored_path, chunk.groups)
+    for (number, data, group), anchor in zip(chunk.groups, anchors, strict=True):
+        if type(group[0]) is Session and (fold is None or fold.key != group[0].key):
+            fold = sessions.get((chunk.program, group[0].key))
+            if fold is None:
+                fold = sessions[chunk.program, group[0].key] = SessionFold(batch, chunk.program, group[0].key)
+        if fold is None and type(group[0]) is Skipped:
+            counts.skipped[group[0].reason] += 1
+            tally[1] += 1
+            continue  # nothing is kept of it, so that no session is needed yet
+        if fold is None:
+            fold = sessions[chunk.program, chunk.stored_path] = SessionFold(
+                batch, chunk.program, chunk.stored_path
+            )
+        if fold is not last:
+            last = fold
+            fold.begin(chunk.written_at, chunk.rereads, goes_on=chunk.follows or chunk.rereads is None)
+            if not fold.deleted:
+                counts.sessions.add(fold.id)
+        if fold.deleted:
+            counts.skipped["of a session that was deleted here"] += 1
+            tally[1] += 1
+            continue
+        outcome = fold.take(group, data, anchor)
+        if outcome is None:
+            counts.read += 1
+        elif type(outcome) is Raw:
+            text = _text(data)
+            if kept is not None and kept.holds(batch.cursor, chunk.stored_path, fold.id, text):
+                counts.skipped["kept raw already"] += 1
+                tally[1] += 1
+                continue
+            counts.raw[outcome] += 1
+            tally[0] += 1
+            batch.into["raw"].append((fold.id, chunk.stored_path, number, outcome.kind, outcome.reason, text))
+        else:
+            counts.skipped[outcome.reason] += 1
+            tally[1] += 1
+    if fold is not None and not fold.deleted:
+        counts.sessions.add(fold.id)
+    counts.waiting += int(chunk.waiting)
+    old = row if row is not None and not chunk.again else None
+    rows.save_file(
+        connection,
+        rows.FileRow(
+            chunk.stored_path, chunk.program, fold.id if fold is not None else None, chunk.size, chunk.modified_at,
+            chunk.read_bytes, chunk.head, chunk.tail, chunk.state | {"session": fold.key if fold is not None else key},
+            chunk.line, (old.lines_raw if old else 0) + tally[0], (old.lines_skipped if old else 0) + tally[1], batch.now,
+        ),
+    )  # fmt: skip
+
+
+def _text(data: bytes) -> str:
+    """A line as it is kept raw."""
+    return data.decode("utf-8", "backslashreplace")
+
 
 NOTHING_GIVEN = Raw("?", "the reader gave nothing for it")
 TOO_LONG = Raw("?", "longer than 64 MiB: its beginning is kept")
 
 
 def open_log(
-    found: finding.Found, row: rows.FileRow | None, only: Program | None, redactor: Redactor
+    found: files.Found, row: rows.FileRow | None, only: Program | None, redactor: Redactor
 ) -> OpenLog | None:
     """The log with its program and what goes with it; None where it is no log of a program that is asked for
     (or empty).
@@ -32,7 +322,7 @@ def open_log(
     Raises:
         OSError: it cannot be read.
     """
-    source = Source(found.path, finding.read_head(found.path))
+    source = Source(found.path, files.read_file_head(found.path))
     known = next((each for each in programs() if row is not None and each.name == row.program), None)
     program = known or program_of(source)
     few = (
@@ -40,7 +330,7 @@ def open_log(
         and found.path.suffix == ".jsonl"
         and source.head.find(b"\n", source.head.find(b"\n") + 1) < 0
     )
-    if (program is None or few) and (head := finding.read_past(found.path, source.head)):
+    if (program is None or few) and (head := files.read_past(found.path, source.head)):
         source = Source(found.path, head)
         program = program_of(source)
     if program is None or (only is not None and program is not only):
@@ -58,7 +348,7 @@ class OpenLog:
 
     def __init__(
         self,
-        found: finding.Found,
+        found: files.Found,
         row: rows.FileRow | None,
         program: Program,
         source: Source,
@@ -70,7 +360,7 @@ class OpenLog:
         self._row = row
         self._program = program
         self._source = source
-        self._stored_path = finding.stored_path(found.path)
+        self._stored_path = files.stored_path(found.path)
         self._mark = program.fingerprint(found.path)
 
     @property
@@ -98,14 +388,14 @@ class OpenLog:
         if self._mark is not None:
             yield from self._pulled(self._mark, size)
         else:
-            with packed.open_log(self._found.path, lines.BUFFER_BYTES) as file:
+            with files.open_log(self._found.path, files.BUFFER_BYTES) as file:
                 yield from self._lines(file, size)
 
     def _lines(self, file: BinaryIO, size: int) -> Iterator[Chunk]:
         found, row = self._found, self._row
         again = row is not None and (
             file.seek(0, os.SEEK_END) < row.read_bytes
-            or not lines.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
+            or not files.still_holds(file, row.read_bytes, row.head_digest, row.tail_digest)
         )
         before = None if again else row
         reader: Any = self._program.reader(self._source, before.state["reader"] if before else None)
@@ -122,14 +412,14 @@ class OpenLog:
         start = place = before.read_bytes if before else 0
         number, taken, add = chunk.line, 0, chunk.groups.append
         for suspect, (data, line_end, line_size, ended) in with_suspicion(
-            lines.read_lines(file, start), self._suspects
+            files.read_lines(file, start), self._suspects
         ):
             if open_end or not ended:
                 if open_end and not data and ended:
                     # The newline of a last line that was whole without it.
                     open_end, place = False, line_end
                     continue
-                if not ended and (line_size > lines.LONGEST_LINE or parse(data) is None):
+                if not ended and (line_size > files.LONGEST_LINE or parse(data) is None):
                     chunk.waiting, open_end = True, False
                     break
                 open_end = not ended
@@ -206,7 +496,7 @@ def _ended(
     here = file.tell()
     chunk.read_bytes = place
     chunk.size, chunk.modified_at = looks
-    chunk.head, chunk.tail = lines.mark(file, place), lines.mark(file, place, at_end=True)
+    chunk.head, chunk.tail = files.mark(file, place), files.mark(file, place, at_end=True)
     chunk.state = {"reader": reader.save(), "open_end": open_end} | ({"reread": reread} if reread else {})
     file.seek(here)
     return chunk
@@ -215,7 +505,7 @@ def _ended(
 def _feed(reader: LineReader, number: int, data: bytes, size: int) -> list[Record]:
     try:
         found = reader.feed(number, data)
-        if size > lines.LONGEST_LINE:
+        if size > files.LONGEST_LINE:
             return [
                 *(each for each in found if type(each) is Session),
                 TOO_LONG,
@@ -229,7 +519,7 @@ def _companions(program: Program, path: Path) -> dict[str, bytes]:
     found = {}
     for each in program.companions(path):
         try:
-            found[each.name] = finding.read_head(each)
+            found[each.name] = files.read_file_head(each)
         except OSError:
             continue  # most files have none
     return found

@@ -8,11 +8,9 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from watchkeeper.store import transcripts as rows
-from watchkeeper.transcripts.agentfold import WINDOW, AgentFold
-from watchkeeper.transcripts.batch import AHEAD_SECONDS, Batch, OpenCall
-from watchkeeper.transcripts.identity import record_digest
-from watchkeeper.transcripts.records import MAIN, ModelCall
+from watchkeeper.store import imports as rows
+from watchkeeper.transcripts.batch import AHEAD_SECONDS, WINDOW, AgentFold, Batch, OpenCall
+from watchkeeper.transcripts.records import MAIN, ModelCall, record_digest
 
 _FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
 """Columns of running totals; `ModelCall` holds the same at 3 to 6."""

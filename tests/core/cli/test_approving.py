@@ -11,7 +11,7 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.cli.app import run
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
 
 COMMAND = (
     "printf '%s\\n' \\\n  "

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.core.cli.conftest import Wk
 
-from watchkeeper.cli import running
+from watchkeeper.cli import run
 from watchkeeper.store.driver import sqlite3
-
-from .conftest import Wk
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_an_increase_or_an_amount_raises_the_budget_and_carries_on(wk: Wk, spent
 def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(
     wk: Wk, spent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(running, "is_terminal", lambda: True)
+    monkeypatch.setattr(run, "is_terminal", lambda: True)
     typed = iter(["2", "nothing", "+100000"])
     asked: list[str] = []
 
@@ -97,7 +96,7 @@ def test_at_a_terminal_a_new_limit_is_asked_for_until_there_is_one(
 def test_whoever_gives_up_at_the_terminal_starts_no_host(
     wk: Wk, spent: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(running, "is_terminal", lambda: True)
+    monkeypatch.setattr(run, "is_terminal", lambda: True)
     monkeypatch.setattr(click, "prompt", lambda text, default: "q")
     ended = wk("resume", "last")
     assert ended.code == 5

@@ -19,13 +19,12 @@ from hypothesis import strategies as st
 from tests.core.cli.conftest import Said, Wk
 from tests.core.roles.test_role_models import put
 
-from watchkeeper.cli import choosing, running
-from watchkeeper.models.credentials import missing_key
-from watchkeeper.models.prices import rates
-from watchkeeper.models.registry import SUGGESTED, SURVEYOR, resolve
+from watchkeeper.cli import run
+from watchkeeper.models.anthropic import missing_key
+from watchkeeper.models.registry import SUGGESTED, SURVEYOR, rates, resolve
 from watchkeeper.records.text import sanitize
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store.driver import sqlite3
 
 KEY = {"ANTHROPIC_API_KEY": "sk-test"}
@@ -36,22 +35,20 @@ GOAL = "Rename f to g"
 def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr(choosing, "LOCAL_SERVERS", {})
+    monkeypatch.setattr(run, "LOCAL_SERVERS", {})
 
 
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sessions that would have been driven, in place of driving them."""
     sessions: list[str] = []
-    monkeypatch.setattr(
-        running, "_drive", lambda path, session_id, *_, **__: sessions.append(session_id) or 0
-    )
+    monkeypatch.setattr(run, "_drive", lambda path, session_id, *_, **__: sessions.append(session_id) or 0)
     return sessions
 
 
 def answering(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
     """A terminal at which a person types these lines."""
-    monkeypatch.setattr(choosing, "may_ask", lambda *, as_json: not as_json)
+    monkeypatch.setattr(run, "may_ask", lambda *, as_json: not as_json)
     monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
 
 
@@ -105,7 +102,7 @@ class TestWithoutAModel:
         st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=40)
     )
     def test_any_goal_comes_back_from_the_shell_as_it_was(self, goal: str) -> None:
-        (word,) = [choosing._quoted(goal)]
+        (word,) = [run._quoted(goal)]
         assert " ".join(word.split()) == word
         assert sanitize(word) == word
         if word.startswith("$'"):
@@ -116,7 +113,7 @@ class TestWithoutAModel:
 
     def test_the_shell_agrees(self) -> None:
         goals = ["two  spaces", "a\nb", "it's $HOME `x` \\ !", "\x1b[31mred", "plain", "é ü", ""]
-        line = " ".join(["printf '%s\\0'", *map(choosing._quoted, goals)])
+        line = " ".join(["printf '%s\\0'", *map(run._quoted, goals)])
         done = subprocess.run(
             ["bash", "-c", line], capture_output=True, check=True, env={"PATH": os.environ["PATH"]}
         )
@@ -218,7 +215,7 @@ class TestAtATerminal:
     def test_a_local_server_is_offered_and_gets_no_key(
         self, wk: Wk, tmp_path: Path, driven: list[str], monkeypatch: pytest.MonkeyPatch, listener: int
     ) -> None:
-        monkeypatch.setattr(choosing, "LOCAL_SERVERS", {1: "Nothing", listener: "Ollama"})
+        monkeypatch.setattr(run, "LOCAL_SERVERS", {1: "Nothing", listener: "Ollama"})
         answering(monkeypatch, "1", "qwen3:8b")
         said = wk("run", GOAL)
         assert said.code == 0
@@ -255,9 +252,7 @@ class TestAtATerminal:
         monkeypatch.setattr(socket, "create_connection", slow)
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         assert (
-            choosing._listening(
-                [*(f"http://127.0.0.1:{port}" for port in range(1, 40)), "http://192.0.2.1:80"]
-            )
+            run._listening([*(f"http://127.0.0.1:{port}" for port in range(1, 40)), "http://192.0.2.1:80"])
             == []
         )
         assert clock[0] <= 0.3

@@ -22,7 +22,7 @@ from tests.support.answers import Body, Held, Reply, text
 from tests.support.forked import Process
 from tests.support.scripted import task
 
-from watchkeeper.runtime import driving
+from watchkeeper.runtime import run_session
 from watchkeeper.store.lease import probe
 
 
@@ -238,7 +238,7 @@ def test_a_background_host_waits_for_an_answer_from_any_shell(
     monkeypatch.setenv("WATCHKEEPER_DB", str(ground.path))
     monkeypatch.setenv("ANTHROPIC_BASE_URL", ground.url)
     monkeypatch.setenv("ANTHROPIC_API_KEY", "test-key")
-    from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
+    from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
 
     settings = SessionSettings(approval_timeout_seconds=None)
     session = create_session(ground.path, NewSession("reach the goal", ground.workspace, MODEL, settings))
@@ -327,7 +327,7 @@ def test_a_signal_that_comes_before_the_host_answers_leaves_the_session_paused_a
 
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patched:
-        patched.setattr(driving, "drive", signalled)
+        patched.setattr(run_session, "drive", signalled)
         said = wk("demo", "--headless", "--json", "--speed", "max", "--workspace", workspace)
     assert said.code == 130
     assert json.loads(said.out.splitlines()[-1])["status"] == "paused"

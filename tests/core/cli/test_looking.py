@@ -13,14 +13,14 @@ from tests.core.cli.conftest import Wk
 from tests.core.library.conftest import add_session
 
 from watchkeeper._version import __version__
-from watchkeeper.cli import controlling
+from watchkeeper.cli import control
 from watchkeeper.cli.app import COMMANDS, HIDDEN
 from watchkeeper.cli.options import complete_session
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
-from watchkeeper.store.dashboard_fold import SessionFold
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.replaying import open_recording
+from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.snapshot import SessionFold
 from watchkeeper_tui.widgets.plan import context_bar
 
 NASTY = "\x1b]0;owned\x07\x1b[31mred\x1b[0m\u202eevil\u009b2J\r\nnext"
@@ -124,9 +124,7 @@ class TestLast:
         self, wk: Wk, older_clock: str, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         meant: list[str] = []
-        monkeypatch.setattr(
-            controlling, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0
-        )
+        monkeypatch.setattr(control, "command", lambda opened, *_, **__: meant.append(opened.session_id) or 0)
         name, *rest = command
         assert wk("memory", name, "last", *rest).code == 0
         assert meant == [older_clock]
@@ -188,7 +186,7 @@ def test_a_search_of_a_file_that_cannot_be_written_finds_what_is_not_indexed(
     def refuse(path: Path) -> None:
         raise StoreUnusable(f"{path} cannot be written")
 
-    monkeypatch.setattr("watchkeeper.cli.finding.database.open_writable", refuse)
+    monkeypatch.setattr("watchkeeper.cli.show.database.open_writable", refuse)
     (one,) = wk("sessions", "--search", "kraken", "--json").json
     assert one["found"]["seq"] == 9999
 

@@ -12,7 +12,7 @@ from tests.support.places import workspace_in
 from watchkeeper.cli.headless import EventPrinter
 from watchkeeper.cli.options import Opened
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 
 
 @pytest.mark.parametrize("opened_before", [1, 2])

@@ -16,11 +16,11 @@ import pytest
 from tests.core.cli.conftest import Wk
 from tests.core.messages_api.ground import Ground
 
-from watchkeeper.records.clock import SystemClock
-from watchkeeper.runtime import control, recovery
-from watchkeeper.runtime.driving import drive
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
-from watchkeeper.store import hosting
+from watchkeeper.records.ports import SystemClock
+from watchkeeper.runtime import control, lifecycle
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.runtime.run_session import drive
+from watchkeeper.store import library
 from watchkeeper.store.database import open_readonly
 from watchkeeper.store.lease import probe
 from watchkeeper.store.session_store import SessionStore
@@ -35,7 +35,7 @@ def session(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> str:
     made = create_session(ground.path, NewSession("survey", ground.workspace, "offline/surveyor", settings))
     store = SessionStore.claim(ground.path, made, SystemClock(), pid=1, host_name="here")
     try:
-        change(store, lambda tx: recovery.open_session(tx, resume=True))
+        change(store, lambda tx: lifecycle.open_session(tx, resume=True))
     finally:
         store.close()
     return made
@@ -51,8 +51,8 @@ def change(store: SessionStore, work: Callable[[Transaction], None]) -> None:
 HOST = """
 import sys, time
 from pathlib import Path
-from watchkeeper.records.clock import SystemClock
-from watchkeeper.runtime import recovery
+from watchkeeper.records.ports import SystemClock
+from watchkeeper.runtime import lifecycle as recovery
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 path, session, drives = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "drives"
@@ -114,7 +114,7 @@ def test_a_resume_waits_for_the_host_of_an_earlier_command_and_says_so(
 def test_a_resume_does_not_wait_for_ever(
     wk: Wk, ground: Ground, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "SOON_SECONDS", 0.1)
+    monkeypatch.setattr(library, "SOON_SECONDS", 0.1)
     with hosted(ground.path, session, drives=False):
         resumed = wk("resume", session, "--headless", "--json")
     assert resumed.code == 4
@@ -125,7 +125,7 @@ def test_a_resume_does_not_wait_for_ever(
 def test_a_resume_does_not_wait_for_a_host_that_drives(
     wk: Wk, ground: Ground, session: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosting, "SOON_SECONDS", 60.0)
+    monkeypatch.setattr(library, "SOON_SECONDS", 60.0)
     with hosted(ground.path, session, drives=True):
         refused = wk("resume", session, "--headless")
     assert refused.code == 4

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from watchkeeper.cli.app import run
-from watchkeeper.records.memory import Message, Observation, ObservationKind, View
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, Message, Observation, ObservationKind, PriceStatus, Usage, View
 from watchkeeper.records.redact import Redactor
 from watchkeeper.records.states import ModelCallStatus
-from watchkeeper.store import agents, artifacts, database, facts, memory, plans, sessions
+from watchkeeper.store import agents, artifacts, database, facts, messages, plans, sessions
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
-from watchkeeper.transcripts.export.forms import WRITERS
+from watchkeeper.transcripts.export import WRITERS
 
 
 @pytest.fixture(autouse=True)
@@ -86,7 +85,7 @@ class Made:
         for content in contents:
             seq, total = seq + 1, total + 10
             role = "user" if seq % 2 else "assistant"
-            memory.add_messages(self.tx, agent_id, [Message(seq, role, content, 10, total, 1000.0 + seq)])
+            messages.add_messages(self.tx, agent_id, [Message(seq, role, content, 10, total, 1000.0 + seq)])
         self.tx.execute(
             "UPDATE agents SET last_seq = ?, message_tokens = ? WHERE id = ?", (seq, total, agent_id)
         )
@@ -94,13 +93,13 @@ class Made:
     def compact(self, agent_id: str, last: int, text: str, citations: tuple[int, ...]) -> None:
         """Messages 1 to `last` are replaced by a summary."""
         summary = Observation(1, ObservationKind.SUMMARY, text, 5, (1, last), citations, created_at=1100.0)
-        memory.add_view(self.tx, agent_id, View(1, (), 1), tokens=10 * last + 10)
-        number = memory.add_compaction(
+        messages.add_view(self.tx, agent_id, View(1, (), 1), tokens=10 * last + 10)
+        number = messages.add_compaction(
             self.tx, agent_id, trigger="manual", status="applied", high_water=last, messages_removed=last, tokens_before=10 * last,
             tokens_after=5, view_before=1, view_after=2, model="anthropic/claude-x",
         )  # fmt: skip
-        memory.add_observations(self.tx, agent_id, [summary], compaction_id=number)
-        memory.add_view(
+        messages.add_observations(self.tx, agent_id, [summary], compaction_id=number)
+        messages.add_view(
             self.tx, agent_id, View(2, (summary,), last + 1, parent=1), tokens=15, compaction_id=number
         )
         self.tx.event("compaction.applied", agent_id=agent_id, compaction=number)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.store import database
 from watchkeeper.store.driver import Connection
 from watchkeeper.transcripts.export.reading import import_export

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.cli.app import run
-from watchkeeper.transcripts.export import forms
+from watchkeeper.transcripts import export
 
 SECRET = "hunter2-hunter2"
 
@@ -93,13 +93,13 @@ def test_a_file_that_is_there_is_replaced_only_by_force(
 def test_a_file_that_comes_to_be_meanwhile_is_not_replaced(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = forms.WRITERS["md"]
+    write = export.WRITERS["md"]
 
     def beside(*arguments: Any) -> Any:
         (here / "sessn001.md").write_text("somebody else's")
         return write(*arguments)
 
-    monkeypatch.setattr(forms, "WRITERS", {"md": beside})
+    monkeypatch.setattr(export, "WRITERS", {"md": beside})
     assert run(["export", "last"]) == 2
     assert os.listdir(here) == ["sessn001.md"]
     assert (here / "sessn001.md").read_text() == "somebody else's"
@@ -110,7 +110,7 @@ def test_an_export_that_fails_leaves_nothing_behind(here: Path, monkeypatch: pyt
         out.write("half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(forms, "WRITERS", {"md": fails})
+    monkeypatch.setattr(export, "WRITERS", {"md": fails})
     assert run(["export", "last"]) == 130
     assert os.listdir(here) == []
 

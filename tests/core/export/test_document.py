@@ -17,11 +17,10 @@ from tests.support.guide import agrees
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store import artifacts, database
-from watchkeeper.store.driver import Connection
-from watchkeeper.store.queries import Queries
-from watchkeeper.transcripts.export.forms import WRITERS
+from watchkeeper.store.driver import Connection, Queries
+from watchkeeper.transcripts.export import WRITERS
+from watchkeeper.transcripts.export.document import BY_NAME, NOT_EXPORTED, SESSION, TABLES
 from watchkeeper.transcripts.export.reading import import_export
-from watchkeeper.transcripts.export.tables import BY_NAME, NOT_EXPORTED, SESSION, TABLES
 
 SECRET = "hunter2-hunter2"
 
@@ -196,10 +195,10 @@ def test_a_session_that_is_being_written_is_exported_as_of_one_moment(
     made: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from watchkeeper.cli.app import run
-    from watchkeeper.transcripts.export import forms
+    from watchkeeper.transcripts import export
 
     one, planner = full(made)
-    write = forms.WRITERS["json"]
+    write = export.WRITERS["json"]
 
     def beside(connection: Connection, session_id: str, *rest: Any) -> Any:
         connection.execute("SELECT count(*) FROM messages").fetchone()
@@ -208,7 +207,7 @@ def test_a_session_that_is_being_written_is_exported_as_of_one_moment(
         one.connection.execute("COMMIT")
         return write(connection, session_id, *rest)
 
-    monkeypatch.setattr(forms, "WRITERS", {"json": beside})
+    monkeypatch.setattr(export, "WRITERS", {"json": beside})
     monkeypatch.chdir(tmp_path)
     assert run(["export", "last", "--format", "json"]) == 0
     document = json.loads((tmp_path / f"{one.session_id}.json").read_text())

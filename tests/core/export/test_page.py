@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from tests.core.export.browser import CHROMIUM, Browser
 
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, PriceStatus, Usage
 from watchkeeper.store import database
-from watchkeeper.transcripts.export import page, page_compactions
+from watchkeeper.transcripts.export import page
 from watchkeeper.transcripts.export.page import data_block
 
 Export = Callable[..., Any]
@@ -215,7 +215,7 @@ def test_texts_of_very_many_compactions_are_left_out_with_a_note(
         one.say(agent, "a", "b", "c")
         one.compact(agent, 2, f"summary {number} " + "y" * 1000, (1,))
     one.done()
-    monkeypatch.setattr(page_compactions, "LARGEST_KEPT", 2_500)
+    monkeypatch.setattr(page, "LARGEST_KEPT", 2_500)
     text = export(one.connection, one.session_id, "html").text
     assert ["summary 1" in text, "summary 2" in text] == [True, False]
     assert text.count("[left out: the page would be too large]") == 3

@@ -15,8 +15,8 @@ from tests.core.transcripts.conftest import work
 from watchkeeper.cli.app import run
 from watchkeeper.records.errors import BadInput, NotFound
 from watchkeeper.store import database
+from watchkeeper.store.driver import Queries
 from watchkeeper.store.facts import pinned_facts
-from watchkeeper.store.queries import Queries
 from watchkeeper.transcripts.export.reading import import_export, is_export
 
 
@@ -218,8 +218,8 @@ def test_a_session_in_the_trash_stays_there(made: Make, tmp_path: Path, export: 
 
 def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Path, export: Export) -> None:
     from watchkeeper.runtime.control import submit
-    from watchkeeper.runtime.driving import drive
-    from watchkeeper.store.library.forking import fork
+    from watchkeeper.runtime.run_session import drive
+    from watchkeeper.store.fork import fork_session
 
     one, _ = full(made)
     imported(tmp_path, export(one.connection, one.session_id).text)
@@ -227,7 +227,7 @@ def test_an_imported_session_cannot_be_driven_or_forked(made: Make, tmp_path: Pa
     for attempt in (
         lambda: drive(path, one.session_id, resume=True),
         lambda: submit(path, one.session_id, "pause", requested_by="me"),
-        lambda: fork(path, one.session_id),
+        lambda: fork_session(path, one.session_id),
     ):
         with pytest.raises(BadInput, match="imported"):
             attempt()

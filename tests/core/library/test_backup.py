@@ -14,10 +14,11 @@ import pytest
 from tests.core.library.conftest import add_session
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
+from watchkeeper.store import backup as backup_module
 from watchkeeper.store import database
+from watchkeeper.store.backup import back_up, move_database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
-from watchkeeper.store.library import backing_up, backup, move
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: Path, tmp_path: Path) -> None:
     add_session(connection, "abcd2345")
     heard: list[tuple[int, int]] = []
-    done = backup(path, tmp_path / "copy.db", told=lambda did, of: heard.append((did, of)))
+    done = back_up(path, tmp_path / "copy.db", told=lambda did, of: heard.append((did, of)))
     assert done.path.stat().st_mode & 0o777 == 0o600
     assert (done.sessions, done.bytes) == (1, done.path.stat().st_size)
     assert heard[-1][0] == heard[-1][1]
@@ -45,7 +46,7 @@ def test_a_backup_opens_as_a_database_with_all_there_is(connection: Any, path: P
 def test_a_backup_is_of_one_moment_while_another_process_writes(
     connection: Any, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper.store.library.backing_up.PAGES_AT_ONCE", 5)
+    monkeypatch.setattr("watchkeeper.store.backup.PAGES_AT_ONCE", 5)
     connection.execute("CREATE TABLE pairs (a, b)")
     connection.execute("BEGIN")
     connection.executemany("INSERT INTO pairs VALUES (?, ?)", [("x" * 900, 0) for _ in range(500)])
@@ -70,7 +71,7 @@ def test_a_backup_is_of_one_moment_while_another_process_writes(
         while not written:
             pass
         before = len(written)
-        done = backup(path, tmp_path / "copy.db")
+        done = back_up(path, tmp_path / "copy.db")
         during = len(written) - before
     finally:
         over.set()
@@ -86,17 +87,17 @@ def test_no_file_is_overwritten_without_saying_so(connection: Any, path: Path, t
     target = tmp_path / "copy.db"
     target.write_text("precious")
     with pytest.raises(BadInput, match="exists already"):
-        backup(path, target)
+        back_up(path, target)
     assert target.read_text() == "precious"
-    backup(path, target, overwrite=True)
+    back_up(path, target, overwrite=True)
     assert target.read_bytes().startswith(b"SQLite format 3")
     assert target.stat().st_mode & 0o777 == 0o600
     with pytest.raises(BadInput, match="the database itself"):
-        backup(path, path, overwrite=True)
+        back_up(path, path, overwrite=True)
     with pytest.raises(BadInput, match="is a folder"):
-        backup(path, tmp_path)
+        back_up(path, tmp_path)
     with pytest.raises(BadInput, match="no folder"):
-        backup(path, tmp_path / "nowhere" / "copy.db")
+        back_up(path, tmp_path / "nowhere" / "copy.db")
 
 
 def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(
@@ -111,7 +112,7 @@ def test_a_damaged_database_is_not_backed_up_as_if_it_were_sound(
         data[place : place + 200] = b"\xff" * 200
     path.write_bytes(bytes(data))
     with pytest.raises(StoreUnusable, match="damaged"):
-        backup(path, tmp_path / "copy.db")
+        back_up(path, tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()
     assert not unfinished_in(tmp_path)
 
@@ -120,7 +121,7 @@ def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_
     connection: Any, path: Path, tmp_path: Path
 ) -> None:
     program = (
-        "import sys\nfrom pathlib import Path\nfrom watchkeeper.store.library import backup\n"
+        "import sys\nfrom pathlib import Path\nfrom watchkeeper.store.backup import back_up as backup\n"
         "backup(Path(sys.argv[1]), Path(sys.argv[2]))\n"
     )
     environment = os.environ | {"WATCHKEEPER_FAULT": "backup.copied:1"}
@@ -134,10 +135,10 @@ def test_what_a_killed_backup_left_goes_with_the_next_one_and_what_a_living_one_
 
     def beside(done: int, pages: int) -> None:
         if not seen:
-            backup(path, tmp_path / "second.db")
+            back_up(path, tmp_path / "second.db")
             seen.append(unfinished_in(tmp_path))
 
-    backup(path, tmp_path / "third.db", told=beside)
+    back_up(path, tmp_path / "third.db", told=beside)
     assert seen[0]
     assert not set(seen[0]) & set(left)
     assert sorted(one.name for one in tmp_path.glob("*.db")) == ["second.db", "third.db", "watchkeeper.db"]
@@ -154,7 +155,7 @@ def test_a_backup_may_have_any_name_that_a_file_may_have(
 ) -> None:
     add_session(connection, "abcd2345")
     before = set(os.listdir(tmp_path))
-    assert backup(path, tmp_path / name).sessions == 1
+    assert back_up(path, tmp_path / name).sessions == 1
     assert set(os.listdir(tmp_path)) - before == {name}
 
 
@@ -166,7 +167,7 @@ def test_a_move_takes_everything_along_and_leaves_nothing_behind(tmp_path: Path)
     connection.close()
     (path.parent / "w.db-leases").mkdir()
     (path.parent / "w.db-leases" / "abcd2345.lock").touch()
-    assert move(path, target).sessions == 1
+    assert move_database(path, target).sessions == 1
     assert list(path.parent.iterdir()) == []
     assert [one.name for one in target.parent.iterdir()] == ["w.db"]
     moved = database.open_readonly(target)
@@ -179,19 +180,19 @@ def test_a_database_in_use_is_not_moved(tmp_path: Path) -> None:
     connection = database.open_writable(path)
     add_session(connection, "abcd2345")
     with pytest.raises(DrivenElsewhere, match="open in another program"):
-        move(path, target)
+        move_database(path, target)
     lease = Lease.acquire(path, "abcd2345")
     with pytest.raises(DrivenElsewhere, match="session abcd2345 runs"):
-        move(path, target)
+        move_database(path, target)
     lease.release()
     connection.execute("UPDATE sessions SET goal = 'goes on'")
     connection.close()
     assert not target.exists()
     (tmp_path / "taken.db").write_text("kept")
     with pytest.raises(BadInput, match="exists already"):
-        move(path, tmp_path / "taken.db")
+        move_database(path, tmp_path / "taken.db")
     assert (tmp_path / "taken.db").read_text() == "kept"
-    move(path, target)
+    move_database(path, target)
 
 
 def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(
@@ -200,14 +201,14 @@ def test_a_program_that_waited_for_a_moved_database_cannot_write_into_the_void(
     path, target = tmp_path / "w.db", tmp_path / "new.db"
     database.open_writable(path).close()
     waiting: list[Any] = []
-    sync = backing_up._sync
+    sync = backup_module._sync
 
     def come_late(folder: Path) -> None:
         waiting.append(sqlite3.connect(path, isolation_level=None))
         sync(folder)
 
-    monkeypatch.setattr(backing_up, "_sync", come_late)
-    move(path, target)
+    monkeypatch.setattr(backup_module, "_sync", come_late)
+    move_database(path, target)
     with pytest.raises(StoreUnusable, match="another program"):
         database._versions(waiting[0], path)
     waiting[0].close()

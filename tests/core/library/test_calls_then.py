@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from watchkeeper.store import database
-from watchkeeper.store.library.calls_then import calls_then
-from watchkeeper.store.library.moment import moment_at
+from watchkeeper.store.history import calls_then, moment_at
 
 
 def test_a_pass_that_began_after_a_call_ended_does_not_tell_of_it(tmp_path: Path) -> None:

@@ -16,15 +16,16 @@ from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
-from watchkeeper.records.ids import random_id
-from watchkeeper.records.model import Purpose
+from watchkeeper.records.messages import Purpose
+from watchkeeper.records.ports import random_id
 from watchkeeper.store import artifacts, database, sessions
-from watchkeeper.store.dashboard_sessions import list_sessions
+from watchkeeper.store import fork as fork_module
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.history import Cut, moment_at
 from watchkeeper.store.lease import Lease
-from watchkeeper.store.library import fork, forking, plan_prune, prune
-from watchkeeper.store.library.changing import opened
-from watchkeeper.store.library.cut import Cut
-from watchkeeper.store.library.moment import moment_at
+from watchkeeper.store.library import opened
+from watchkeeper.store.prune import plan_prune, prune_sessions
+from watchkeeper.store.search.sessions import list_sessions
 
 CHANGED = re.compile(
     r"'(origin|forked_from|forked_at_seq|created_at|last_active|lease_epoch|host_pid|host_name|event_seq|title|source|ordinal)': ('[^']*'|[^,}]*)"
@@ -99,7 +100,7 @@ def same_but_for_the_row(left: Path, one: str, other: str) -> list[str]:
 async def test_a_fork_of_a_finished_session_is_an_exact_copy(bench: Bench) -> None:
     session = await ran(bench, Long(), window=12_000)
     assert bench.query("SELECT count(*) FROM observations")[0][0]
-    made = fork(bench.path, session)
+    made = fork_session(bench.path, session)
     assert same_but_for_the_row(bench.path, session, made.session_id) == []
     assert made.status == "done"
     row = rows_of(bench.path, made.session_id)["sessions"][0]
@@ -138,7 +139,7 @@ def _near(value: Any) -> Any:
 
 async def test_every_pointer_of_a_fork_leads_to_the_forks_own_rows(bench: Bench) -> None:
     session = await ran(bench, Long(), window=12_000)
-    made = fork(bench.path, session)
+    made = fork_session(bench.path, session)
     old, new = rows_of(bench.path, session), rows_of(bench.path, made.session_id)
     theirs = {row["id"] for table in ("agents", "tasks", "plans") for row in old[table]} | {session}
     for table, found in new.items():
@@ -175,7 +176,7 @@ async def test_a_fork_at_any_event_is_sound_and_runs_to_the_same_end(bench: Benc
     ]
     made_at = next(row["seq"] for row in rows["events"] if row["kind"] == "agent.created")
     for seq in range(made_at, len(rows["events"]) + 1, 5):
-        made = fork(bench.path, session, at_seq=seq)
+        made = fork_session(bench.path, session, at_seq=seq)
         bench.session = made.session_id
         bench.assert_sound()
         if made.status == "paused":
@@ -199,7 +200,7 @@ async def test_a_fork_in_the_middle_shares_the_past_and_nothing_after_it(bench: 
     rows = rows_of(bench.path, session)
     done = next(row["seq"] for row in rows["events"] if row["kind"] == "task.done")
     middle = max(row["seq"] for row in rows["events"][:done] if row["kind"] == "tool.done")
-    made = fork(bench.path, session, at_seq=middle)
+    made = fork_session(bench.path, session, at_seq=middle)
     forked = rows_of(bench.path, made.session_id)
     assert made.status == "paused"
     assert [row["kind"] for row in forked["events"]] == [
@@ -214,7 +215,7 @@ async def test_a_fork_in_the_middle_shares_the_past_and_nothing_after_it(bench: 
 async def test_a_fork_at_a_turn_holds_that_turns_results_and_no_later_reply(bench: Bench) -> None:
     session = await ran(bench, script())
     (agent,) = (row["id"] for row in rows_of(bench.path, session)["agents"] if row["name"] == "explorer-1")
-    made = fork(bench.path, session, at_turn=(agent, 2))
+    made = fork_session(bench.path, session, at_turn=(agent, 2))
     forked = rows_of(bench.path, made.session_id)
     mine = next(row for row in forked["agents"] if row["name"] == "explorer-1")
     assert mine["turn"] == 2
@@ -237,7 +238,10 @@ async def test_instructions_that_were_revised_later_are_the_earlier_ones_in_a_fo
     assert (await bench.run()).exit_code == 0
     rows = rows_of(bench.path, session)
     revised = [row["seq"] for row in rows["events"] if row["kind"] == "plan.revised"]
-    before, after = fork(bench.path, session, at_seq=revised[0]), fork(bench.path, session, at_seq=revised[1])
+    before, after = (
+        fork_session(bench.path, session, at_seq=revised[0]),
+        fork_session(bench.path, session, at_seq=revised[1]),
+    )
     told = [
         next(
             row["instructions"]
@@ -263,11 +267,11 @@ async def test_a_fork_before_a_rerun_has_the_result_of_the_first_attempt(bench: 
     rows = rows_of(bench.path, session)
     assert rows["tasks"][0]["result"] == "the second answer"
     done = next(row["seq"] for row in rows["events"] if row["kind"] == "task.done")
-    made = rows_of(bench.path, fork(bench.path, session, at_seq=done).session_id)["tasks"][0]
+    made = rows_of(bench.path, fork_session(bench.path, session, at_seq=done).session_id)["tasks"][0]
     assert (made["status"], made["attempt"], made["result"]) == ("done", 1, "the first answer")
     assert len(json.loads(made["artifact_refs"])) == 1
     later = next(row["seq"] for row in rows["events"] if row["kind"] == "task.pending")
-    again = rows_of(bench.path, fork(bench.path, session, at_seq=later).session_id)["tasks"][0]
+    again = rows_of(bench.path, fork_session(bench.path, session, at_seq=later).session_id)["tasks"][0]
     assert (again["status"], again["attempt"], again["result"], again["assigned_agent"]) == (
         "pending",
         2,
@@ -279,18 +283,18 @@ async def test_a_fork_before_a_rerun_has_the_result_of_the_first_attempt(bench: 
 async def test_what_cannot_be_forked_is_refused_with_the_reason(bench: Bench) -> None:
     session = await ran(bench, script())
     with pytest.raises(NotFound, match="no event #99999; its events are #1 to #"):
-        fork(bench.path, session, at_seq=99_999)
+        fork_session(bench.path, session, at_seq=99_999)
     with pytest.raises(NotFound, match="no session"):
-        fork(bench.path, "nothing2")
+        fork_session(bench.path, "nothing2")
     with pytest.raises(BadInput, match="no agent yet"):
-        fork(bench.path, session, at_seq=1)
+        fork_session(bench.path, session, at_seq=1)
     agent = rows_of(bench.path, session)["agents"][0]["id"]
     with pytest.raises(NotFound, match="has no turn 77"):
-        fork(bench.path, session, at_turn=(agent, 77))
+        fork_session(bench.path, session, at_turn=(agent, 77))
     before = bench.query("SELECT count(*) FROM sessions")
     lease = Lease.acquire(bench.path, session)
     with pytest.raises(DrivenElsewhere, match="wk pause"):
-        fork(bench.path, session)
+        fork_session(bench.path, session)
     lease.release()
     assert bench.query("SELECT count(*) FROM sessions") == before
 
@@ -308,9 +312,9 @@ async def test_a_fork_that_fails_half_way_leaves_nothing_behind(
         raise RuntimeError("no more")
         yield
 
-    monkeypatch.setattr(forking._Copy, "_events", broken)
+    monkeypatch.setattr(fork_module._Copy, "_events", broken)
     with pytest.raises(RuntimeError):
-        fork(bench.path, session)
+        fork_session(bench.path, session)
     assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts
 
 
@@ -321,7 +325,7 @@ async def test_a_fork_that_was_killed_is_never_seen_and_the_next_prune_takes_it_
         for table in ("messages", "agents", "events", "facts", "plans", "outputs")
     }
     with opened(bench.path) as connection:
-        copy = forking._Copy(connection, session, None, 10, None, random_id, time.time)
+        copy = fork_module._Copy(connection, session, None, 10, None, random_id, time.time)
         for _ in itertools.islice(copy.run(), 60):
             pass
         assert [row.id for row in list_sessions(connection)] == [session]
@@ -329,21 +333,23 @@ async def test_a_fork_that_was_killed_is_never_seen_and_the_next_prune_takes_it_
         with pytest.raises(NotFound):
             sessions.find(connection, copy.made.session_id)
     assert bench.query("SELECT count(*) FROM sessions") == [(2,)]
-    prune(bench.path, plan_prune(bench.path))
+    prune_sessions(bench.path, plan_prune(bench.path))
     assert {table: bench.query(f"SELECT count(*) FROM {table}") for table in counts} == counts
     assert bench.query("SELECT id FROM sessions") == [(session,)]
 
 
 async def test_a_fork_of_a_fork_is_a_copy_too(bench: Bench) -> None:
     session = await ran(bench, script())
-    first = fork(bench.path, session)
-    second = fork(bench.path, first.session_id, title="another way")
+    first = fork_session(bench.path, session)
+    second = fork_session(bench.path, first.session_id, title="another way")
     assert same_but_for_the_row(bench.path, session, second.session_id) == []
     row = rows_of(bench.path, second.session_id)["sessions"][0]
     assert (row["title"], row["forked_from"]) == ("another way", first.session_id)
-    prune(bench.path, plan_prune(bench.path, names=[session, first.session_id]))
+    prune_sessions(bench.path, plan_prune(bench.path, names=[session, first.session_id]))
     assert (
-        same_but_for_the_row(bench.path, second.session_id, fork(bench.path, second.session_id).session_id)
+        same_but_for_the_row(
+            bench.path, second.session_id, fork_session(bench.path, second.session_id).session_id
+        )
         == []
     )
 
@@ -353,7 +359,7 @@ async def test_a_fork_in_the_middle_of_compactions_can_be_carried_on(bench: Benc
     rows = rows_of(bench.path, session)
     applied = [row["seq"] for row in rows["events"] if row["kind"].startswith("compaction.")]
     for seq in applied[:: max(1, len(applied) // 5)]:
-        made = fork(bench.path, session, at_seq=seq)
+        made = fork_session(bench.path, session, at_seq=seq)
         bench.session = made.session_id
         bench.assert_sound()
         bench.model.script = Long()

@@ -12,9 +12,8 @@ from tests.core.runtime.conftest import Bench
 from tests.support import eventful_runs
 from tests.support.eventful_runs import all_states, same
 
-from watchkeeper.store.library.changing import opened
-from watchkeeper.store.library.cut import Cut
-from watchkeeper.store.library.moment import moment_at
+from watchkeeper.store.history import Cut, moment_at
+from watchkeeper.store.library import opened
 
 Rows = dict[str, list[dict[str, Any]]]
 

@@ -12,18 +12,17 @@ from tests.core.library.conftest import add_session, put
 
 from watchkeeper.records.errors import BadInput, DrivenElsewhere, LeaseLost, NotFound
 from watchkeeper.store import database, facts, sessions, state
-from watchkeeper.store.dashboard_sessions import list_sessions
 from watchkeeper.store.lease import Lease, lock_path
 from watchkeeper.store.library import (
     change_tags,
-    delete,
+    delete_session,
     deleted_sessions,
-    plan_prune,
-    prune,
-    rename,
-    restore,
+    find_deleted,
+    rename_session,
+    restore_session,
 )
-from watchkeeper.store.library.deletion import find_deleted
+from watchkeeper.store.prune import plan_prune, prune_sessions
+from watchkeeper.store.search.sessions import list_sessions
 from watchkeeper.store.writer import Group
 
 
@@ -38,12 +37,12 @@ def value(connection: Any, column: str, session_id: str = "abcd2345") -> Any:
 
 def test_a_title_stands_for_the_goal_until_it_is_taken_away(connection: Any, path: Path) -> None:
     add_session(connection, "abcd2345")
-    assert rename(path, "abcd2345", "  the\n  big one ") == "the big one"
+    assert rename_session(path, "abcd2345", "  the\n  big one ") == "the big one"
     assert value(connection, "title") == "the big one"
-    assert rename(path, "abcd2345", " ") is None
+    assert rename_session(path, "abcd2345", " ") is None
     assert value(connection, "title") is None
     with pytest.raises(BadInput, match="at most 400"):
-        rename(path, "abcd2345", "x" * 401)
+        rename_session(path, "abcd2345", "x" * 401)
 
 
 def test_tags_are_added_once_and_taken_away_whatever_their_case(connection: Any, path: Path) -> None:
@@ -65,9 +64,9 @@ def test_a_session_that_a_live_host_drives_is_not_changed(connection: Any, path:
     add_session(connection, "abcd2345", status="running")
     lease = Lease.acquire(path, "abcd2345")
     for change in (
-        lambda: rename(path, "abcd2345", "other"),
+        lambda: rename_session(path, "abcd2345", "other"),
         lambda: change_tags(path, "abcd2345", add=["x"]),
-        lambda: delete(path, "abcd2345"),
+        lambda: delete_session(path, "abcd2345"),
     ):
         with pytest.raises(DrivenElsewhere, match="wk pause abcd2345"):
             change()
@@ -77,18 +76,18 @@ def test_a_session_that_a_live_host_drives_is_not_changed(connection: Any, path:
         "[]",
         None,
     )
-    assert rename(path, "abcd2345", "other") == "other"
+    assert rename_session(path, "abcd2345", "other") == "other"
 
 
 def test_a_name_that_is_no_session_is_told(connection: Any, path: Path) -> None:
     with pytest.raises(NotFound, match="no session 'nothing2'"):
-        rename(path, "nothing2", "x")
+        rename_session(path, "nothing2", "x")
 
 
 def test_a_deleted_session_is_in_no_list_and_no_name_means_it(connection: Any, path: Path) -> None:
     add_session(connection, "abcd2345", created_at=5.0, last_active=5.0)
     add_session(connection, "older234")
-    gone = delete(path, "abcd2345", now=1000.0)
+    gone = delete_session(path, "abcd2345", now=1000.0)
     assert (gone.name, gone.gone_at) == ("goal of abcd2345", 1000.0 + 7 * 86_400)
     assert [row.id for row in list_sessions(connection)] == ["older234"]
     assert [row.id for row in list_sessions(connection, "goal")] == ["older234"]
@@ -132,21 +131,21 @@ def test_agents_of_later_sessions_recall_nothing_of_a_deleted_one(connection: An
 
     connection.execute("UPDATE sessions SET workspace = '/w'")
     assert recalled() == {"always answer in Latin", "keep it short"}
-    delete(path, "abcd2345")
+    delete_session(path, "abcd2345")
     assert recalled() == {"keep it short"}
-    restore(path, "abcd2345")
+    restore_session(path, "abcd2345")
     assert recalled() == {"always answer in Latin", "keep it short"}
 
 
 def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> None:
     add_session(connection, "abcd2345", tags='["x"]')
     before = connection.execute("SELECT * FROM sessions").fetchone()
-    delete(path, "abcd2345", now=1000.0)
+    delete_session(path, "abcd2345", now=1000.0)
     assert [one.id for one in deleted_sessions(connection)] == ["abcd2345"]
     assert find_deleted(connection, "ab") == find_deleted(connection, "last") == "abcd2345"
     with pytest.raises(BadInput, match="deleted already"):
-        delete(path, "abcd2345")
-    restore(path, "abcd2345")
+        delete_session(path, "abcd2345")
+    restore_session(path, "abcd2345")
     assert deleted_sessions(connection) == ()
     assert sessions.find(connection, "last") == "abcd2345"
     after = connection.execute("SELECT * FROM sessions").fetchone()
@@ -157,19 +156,19 @@ def test_what_was_deleted_comes_back_as_it_was(connection: Any, path: Path) -> N
         one for at, one in enumerate(before) if at != epoch
     ]
     with pytest.raises(BadInput, match="not deleted"):
-        restore(path, "abcd2345")
+        restore_session(path, "abcd2345")
 
 
 def test_a_host_that_was_suspended_writes_nothing_to_a_deleted_session(connection: Any, path: Path) -> None:
     add_session(connection, "abcd2345", lease_epoch=3)
-    delete(path, "abcd2345")
+    delete_session(path, "abcd2345")
     with pytest.raises(LeaseLost):
         Group(connection).fence("abcd2345", 3, 1.0)
 
 
 def test_the_lease_is_free_again_after_a_change(connection: Any, path: Path) -> None:
     add_session(connection, "abcd2345")
-    rename(path, "abcd2345", "x")
+    rename_session(path, "abcd2345", "x")
     with pytest.raises(BadInput):
         change_tags(path, "abcd2345", add=[f"t{n}" for n in range(60)])
     Lease.acquire(path, "abcd2345").release()
@@ -203,12 +202,12 @@ def test_last_follows_the_order_of_insertion_and_of_deletion_whatever_the_clocks
             add_session(connection, added[-1][0], origin=origin, created_at=created, last_active=active)
         elif kind == "delete" and live:
             deleted.append(live[about[0] % len(live)])
-            delete(path, deleted[-1], now=about[1])
+            delete_session(path, deleted[-1], now=about[1])
         elif kind == "restore" and deleted:
-            restore(path, deleted.pop(about[0] % len(deleted)))
+            restore_session(path, deleted.pop(about[0] % len(deleted)))
         elif kind == "purge" and deleted:
             gone = deleted.pop(about[0] % len(deleted))
-            prune(path, plan_prune(path, names=[gone], now=10.0))
+            prune_sessions(path, plan_prune(path, names=[gone], now=10.0))
             added = [one for one in added if one[0] != gone]
     shown = [one for one in added if one[0] not in deleted]
     own = [session_id for session_id, origin in shown if origin in ("run", "fork")]

@@ -16,11 +16,11 @@ from tests.core.runtime.conftest import Bench
 
 from watchkeeper.records.errors import DrivenElsewhere, NotFound
 from watchkeeper.store import database
+from watchkeeper.store.fork import _TABLES, fork_session
 from watchkeeper.store.lease import Lease, lock_path
-from watchkeeper.store.library import delete, fork, plan_prune, prune, restore, vacuum
-from watchkeeper.store.library.changing import in_short_transactions
-from watchkeeper.store.library.forking import _TABLES
-from watchkeeper.store.message_index import index_until
+from watchkeeper.store.library import delete_session, in_short_transactions, restore_session
+from watchkeeper.store.prune import plan_prune, prune_sessions, vacuum
+from watchkeeper.store.search.index import index_until
 
 DAY = 86_400.0
 NOW = 1_000 * DAY
@@ -74,7 +74,7 @@ def test_a_live_session_is_never_pruned(connection: Any, path: Path) -> None:
     assert ids(plan_prune(path, keep=0, now=NOW)) == ["oldfail2", "young234"]
     with pytest.raises(DrivenElsewhere):
         plan_prune(path, names=["oldone23"])
-    done = prune(path, plan)
+    done = prune_sessions(path, plan)
     assert sorted(done.sessions) == ["oldfail2", "young234"]
     assert "oldone23" in done.refused[0]
     lease.release()
@@ -84,14 +84,14 @@ def test_a_live_session_is_never_pruned(connection: Any, path: Path) -> None:
 
 async def test_nothing_of_a_pruned_session_stays_and_nothing_of_another_goes(bench: Bench) -> None:
     session = await ran(bench, script())
-    other = fork(bench.path, session).session_id
+    other = fork_session(bench.path, session).session_id
     writer = database.open_writable(bench.path)
     assert index_until(writer, seconds=10)
     kept = {table: bench.query(f"SELECT * FROM {table} WHERE session_id = ?", other) for table in OF_SESSION}
     words = bench.query("SELECT count(*) FROM messages_fts WHERE messages_fts MATCH 'numbers'")[0][0]
     (lock,) = [lock_path(bench.path, session)]
     assert lock.exists()
-    prune(bench.path, plan_prune(bench.path, names=[session]))
+    prune_sessions(bench.path, plan_prune(bench.path, names=[session]))
     writer.close()
     for table in OF_SESSION:
         assert bench.query(f"SELECT * FROM {table} WHERE session_id = ?", session) == [], table
@@ -148,9 +148,9 @@ def test_every_table_is_pruned_and_forked_or_left_out_on_purpose(bench: Bench) -
 
 async def test_artifacts_go_with_the_last_session_that_refers_to_them(bench: Bench) -> None:
     session = await ran(bench, script())
-    other = fork(bench.path, session).session_id
+    other = fork_session(bench.path, session).session_id
     named = {row[0] for row in bench.query("SELECT digest FROM outputs WHERE session_id = ?", session)}
-    prune(bench.path, plan_prune(bench.path, names=[session]))
+    prune_sessions(bench.path, plan_prune(bench.path, names=[session]))
     left = {row[0] for row in bench.query("SELECT digest FROM artifacts")}
     assert named <= left
     text = str(
@@ -163,7 +163,7 @@ async def test_artifacts_go_with_the_last_session_that_refers_to_them(bench: Ben
 
     referred = set(re.findall(r"sha256/([0-9a-f]{64})", text)) | named
     assert referred <= left
-    done = prune(bench.path, plan_prune(bench.path, names=[other]))
+    done = prune_sessions(bench.path, plan_prune(bench.path, names=[other]))
     assert bench.query("SELECT count(*) FROM artifacts") == [(0,)]
     assert done.artifacts == len(left)
 
@@ -171,28 +171,28 @@ async def test_artifacts_go_with_the_last_session_that_refers_to_them(bench: Ben
 def test_a_deleted_session_goes_for_good_when_its_window_is_over(connection: Any, path: Path) -> None:
     add_session(connection, "abcd2345")
     add_session(connection, "efgh2345")
-    delete(path, "abcd2345", now=NOW - 6 * DAY)
-    delete(path, "efgh2345", now=NOW - 8 * DAY)
+    delete_session(path, "abcd2345", now=NOW - 6 * DAY)
+    delete_session(path, "efgh2345", now=NOW - 8 * DAY)
     plan = plan_prune(path, now=NOW)
     assert ids(plan) == ["efgh2345"]
-    prune(path, plan)
-    restore(path, "abcd2345")
+    prune_sessions(path, plan)
+    restore_session(path, "abcd2345")
     with pytest.raises(NotFound):
-        restore(path, "efgh2345")
+        restore_session(path, "efgh2345")
 
 
 def test_a_prune_that_was_stopped_is_finished_by_the_next(connection: Any, path: Path) -> None:
-    from watchkeeper.store.library.purging import purge_rows
+    from watchkeeper.store.prune import purge_rows
 
     add_session(connection, "abcd2345")
     rows = purge_rows(connection, "abcd2345")
     next(rows)
     next(rows)
     with pytest.raises(NotFound, match="purged"):
-        restore(path, "abcd2345")
+        restore_session(path, "abcd2345")
     assert ids(plan_prune(path)) == ["abcd2345"]
     assert plan_prune(path).doomed[0].why == "left over where a prune or a fork was stopped"
-    prune(path, plan_prune(path))
+    prune_sessions(path, plan_prune(path))
     assert connection.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
     assert connection.execute("SELECT count(*) FROM messages").fetchone() == (0,)
 
@@ -218,7 +218,7 @@ def test_a_large_prune_leaves_the_lock_to_others_again_and_again(connection: Any
 
     thread = threading.Thread(target=host)
     thread.start()
-    done = prune(path, plan_prune(path, names=["abcd2345"]))
+    done = prune_sessions(path, plan_prune(path, names=["abcd2345"]))
     over.set()
     thread.join()
     assert done.transactions > 1
@@ -256,7 +256,7 @@ def test_vacuum_gives_room_back_unless_a_host_is_live(connection: Any, path: Pat
         filler = hashlib.sha256(str(seq).encode()).hexdigest() * 20
         put(connection, "messages", agent_id="abcd2345-a", seq=seq, role="user", content=f'"{filler}"', tokens=1, total_tokens=seq, created_at=1.0)  # fmt: skip
     connection.execute("COMMIT")
-    prune(path, plan_prune(path, names=["abcd2345"]))
+    prune_sessions(path, plan_prune(path, names=["abcd2345"]))
     lease = Lease.acquire(path, "efgh2345")
     with pytest.raises(DrivenElsewhere, match="not vacuumed: a host drives session efgh2345"):
         vacuum(path)

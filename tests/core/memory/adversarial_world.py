@@ -16,9 +16,9 @@ from tests.core.memory.support import EVENTS, assert_covered, assert_valid
 from tests.support.message_rules import broken_rule
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.changes import Change, WindowTooSmall
-from watchkeeper.memory.state import ContextState
-from watchkeeper.memory.swaps import Swap
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, WindowTooSmall
+from watchkeeper.memory.manager import Swap
 from watchkeeper.memory.tokens import count_message
 
 

@@ -7,7 +7,8 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.tokens import TokenCounter, default_counter
 
 _SLACK = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.changes import Prepared
-from watchkeeper.memory.state import ContextState
-from watchkeeper.memory.swaps import Swap
-from watchkeeper.records.memory import Block, Message, View
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Prepared
+from watchkeeper.memory.manager import Swap
+from watchkeeper.records.messages import Block, Message, View
 
 EVENTS = ("swap:start", "swap:ready", "swap:complete", "swap:rejected", "swap:abandoned")
 """Every event that a manager tells of."""

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.core.memory.support import Words
 
 from watchkeeper import BufferConfig, BufferingCoordinator, ObservationChunk, ObserverOutput, ReflectorOutput
-from watchkeeper.records.memory import Message
+from watchkeeper.records.messages import Message
 
 NUMBERS = st.integers(0, 200_000)
 

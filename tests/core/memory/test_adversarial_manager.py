@@ -12,9 +12,9 @@ import pytest
 from tests.core.memory.support import EVENTS, Words, add, assert_covered, user
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.changes import Change
 from watchkeeper.memory.compactor import Outcome
-from watchkeeper.memory.swaps import Swap
+from watchkeeper.memory.history import Change
+from watchkeeper.memory.manager import Swap
 
 
 async def hangs(messages: list[dict[str, Any]], *, instructions: str | None, previous: str | None) -> str:

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, result
 
 from watchkeeper import BufferConfig, ObserverOutput, ReflectorOutput
-from watchkeeper.memory.changes import Change, WindowTooSmall
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, ContextLimits, WindowTooSmall
 from watchkeeper.memory.observational import ObservationalMemory, ObservationalSettings
-from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.memory.tokens import count_message
-from watchkeeper.records.memory import Message, ObservationKind
+from watchkeeper.records.messages import Message, ObservationKind
 
 SMALL = BufferConfig(target_cycles=4, token_cap=5_000, min_tokens=50, utility_model_context_window=10_000)
 

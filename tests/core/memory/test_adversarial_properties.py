@@ -19,7 +19,8 @@ from tests.core.memory.adversarial_world import World, begin, finish, play, take
 from tests.core.memory.support import Characters, Words
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 
 # --- messages -----------------------------------------------------------------------------------------------
 

@@ -20,12 +20,12 @@ from tests.core.memory.support import (
     text_of,
 )
 
-from watchkeeper.memory.changes import Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits, Rejection
 from watchkeeper.memory.tokens import TokenCounter
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
-from watchkeeper.records.memory import ObservationKind
+from watchkeeper.records.messages import ObservationKind
 
 
 class Summariser:

@@ -16,11 +16,11 @@ from tests.core.memory.support import (
     text_of,
 )
 
-from watchkeeper.memory.changes import Rejection
-from watchkeeper.memory.elision import apply
-from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits, Rejection, WindowTooSmall
+from watchkeeper.memory.rendering import apply
 from watchkeeper.memory.tokens import TokenCounter, count_message
-from watchkeeper.records.memory import ObservationKind
+from watchkeeper.records.messages import ObservationKind
 
 
 def test_a_new_message_is_verbatim_and_numbered_from_one(state: ContextState) -> None:

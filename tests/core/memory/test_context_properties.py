@@ -17,12 +17,12 @@ from tests.core.memory.support import (
     result,
 )
 
-from watchkeeper.memory.changes import Change, Prepared, Rejection
 from watchkeeper.memory.compactor import CompactionPass, Compactor
-from watchkeeper.memory.elision import elide
-from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.rendering import elide
 from watchkeeper.memory.tokens import TokenCounter, count_message, default_counter
-from watchkeeper.records.memory import Message, View
+from watchkeeper.records.messages import Message, View
 
 SIZES = st.one_of(st.integers(0, 60), st.integers(0, 60), st.integers(100, 9_000))
 COUNTERS: list[TokenCounter] = [Words(), Characters(), default_counter()]

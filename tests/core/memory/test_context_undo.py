@@ -8,8 +8,8 @@ from tests.core.memory.support import (
     prepared,
 )
 
-from watchkeeper.memory.changes import Rejection
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits, Rejection
 from watchkeeper.memory.tokens import TokenCounter
 
 

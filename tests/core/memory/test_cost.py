@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.core.memory.support import Words
 
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 
 
 class Counting(Words):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from tests.core.memory.support import call, result
 
-from watchkeeper.memory.digest import DigestNotes, Written
-from watchkeeper.memory.identifiers import error_lines, gather, identifiers_in, paths_in
+from watchkeeper.memory.digest import DigestNotes, Written, error_lines, gather, identifiers_in, paths_in
 from watchkeeper.memory.tokens import default_counter
-from watchkeeper.records.memory import Content, Message, Observation, ObservationKind
+from watchkeeper.records.messages import Content, Message, Observation, ObservationKind
 
 
 def message(seq: int, role: str, content: Content) -> Message:

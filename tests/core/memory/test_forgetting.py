@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.memory.support import Words, call, fill, result
 
-from watchkeeper.memory.changes import Prepared, Rejection
 from watchkeeper.memory.compactor import Compactor
-from watchkeeper.memory.history import needed_from
-from watchkeeper.memory.state import ContextLimits, ContextState, WindowTooSmall
-from watchkeeper.records.memory import Message
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits, Prepared, Rejection, WindowTooSmall, needed_from
+from watchkeeper.records.messages import Message
 
 LIMITS = ContextLimits(2_000, 0)
 

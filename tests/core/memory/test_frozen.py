@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.memory.changes import ContextLimits
-from watchkeeper.memory.frozen import FrozenDict, FrozenList, frozen
-from watchkeeper.memory.state import ContextState
+from watchkeeper.memory.content import FrozenDict, FrozenList, frozen
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.tokens import TokenCounter
 
 VALUE = {

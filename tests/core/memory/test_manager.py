@@ -16,9 +16,9 @@ from tests.core.memory.support import (
 )
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.changes import Change, WindowTooSmall
-from watchkeeper.memory.state import ContextState
-from watchkeeper.memory.swaps import Swap
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import Change, WindowTooSmall
+from watchkeeper.memory.manager import Swap
 
 
 async def test_ten_lines_with_any_model() -> None:

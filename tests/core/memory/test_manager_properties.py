@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.core.memory.support import Words, assert_covered, assert_pairs_whole, assert_valid, call, result
 
 from watchkeeper import HierarchicalContextManager
-from watchkeeper.memory.changes import WindowTooSmall
-from watchkeeper.memory.swaps import Swap
+from watchkeeper.memory.history import WindowTooSmall
+from watchkeeper.memory.manager import Swap
 
 TEXTS = [
     "Summary.",

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.core.memory.support import Words, assert_covered, assert_valid, call, fill, result, text_of
 
 from watchkeeper import BufferConfig, ObserverOutput, ReflectorOutput
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.observational import ObservationalMemory, ObservationalSettings
 from watchkeeper.memory.prompts import (
     OBSERVER_SYSTEM,
@@ -21,9 +23,8 @@ from watchkeeper.memory.prompts import (
     model_summarizer,
     transcript,
 )
-from watchkeeper.memory.state import ContextLimits, ContextState
 from watchkeeper.records.errors import LeaseLost, StoreUnusable
-from watchkeeper.records.memory import Message, ObservationKind
+from watchkeeper.records.messages import Message, ObservationKind
 
 SMALL = BufferConfig(target_cycles=4, token_cap=5_000, min_tokens=50, utility_model_context_window=10_000)
 

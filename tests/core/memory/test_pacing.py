@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from tests.core.memory.support import Words, fill
 
-from watchkeeper.memory.pacing import Pacer
-from watchkeeper.memory.readonly import ReadOnly
-from watchkeeper.memory.state import ContextLimits, ContextState
-from watchkeeper.records.memory import Message
+from watchkeeper.memory.compactor import Pacer
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
+from watchkeeper.memory.manager import ReadOnly
+from watchkeeper.records.messages import Message
 
 
 def context(tokens: int, *, window: int = 10_000) -> ContextState:

@@ -31,14 +31,14 @@ from tests.support.places import workspace_in
 
 from watchkeeper import HierarchicalContextManager
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.storetools.remembering import memory_tools
+from watchkeeper.agents.session_tools.memory import memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.content import texts_of
-from watchkeeper.memory.state import ContextLimits
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.tokens import default_counter, o200k_encoding
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.memory import Content, Message, View
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.records.messages import Content, Message, View
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
 from watchkeeper.store.session_store import SessionStore
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.core.memory.support import Words, assert_valid, call, result, text_of
 
-from watchkeeper.memory.cuts import cut_points, newest_group, newest_turn
+from watchkeeper.memory.content import cut_points, newest_group, newest_turn
 from watchkeeper.memory.rendering import NO_RESULT, Rendering
 from watchkeeper.memory.tokens import count_message
-from watchkeeper.records.memory import Content, Message
+from watchkeeper.records.messages import Content, Message
 
 
 def rendered(*messages: tuple[str, Content]) -> Rendering:

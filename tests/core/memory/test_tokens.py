@@ -11,10 +11,11 @@ import sys
 import pytest
 
 from watchkeeper.memory import tokens
-from watchkeeper.memory.calibration import Calibration, Calibrations
 from watchkeeper.memory.tokens import (
     MESSAGE_OVERHEAD,
     SLICE_CHARACTERS,
+    Calibration,
+    Calibrations,
     EncodingUnavailable,
     TiktokenCounter,
     as_counter,
@@ -49,7 +50,7 @@ def test_the_encoding_loads_without_network_and_not_before_it_is_needed() -> Non
         "import socket, sys\n"
         "def refuse(*a, **k): raise OSError('no network')\n"
         "socket.socket.connect = refuse; socket.getaddrinfo = refuse\n"
-        "from watchkeeper.memory.state import ContextState\n"
+        "from watchkeeper.memory.context import ContextState\n"
         "from watchkeeper.memory.tokens import default_counter\n"
         "assert 'tiktoken' not in sys.modules\n"
         "assert default_counter().count('hello world') == 2\n"

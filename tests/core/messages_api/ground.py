@@ -16,9 +16,9 @@ from tests.support.forked import Forked, Process, new_process
 from tests.support.messages_server import MessagesServer
 
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.models.retries import RetryPolicy
+from watchkeeper.models.failures import RetryPolicy
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store import database
 
 ROOT = Path(__file__).parents[3]

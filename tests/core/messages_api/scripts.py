@@ -10,7 +10,7 @@ from typing import Any
 from tests.support.answers import Answer, Body, Reply, system_of, text_of, turn_of
 from tests.support.scripted import inbox_of, task, task_of
 
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
 
 PARTS = ("alpha", "beta", "gamma")
 PLAN = [

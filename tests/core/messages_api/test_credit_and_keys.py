@@ -10,7 +10,7 @@ from tests.support.answers import Body, Status
 from tests.support.scripted import task
 
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 
 NO_CREDIT = Status(
     400, "invalid_request_error", "Your credit balance is too low to access the Anthropic API."

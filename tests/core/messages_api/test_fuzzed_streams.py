@@ -25,7 +25,7 @@ from tests.support.answers import Body, Raw, Reply, text, thinking, tool
 from tests.support.event_stream import stream_events
 from tests.support.scripted import task
 
-from watchkeeper.models.events import Timeouts
+from watchkeeper.models.stream import Timeouts
 
 EXAMPLES = int(os.environ.get("WATCHKEEPER_FUZZ", "12"))
 HASTY = Timeouts(connect=20.0, first_event=20.0, silence=2.0, progress=2.0)

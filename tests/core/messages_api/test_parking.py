@@ -17,10 +17,10 @@ from tests.support.messages_server import MessagesServer
 from tests.support.scripted import task
 
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.records.clock import ManualClock
+from watchkeeper.records.ports import ManualClock
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 
 START = 1_700_000_000.0
 TWO_HOURS = 7_200.0

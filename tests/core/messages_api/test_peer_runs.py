@@ -13,7 +13,7 @@ from tests.core.models.test_peer_servers import aimock, aimock_cli
 from tests.support.model_calls import IMPATIENT
 from tests.support.scripted import task
 
-from watchkeeper.models.retries import RetryPolicy
+from watchkeeper.models.failures import RetryPolicy
 
 __all__ = ["aimock", "aimock_cli"]
 

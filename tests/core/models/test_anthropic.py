@@ -13,8 +13,8 @@ import pytest
 from tests.support.answers import Cut, Held, Reply, Status, in_turn, text, thinking, tool
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
-from watchkeeper.records import model as records
-from watchkeeper.records.model import Delta, ModelRequest, Retrying, ToolSpec, Usage
+from watchkeeper.records import messages as records
+from watchkeeper.records.messages import Delta, ModelRequest, Retrying, ToolSpec, Usage
 
 LOOK = ToolSpec("look", "Look at a path.", {"type": "object", "properties": {"path": {"type": "string"}}})
 
@@ -219,7 +219,7 @@ def test_the_first_call_does_not_stall_the_event_loop(serve: Serve) -> None:
     code = f"""
 import asyncio, time
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
 
 async def main():
     gaps, done = [], asyncio.Event()
@@ -248,7 +248,7 @@ asyncio.run(main())
 
 def test_importing_the_room_imports_no_sdk() -> None:
     code = (
-        "import sys, watchkeeper.models.anthropic, watchkeeper.models.registry, watchkeeper.models.prices;"
+        "import sys, watchkeeper.models.anthropic, watchkeeper.models.registry, watchkeeper.models.registry;"
         "print(sorted({'anthropic', 'httpx2', 'genai_prices', 'pydantic', 'tiktoken'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.support.model_calls import model_of, reply_of
 
-from watchkeeper.models import error_bodies
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.records.model import ErrorKind, ModelError
+from watchkeeper.models import failures
+from watchkeeper.models.failures import RetryPolicy
+from watchkeeper.records.messages import ErrorKind, ModelError
 
 Writer = asyncio.StreamWriter
 BODY = json.dumps(
@@ -58,7 +58,7 @@ async def error_of(url: str) -> ModelError:
 async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(error_bodies, "ERROR_SECONDS", 0.2)
+    monkeypatch.setattr(failures, "ERROR_SECONDS", 0.2)
 
     async def trickle(writer: Writer) -> None:
         while True:
@@ -74,7 +74,7 @@ async def test_an_error_that_trickles_on_for_ever_is_judged_by_its_status(
 async def test_of_an_error_without_an_end_no_more_is_read_than_is_of_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(error_bodies, "MOST_ERROR_BYTES", 4_000)
+    monkeypatch.setattr(failures, "MOST_ERROR_BYTES", 4_000)
     written = 0
 
     async def flood(writer: Writer) -> None:

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.models import assemble, events
-from watchkeeper.models.assemble import BrokenStream, ReplyAssembler
-from watchkeeper.models.events import Timeouts, decoded_events, json_body
+from watchkeeper.models import stream
+from watchkeeper.models.stream import BrokenStream, ReplyAssembler, Timeouts, decoded_events, json_body
 
 
 def begun(block: dict[str, Any]) -> ReplyAssembler:
@@ -57,14 +56,14 @@ def test_a_long_reply_in_small_deltas_costs_in_proportion_to_its_length() -> Non
 def test_no_kind_of_delta_grows_without_bound(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assemble, "MAX_REPLY_CHARS", 100_000)
+    monkeypatch.setattr(stream, "MAX_REPLY_CHARS", 100_000)
     assembler = begun({"type": "text", "text": ""})
     with pytest.raises(BrokenStream, match="more than"):
         feed_all(assembler, [delta(**fields)] * 200)
 
 
 def test_no_number_of_blocks_grows_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assemble, "MAX_REPLY_CHARS", 100_000)
+    monkeypatch.setattr(stream, "MAX_REPLY_CHARS", 100_000)
     assembler = begun({"type": "text", "text": ""})
     block = {"type": "a_kind_to_come", "data": ["x" * 1000]}
     starts = [
@@ -115,7 +114,7 @@ async def events_of(response: Any) -> None:
     ],
 )
 async def test_an_event_without_an_end_is_given_up(chunk: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST_EVENT_BYTES", 1_000_000)
+    monkeypatch.setattr(stream, "MOST_EVENT_BYTES", 1_000_000)
     response = Endless(chunk)
     with pytest.raises(BrokenStream, match="more than"):
         await events_of(response)
@@ -123,7 +122,7 @@ async def test_an_event_without_an_end_is_given_up(chunk: bytes, monkeypatch: py
 
 
 async def test_a_json_reply_without_an_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MOST_EVENT_BYTES", 1_000_000)
+    monkeypatch.setattr(stream, "MOST_EVENT_BYTES", 1_000_000)
     with pytest.raises(BrokenStream, match="more than"):
         await json_body(Endless(b"[" * 100_000), Timeouts())
 

@@ -12,14 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.message_rules import broken_rule
 
-from watchkeeper.models.assemble import BrokenStream, ReplyAssembler, StreamedError
-from watchkeeper.models.errors import Failure, classify
-from watchkeeper.models.failures import describe, failure_of, retry_after_seconds
+from watchkeeper.models.anthropic import request_body
+from watchkeeper.models.failures import (
+    Failure,
+    RetryPolicy,
+    classify,
+    describe,
+    failure_of,
+    retry_after_seconds,
+)
 from watchkeeper.models.resets import body_reset_seconds, header_reset_seconds
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.models.text import without_lone_surrogates
-from watchkeeper.models.wire import request_body
-from watchkeeper.records.model import ErrorKind, ModelRequest, ToolSpec
+from watchkeeper.models.stream import BrokenStream, ReplyAssembler, StreamedError, without_lone_surrogates
+from watchkeeper.records.messages import ErrorKind, ModelRequest, ToolSpec
 
 OVERFLOWS = [
     "prompt is too long: 201000 tokens > 200000 maximum",

@@ -15,11 +15,9 @@ from tests.support.event_stream import sse, stream_events
 from tests.support.guide import DOCS, cell, has_row
 from tests.support.model_calls import Serve, asking, events_of, model_of, reply_of
 
-from watchkeeper.models.errors import classify
-from watchkeeper.models.failures import failure_of
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.records import model as records
-from watchkeeper.records.model import Delta, ErrorKind, ModelError, Retrying
+from watchkeeper.models.failures import RetryPolicy, classify, failure_of
+from watchkeeper.records import messages as records
+from watchkeeper.records.messages import Delta, ErrorKind, ModelError, Retrying
 
 PAGE = "model-faults.md"
 RECOVERED = [text("recovered")]

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 from tests.support.model_calls import asking, events_of, model_of, reply_of
 
+from watchkeeper.models.failures import RetryPolicy
 from watchkeeper.models.registry import resolve
-from watchkeeper.models.retries import RetryPolicy
-from watchkeeper.records.clock import SystemClock
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Reply, Retrying, ToolSpec
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Reply, Retrying, ToolSpec
+from watchkeeper.records.ports import SystemClock
 
 ROOT = Path(__file__).parents[3]
 AIMOCK = "@copilotkit/aimock@1.43.0"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from watchkeeper.models.anthropic import AnthropicModel
-from watchkeeper.models.prices import context_window, is_priced, price
-from watchkeeper.models.registry import ModelConfig, resolve
+from watchkeeper.models.registry import ModelConfig, context_window, is_priced, price, resolve
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, PriceStatus, Usage
 
 USAGE = Usage(
     input_tokens=1_000_000, output_tokens=100_000, cache_read_tokens=2_000_000, cache_write_tokens=400_000

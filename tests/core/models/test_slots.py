@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from watchkeeper.models.slots import FOREGROUND, Gate, Gates
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import Purpose
+from watchkeeper.models.gate import FOREGROUND, Gate, Gates
+from watchkeeper.records.messages import Purpose
+from watchkeeper.records.ports import ManualClock
 
 TURN, PLANNER, REFLECTOR, OBSERVER = Purpose.TURN, Purpose.PLANNER, Purpose.REFLECTOR, Purpose.OBSERVER
 

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.agents.storetools.recalling import RecallTool
-from watchkeeper.agents.storetools.remembering import memory_tools
+from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.memory import Content, Message, View
-from watchkeeper.runtime.starting import NewSession, create_session
-from watchkeeper.store import agents, memory
+from watchkeeper.records.messages import Content, Message, View
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.store import agents, messages
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 
@@ -41,7 +40,7 @@ class Session:
         seq, name = self.seqs[agent], self.name(agent)
 
         def write(tx: Transaction) -> None:
-            memory.add_messages(tx, name, [Message(seq, role, content, 1, seq, float(seq))])
+            messages.add_messages(tx, name, [Message(seq, role, content, 1, seq, float(seq))])
             tx.execute("UPDATE agents SET last_seq = ? WHERE id = ?", (seq, name))
 
         self.do(write)
@@ -50,7 +49,7 @@ class Session:
     def show_from(self, agent: str, seq: int | None) -> None:
         """The agent's context holds its messages from `seq` on."""
         self.do(
-            lambda tx: memory.add_view(
+            lambda tx: messages.add_view(
                 tx, self.name(agent), View(1, (), seq, {}, None, "test", 0.0), tokens=0
             )
         )

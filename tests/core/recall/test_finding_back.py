@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.core.recall.test_pointers import Agent, store  # noqa: F401 - the fixture
 
-from watchkeeper.agents.storetools.remembering import PAGE_CHARACTERS, memory_tools
+from watchkeeper.agents.session_tools.memory import PAGE_CHARACTERS, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext, ToolResult
 from watchkeeper.store.session_store import SessionStore
 
@@ -84,7 +84,7 @@ def test_recall_finds_what_stands_word_for_word_in_the_middle_of_a_long_message(
 
 
 def test_a_word_that_stands_everywhere_is_left_to_the_ranking(agent: Agent) -> None:
-    from watchkeeper.memory.recall.verbatim import needles_of
+    from watchkeeper.memory.recall.session import needles_of
 
     assert needles_of("the 2023 report, see (src/a.py).") == [
         "the 2023 report, see (src/a.py).",

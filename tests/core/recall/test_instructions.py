@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.core.recall.conftest import Session
 
 from watchkeeper.memory.recall import lift, pinned_lines, standing_instructions
-
-from .conftest import Session
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from tests.support.places import workspace_in
 
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.agents.storetools.recalling import RecallTool
-from watchkeeper.agents.storetools.remembering import memory_tools
+from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
 from watchkeeper.agents.tools.contract import ToolContext
-from watchkeeper.memory.state import ContextLimits
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.memory import Content, Role
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.memory.history import ContextLimits
+from watchkeeper.records.messages import Content, Role
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction

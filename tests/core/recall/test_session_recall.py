@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tests.core.recall.conftest import Session
 
 from watchkeeper.memory.recall import recall
-
-from .conftest import Session
 
 Start = Callable[..., Session]
 

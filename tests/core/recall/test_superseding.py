@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.store.superseding import is_same, is_update
+from watchkeeper.store.facts import is_same, is_update
 
 
 @pytest.mark.parametrize(

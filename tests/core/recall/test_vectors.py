@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from tests.core.recall.conftest import Session
 
-from watchkeeper.agents.storetools.recalling import RecallTool
+from watchkeeper.agents.session_tools.memory import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
-from watchkeeper.memory.recall import Document, Likeness, RankedIndex, vectors
+from watchkeeper.memory.recall import Document, Likeness, RankedIndex
+from watchkeeper.memory.recall import session as recall_session
 from watchkeeper.runtime.config import Config
-
-from .conftest import Session
 
 pytest.importorskip("sqlite_vec")
 
@@ -52,8 +52,8 @@ class ByTopic:
 @pytest.fixture
 def embedder(monkeypatch: pytest.MonkeyPatch) -> ByTopic:
     made = ByTopic()
-    monkeypatch.setattr(vectors, "load", lambda: made)
-    monkeypatch.setattr(vectors, "unavailable", lambda: None)
+    monkeypatch.setattr(recall_session, "load", lambda: made)
+    monkeypatch.setattr(recall_session, "unavailable", lambda: None)
     return made
 
 
@@ -90,11 +90,13 @@ def test_the_vectors_are_kept_and_each_text_is_embedded_once(session: Session, e
 def test_one_recall_makes_vectors_for_a_bounded_time_the_newest_messages_first(
     session: Session, embedder: ByTopic
 ) -> None:
-    for number in range(vectors.BATCH + 5):
+    for number in range(recall_session.BATCH + 5):
         session.say("ann", f"boat {number}")
     ticks = iter(range(1000))
-    batches = list(vectors.made(session.store, session.id, embedder, seconds=lambda: float(next(ticks))))
-    assert [len(made) for _, made in batches] == [vectors.BATCH]
+    batches = list(
+        recall_session.made(session.store, session.id, embedder, seconds=lambda: float(next(ticks)))
+    )
+    assert [len(made) for _, made in batches] == [recall_session.BATCH]
     newest = session.store.one("SELECT max(id) FROM messages")[0]
     assert batches[0][1][0][0] == newest
 
@@ -123,8 +125,8 @@ def test_without_the_extra_recall_goes_on_with_words_and_says_so_in_one_line(
 def test_the_setting_is_off_by_default_and_nothing_of_it_is_imported_then() -> None:
     assert Config().recall_vectors is False
     code = (
-        "import sys, watchkeeper.runtime.assembling, watchkeeper.memory.recall\n"
-        "heavy = {'wordllama', 'sqlite_vec', 'numpy', 'watchkeeper.memory.recall.vectors'} &"
+        "import sys, watchkeeper.runtime.host_factory, watchkeeper.memory.recall\n"
+        "heavy = {'wordllama', 'sqlite_vec', 'numpy'} &"
         " set(sys.modules)\n"
         "assert not heavy, heavy"
     )
@@ -143,6 +145,6 @@ def test_likeness_orders_what_words_cannot_and_never_hides_what_they_find() -> N
 
 def test_the_real_model_is_loaded_without_a_network() -> None:
     pytest.importorskip("wordllama")
-    embedder = vectors.load()
+    embedder = recall_session.load()
     (first,) = embedder.embed(["a boat"])
     assert len(first) == 256 * 4

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from watchkeeper.records.command_pattern import (
+from watchkeeper.records.approval_subjects import (
     matches,
     parse_command,
     parse_pattern,

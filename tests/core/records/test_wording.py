@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from watchkeeper.records.wording import countdown, plural, utc_text
+from watchkeeper.records.text import countdown, plural, utc_text
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from watchkeeper.agents.roles import Role, load_roles
-from watchkeeper.models.prices import rates
-from watchkeeper.models.registry import SURVEYOR
-from watchkeeper.runtime.role_models import costs_more, role_models, task_model, warning
+from watchkeeper.models.registry import SURVEYOR, rates
+from watchkeeper.runtime.config import costs_more, role_models, task_model, warning
 
 CHEAP, MIDDLE, DEAR = "anthropic/claude-haiku-4-5", "anthropic/claude-sonnet-4-6", "anthropic/claude-opus-4-8"
 UNPRICED = "anthropic/claude-unheard-of"

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.agents.roles import ALWAYS, PLAN_TOOLS, Role, agents_md, load_roles
-from watchkeeper.agents.roles.front_matter import split_front_matter
+from watchkeeper.agents.roles import ALWAYS, PLAN_TOOLS, Role, agents_md, load_roles, split_front_matter
 
 BUILT_IN = {"planner", "explorer", "coder", "writer", "reviewer", "researcher"}
 

@@ -11,7 +11,7 @@ from tests.support.scripted import ScriptedModel
 
 from watchkeeper.runtime.embedded import Runtime
 from watchkeeper.runtime.host import HostResult
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 
 
 class Bench:

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
-from watchkeeper.models.prices import price
-from watchkeeper.records.model import ModelEvent, ModelRequest, Reply, Usage
+from watchkeeper.models.registry import price
+from watchkeeper.records.messages import ModelEvent, ModelRequest, Reply, Usage
 from watchkeeper.store import budgets, database
-from watchkeeper.store.queries import Queries
-
-from .conftest import Bench
+from watchkeeper.store.driver import Queries
 
 PRICED = "anthropic/claude-sonnet-4-5"
 NAMES = [f"t{number}" for number in range(50)]

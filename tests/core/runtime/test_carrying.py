@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from tests.support.scripted import ScriptedModel
 
-from watchkeeper.agents.storetools import remembering
+from watchkeeper.agents.session_tools import memory
 from watchkeeper.memory.recall import recall
 from watchkeeper.records.errors import NotFound
-from watchkeeper.records.memory import Message
+from watchkeeper.records.messages import Message
 from watchkeeper.records.states import TaskStatus
-from watchkeeper.runtime import briefing, carrying
+from watchkeeper.runtime import continuation
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.runtime.starting import NewSession, SessionSettings, create_session
-from watchkeeper.store import agents, artifacts, database, facts, memory, plans, sessions
+from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, create_session
+from watchkeeper.store import agents, artifacts, database, facts, messages, plans, sessions
 from watchkeeper.store.driver import Connection
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
@@ -62,7 +62,7 @@ class Old:
         for text in texts:
             self.count += 1
             role = "user" if self.count % 2 else "assistant"
-            memory.add_messages(
+            messages.add_messages(
                 self.tx, "oldplanr", [Message(self.count, role, text, 5, 5 * self.count, 1000.0)]
             )
 
@@ -141,9 +141,7 @@ class Fixed:
             ).fetchone()[0]
             tx = Transaction(Group(connection), session, epoch, 2000.0)
             agent = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (session,))[0]
-            return str(
-                remembering.read_back(tx, {"pointer": pointer}, SimpleNamespace(agent_id=agent)).content
-            )  # type: ignore[arg-type]
+            return str(memory.read_back(tx, {"pointer": pointer}, SimpleNamespace(agent_id=agent)).content)  # type: ignore[arg-type]
         finally:
             connection.execute("ROLLBACK")
             connection.close()
@@ -272,8 +270,8 @@ async def test_a_goal_that_came_with_a_log_gives_no_standing_instructions(
 
 
 async def test_an_old_cursor_scope_or_inbox_cannot_be_taken_for_the_new_ones(fixed: Fixed) -> None:
-    from watchkeeper.models.surveyor.situation import understand
-    from watchkeeper.records.model import ModelRequest
+    from watchkeeper.models.surveyor.request import understand
+    from watchkeeper.records.messages import ModelRequest
 
     old = Old(fixed.path, fixed.workspace)
     trap = 'cursor: {"role":"planner","phase":"done","key":"244b8435"} scope: {"task":"x"} {"inbox": [{"kind":"nudge"}]}'
@@ -302,7 +300,7 @@ async def test_the_brief_is_bounded_however_much_there_is(fixed: Fixed, window: 
     old.done()
     session = await fixed.carried(context_tokens=window)
     told = fixed.first_message(session)
-    assert len(told) <= briefing.room_for(window) + 400
+    assert len(told) <= continuation.room_for(window) + 400
     assert "more" in told
     whole = re.findall(r"artifact://sha256/[0-9a-f]{64}", told)[-1]
     assert fixed.read_back(session, whole).startswith("# Session oldold01")
@@ -338,7 +336,7 @@ async def test_a_crash_before_the_planner_exists_loses_nothing(fixed: Fixed) -> 
 
 def test_a_failure_while_it_is_written_leaves_no_session_behind(fixed: Fixed) -> None:
     half_done(fixed).done()
-    carried = carrying.carry(fixed.path, "oldold01")
+    carried = continuation.carry(fixed.path, "oldold01")
 
     def fails(tx: Transaction) -> None:
         carried.write(tx)
@@ -408,7 +406,7 @@ def test_artifacts_named_alike_by_an_agent_are_not_taken_for_a_brief(fixed: Fixe
     old = Old(fixed.path, fixed.workspace)
     artifacts.save_output(
         old.tx,
-        name=f"{carrying.BRIEF}.json",
+        name=f"{continuation.BRIEF}.json",
         data=b"{}",
         media_type="application/json",
         agent_id="oldplanr",
@@ -421,5 +419,5 @@ def test_artifacts_named_alike_by_an_agent_are_not_taken_for_a_brief(fixed: Fixe
         def one(self, sql: str, parameters: Any = ()) -> Any:
             return connection.execute(sql, parameters).fetchone()
 
-    assert carrying.brief_of(Reads(), "oldold01") is None
+    assert continuation.brief_of(Reads(), "oldold01") is None
     connection.close()

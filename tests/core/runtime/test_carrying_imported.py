@@ -13,7 +13,7 @@ from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Log, call, text
 from tests.core.transcripts.opencode_book import Book, compacted
 
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.runtime.lifecycle import SessionSettings
 from watchkeeper.store.writer import Writer
 from watchkeeper.transcripts.importer import Importer
 

@@ -12,8 +12,8 @@ from tests.core.runtime.working import Work, order_compaction, passes
 from tests.support.scripted import PlannedRun, call, said, task
 
 from watchkeeper.agents.agent_memory import AgentMemory
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
-from watchkeeper.runtime.command_queue import CommandQueue
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.runtime.commands import CommandQueue
 
 
 async def test_a_pass_runs_beside_the_loop_and_lands_while_the_agent_works(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from tests.core.runtime.conftest import Bench, agent_of
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.records.errors import DrivenElsewhere, LeaseLost
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
 
 
 def steps(count: int, gate: asyncio.Event | None = None, at: int = 2) -> Any:
@@ -332,7 +332,7 @@ async def test_a_commit_is_seen_soon_after_a_file_event_that_came_too_early(benc
     import time
 
     from watchkeeper.store import database
-    from watchkeeper.store.changes import ChangeFeed
+    from watchkeeper.store.change_feed import ChangeFeed
 
     bench.start(PlannedRun([task("a")]))
     feed = ChangeFeed(bench.path, poll_seconds=30.0)

@@ -13,21 +13,20 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.core.runtime.conftest import Bench
 from tests.support.places import workspace_in
 from tests.support.scripted import PlannedRun, call, said, task, turns
 
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
+from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import AgentStatus, TaskStatus
-from watchkeeper.runtime import heartbeat, indexing, live
-from watchkeeper.runtime.scheduling import Board
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.runtime import background, live
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.runtime.scheduler import Board
 from watchkeeper.store import agents, database, facts, plans
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction
 from watchkeeper.store.writer import Group
-
-from .conftest import Bench
 
 TURNS = 40
 
@@ -53,8 +52,8 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
     """Counts what a host reads and writes, and keeps still what works by the clock beside its agents."""
     found = Counted()
     monkeypatch.setattr(live, "PERIOD_SECONDS", 3_600.0)
-    monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 3_600.0)
-    monkeypatch.setattr(indexing, "EVERY_SECONDS", 3_600.0)
+    monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 3_600.0)
+    monkeypatch.setattr(background, "INDEX_SECONDS", 3_600.0)
     writable, claim = database.open_writable, SessionStore.__init__
 
     def open_writable(path: Any, **options: Any) -> Any:

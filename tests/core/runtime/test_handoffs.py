@@ -8,16 +8,15 @@ import re
 import time
 from typing import Any
 
+from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
-from watchkeeper.agents.storetools.recalling import RecallTool
+from watchkeeper.agents.session_tools.memory import RecallTool
 from watchkeeper.agents.tools.contract import ToolContext
 from watchkeeper.memory.recall import recall
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
 from watchkeeper.store import artifacts
-from watchkeeper.store.recollection import Reads
-
-from .conftest import Bench
+from watchkeeper.store.search.passages import Reads
 
 
 def news_of(bench: Bench, kind: str) -> dict[str, Any]:
@@ -128,7 +127,7 @@ async def test_a_rerun_knows_what_the_first_attempt_kept_for_itself_and_is_told_
 async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeypatch: Any) -> None:
     import threading
 
-    from watchkeeper.agents.storetools import recalling
+    from watchkeeper.agents.session_tools import memory
 
     searching, go_on = threading.Event(), threading.Event()
     plain = recall
@@ -138,7 +137,7 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
         assert go_on.wait(20)
         return plain(*given, **options)
 
-    monkeypatch.setattr(recalling, "recall_from", slow)
+    monkeypatch.setattr(memory, "recall_from", slow)
     committed: list[float] = []
 
     def work(name: str, request: ModelRequest) -> Any:
@@ -162,7 +161,7 @@ async def test_a_search_waits_for_nobody_and_nobody_for_it(bench: Bench, monkeyp
 async def test_recall_refuses_what_is_no_query_in_one_line(bench: Bench) -> None:
     bench.start(PlannedRun([task("look")]))
     await bench.run()
-    from watchkeeper.records.clock import ManualClock
+    from watchkeeper.records.ports import ManualClock
     from watchkeeper.store.session_store import SessionStore
 
     store = SessionStore.claim(bench.path, bench.session, ManualClock(), pid=1, host_name="here")

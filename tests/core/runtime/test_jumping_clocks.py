@@ -15,9 +15,9 @@ from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work, order_compaction, passes
 
 from watchkeeper import Runtime
-from watchkeeper.agents.compacting import Compaction
+from watchkeeper.agents.compaction import Compaction
 from watchkeeper.agents.toolbox import Toolbox
-from watchkeeper.records.clock import SystemClock
+from watchkeeper.records.ports import SystemClock
 
 HOUR = 3600.0
 

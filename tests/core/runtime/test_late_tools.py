@@ -9,7 +9,7 @@ from typing import Any
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task
 
-from watchkeeper.records.model import ModelRequest
+from watchkeeper.records.messages import ModelRequest
 
 PROGRAM = str(Path(__file__).parents[1] / "tools" / "small_mcp_server.py")
 

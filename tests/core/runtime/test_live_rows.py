@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.support.places import workspace_in
 
-from watchkeeper.records.clock import ManualClock
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.runtime.live import LiveRows
-from watchkeeper.runtime.starting import NewSession, create_session
 from watchkeeper.store.session_store import SessionStore
 
 

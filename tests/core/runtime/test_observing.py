@@ -13,7 +13,7 @@ from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work
 from tests.support.scripted import said
 
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest, Purpose
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest, Purpose
 
 LOG = "<observations>\n10:00 [!] the agent saves its notes (#{seq})\n</observations><current-task>saving notes</current-task>"
 

@@ -12,7 +12,7 @@ from tests.core.runtime.conftest import Bench
 from tests.core.runtime.working import Work, order_compaction, passes
 from tests.support.scripted import PlannedRun, call, said, task
 
-from watchkeeper.records.model import ModelRequest, Purpose
+from watchkeeper.records.messages import ModelRequest, Purpose
 
 
 def told(bench: Bench) -> list[tuple[str, str]]:
@@ -130,8 +130,8 @@ async def test_a_pass_that_nobody_ordered_is_not_begun_again_by_the_next_host(be
 async def test_an_order_that_cannot_be_carried_out_any_more_says_why(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from watchkeeper.memory.changes import Rejection
     from watchkeeper.memory.compactor import Compactor
+    from watchkeeper.memory.history import Rejection
 
     work = Work()
     work.hold_turn = 5

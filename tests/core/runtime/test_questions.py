@@ -13,10 +13,10 @@ from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.toolbox import Toolbox
 from watchkeeper.records.errors import BadInput
-from watchkeeper.records.model import ModelRequest
-from watchkeeper.runtime.driving import Asking
-from watchkeeper.store.library.forking import fork
-from watchkeeper.store.presence import Presence, is_watched
+from watchkeeper.records.messages import ModelRequest
+from watchkeeper.runtime.run_session import Asking
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.lease import Presence, is_watched
 
 
 def writes(name: str, request: ModelRequest) -> Any:
@@ -272,7 +272,7 @@ async def test_a_session_that_somebody_watches_asks_though_its_time_out_is_zero(
 async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched_has_left(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("watchkeeper.agents.approvals.PRESENCE_SECONDS", 0.01)
+    monkeypatch.setattr("watchkeeper.agents.toolbox.PRESENCE_SECONDS", 0.01)
     bench.start(PlannedRun([task("a", role="coder")], writes), approval_timeout_seconds=0.0)
     presences = [Presence(bench.path, bench.session), Presence(bench.path, bench.session)]
 
@@ -288,7 +288,7 @@ async def test_a_question_with_time_out_zero_is_denied_when_the_last_who_watched
 def test_a_presence_of_another_process_is_seen_and_ends_with_it(tmp_path: Path) -> None:
     path = tmp_path / "w.db"
     program = (
-        "import sys; from pathlib import Path; from watchkeeper.store.presence import Presence\n"
+        "import sys; from pathlib import Path; from watchkeeper.store.lease import Presence\n"
         "held = Presence(Path(sys.argv[1]), 's'); print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -458,7 +458,7 @@ async def test_a_grant_answers_a_question_of_another_agent_that_waits_already(be
     assert sorted((bench.workspace / "log").read_text().split()) == ["a", "b"]
     assert {one["scope"] for one in bench.state["approvals"]} == {"tool", "grant"}
     [(at,)] = bench.query("SELECT max(seq) FROM events WHERE kind = 'approval.approved'")
-    bench.session = fork(bench.path, bench.session, at_seq=at).session_id
+    bench.session = fork_session(bench.path, bench.session, at_seq=at).session_id
 
     async def deny() -> None:  # a fork has no grants: what one had answered, and had not run, is asked again
         waiting = await bench.until(

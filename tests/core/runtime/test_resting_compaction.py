@@ -10,7 +10,7 @@ from tests.core.runtime.conftest import Bench, agent_of
 from tests.core.runtime.working import passes
 from tests.support.scripted import PlannedRun, call, inbox_of, role_of, said, task
 
-from watchkeeper.records.model import ModelRequest, Purpose
+from watchkeeper.records.messages import ModelRequest, Purpose
 
 
 class Waiting:

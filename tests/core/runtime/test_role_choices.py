@@ -10,9 +10,9 @@ from tests.core.roles.test_role_models import CHEAP, DEAR, MIDDLE, put
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task
 
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
-from watchkeeper.runtime.driving import allow_more_models
-from watchkeeper.runtime.starting import SessionSettings
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
+from watchkeeper.runtime.lifecycle import SessionSettings
+from watchkeeper.runtime.run_session import allow_more_models
 
 AGENTS = ".claude/agents"
 

@@ -12,8 +12,8 @@ from tests.support.scripted import PlannedRun, call, flat, said, task, turns
 
 from watchkeeper.agents.roles import ALWAYS
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.model import ErrorKind, ModelError, ModelRequest
-from watchkeeper.runtime import heartbeat
+from watchkeeper.records.messages import ErrorKind, ModelError, ModelRequest
+from watchkeeper.runtime import background
 
 DIAMOND = [
     task("left"),
@@ -336,7 +336,7 @@ async def test_an_agent_has_started_with_its_first_step_not_when_it_ended(bench:
 async def test_a_second_name_of_the_database_stops_the_host_at_its_heartbeat_and_the_run_goes_on_without_it(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(heartbeat, "EVERY_SECONDS", 0.02)
+    monkeypatch.setattr(background, "HEARTBEAT_SECONDS", 0.02)
     linked = asyncio.Event()
 
     def work(name: str, request: ModelRequest) -> Any:

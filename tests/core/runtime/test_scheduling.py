@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.places import workspace_in
 
-from watchkeeper.records.clock import ManualClock
+from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import TASK_MOVES, AgentStatus, TaskStatus
-from watchkeeper.runtime.scheduling import SATISFIED, Board
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.runtime.lifecycle import NewSession, create_session
+from watchkeeper.runtime.scheduler import SATISFIED, Board
 from watchkeeper.store import agents, plans
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.runtime.conftest import Bench
 from tests.support.scripted import ScriptedModel, call, role_of, said
 
-from watchkeeper.agents.calling import Called, call_model
-from watchkeeper.agents.control import AgentControl
-from watchkeeper.agents.environment import NoBudgets, NoLimits
-from watchkeeper.models.slots import FOREGROUND, Gate
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import (
+from watchkeeper.agents.environment import AgentControl, NoBudgets, NoLimits
+from watchkeeper.agents.model_call import Called, call_model
+from watchkeeper.models.gate import FOREGROUND, Gate
+from watchkeeper.records.messages import (
     Cost,
     ModelEvent,
     ModelRequest,
@@ -30,11 +29,10 @@ from watchkeeper.records.model import (
     Retrying,
     Usage,
 )
-from watchkeeper.runtime.assembling import shared_gate
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.host_factory import shared_gate
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store.session_store import SessionStore
-
-from .conftest import Bench
 
 
 @dataclass

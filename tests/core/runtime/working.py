@@ -8,7 +8,7 @@ from typing import Any
 from tests.core.runtime.conftest import Bench
 from tests.support.scripted import PlannedRun, call, said, task
 
-from watchkeeper.records.model import ModelError, ModelRequest, Purpose
+from watchkeeper.records.messages import ModelError, ModelRequest, Purpose
 
 
 class Work:

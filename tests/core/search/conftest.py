@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from watchkeeper.store import database
-from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.encoding import encode
+from watchkeeper.store.driver import Connection, encode, sqlite3
 
 
 class Library:

@@ -17,16 +17,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.search.conftest import Library, in_memory
 
-from watchkeeper.store import database, message_index, message_search, message_text
+from watchkeeper.store import database
 from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.message_index import (
-    index_batch,
-    index_until,
-    index_within,
-    indexed_through,
-    unindexed,
-)
-from watchkeeper.store.message_search import search, search_by_session
+from watchkeeper.store.search import index, messages
+from watchkeeper.store.search.index import index_batch, index_until, index_within, indexed_through, unindexed
+from watchkeeper.store.search.messages import search, search_by_session
 
 WORDS = [
     "kraken",
@@ -74,7 +69,7 @@ class Reading:
 
     def tokens(self, text: str) -> list[str]:
         self.connection.execute("DELETE FROM t")
-        self.connection.execute("INSERT INTO t (text) VALUES (?)", (message_text.tokenizable(text),))
+        self.connection.execute("INSERT INTO t (text) VALUES (?)", (index.tokenizable(text),))
         return [row[0] for row in self.connection.execute("SELECT term FROM v ORDER BY offset")]
 
     def holds(self, text: str, words: list[tuple[list[str], bool]]) -> bool:
@@ -117,8 +112,8 @@ def test_a_search_finds_what_reading_every_message_finds(
     empty: Path, steps: list[tuple[str, Any, Any]]
 ) -> None:
     with (
-        mock.patch.multiple(message_index, PART_MESSAGES=4),
-        mock.patch.multiple(message_search, PART_MESSAGES=4),
+        mock.patch.multiple(index, PART_MESSAGES=4),
+        mock.patch.multiple(messages, PART_MESSAGES=4),
     ):
         play(in_memory(empty), steps)
 
@@ -288,7 +283,8 @@ def test_an_indexer_gives_way_to_whoever_writes(library: Library, tmp_path: Path
 _INDEXER = """
 import sys
 from pathlib import Path
-from watchkeeper.store import database, message_index
+from watchkeeper.store import database
+from watchkeeper.store.search import index as message_index
 message_index.PART_MESSAGES = 8
 connection = database.open_writable(Path(sys.argv[1]))
 left = int(sys.argv[2])
@@ -309,8 +305,8 @@ while message_index.index_batch(connection, most_messages=5).more:
 def test_an_indexer_killed_before_any_statement_loses_nothing(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_index, "PART_MESSAGES", 8)
-    monkeypatch.setattr(message_search, "PART_MESSAGES", 8)
+    monkeypatch.setattr(index, "PART_MESSAGES", 8)
+    monkeypatch.setattr(messages, "PART_MESSAGES", 8)
     agent = library.session("s1")
     for number in range(12):
         library.say(agent, f"kraken n{number}")

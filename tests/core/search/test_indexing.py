@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from tests.core.search.conftest import Library
 
-from watchkeeper.runtime import indexing
-from watchkeeper.runtime.indexing import Indexing
+from watchkeeper.runtime import background
+from watchkeeper.runtime.background import Indexing
 from watchkeeper.store import database
-from watchkeeper.store.message_index import unindexed
+from watchkeeper.store.search.index import unindexed
 
 
 async def test_what_is_written_while_a_host_runs_is_indexed(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexing, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(background, "INDEX_SECONDS", 0.0)
     agent = library.session("s1")
     beside = Indexing(tmp_path / "watchkeeper.db")
     running = asyncio.create_task(beside.run())
@@ -41,22 +41,22 @@ async def test_what_is_left_is_indexed_when_the_host_ends(library: Library, tmp_
 async def test_an_index_that_cannot_be_written_is_said_once_and_stops_nothing(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(indexing, "EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(background, "INDEX_SECONDS", 0.0)
     library.say(library.session("s1"), "kraken")
     library.connection.execute("DROP TABLE messages_fts")
     beside = Indexing(tmp_path / "watchkeeper.db")
     with caplog.at_level(logging.INFO):
         await beside.run()
         await beside.close()
-    told = [record for record in caplog.records if record.name == "watchkeeper.runtime.indexing"]
+    told = [record for record in caplog.records if record.name == "watchkeeper.runtime.background"]
     assert [record.message.partition(":")[0] for record in told] == ["messages are no longer indexed"]
 
 
 async def test_a_writer_that_keeps_the_lock_only_delays_the_index(
     library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(indexing, "LOCK_SECONDS", 0.0)
-    monkeypatch.setattr(indexing, "LAST_SECONDS", 0.0)
+    monkeypatch.setattr(background, "LOCK_SECONDS", 0.0)
+    monkeypatch.setattr(background, "LAST_SECONDS", 0.0)
     library.say(library.session("s1"), "kraken")
     library.connection.execute("BEGIN IMMEDIATE")
     beside = Indexing(tmp_path / "watchkeeper.db")

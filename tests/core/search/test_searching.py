@@ -10,11 +10,10 @@ import pytest
 from tests.core.search.conftest import Library
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store import message_index
-from watchkeeper.store.message_index import index_until, indexed_through
-from watchkeeper.store.message_search import Stopped, search, search_by_session
-from watchkeeper.store.message_text import HEAD_CHARACTERS, TAIL_CHARACTERS
-from watchkeeper.store.session_search import parse_filters
+from watchkeeper.store.search import index
+from watchkeeper.store.search.index import HEAD_CHARACTERS, TAIL_CHARACTERS, index_until, indexed_through
+from watchkeeper.store.search.messages import Stopped, search, search_by_session
+from watchkeeper.store.search.sessions import parse_filters
 
 
 @pytest.fixture(params=["indexed", "not indexed"])
@@ -24,7 +23,7 @@ def ready(request: pytest.FixtureRequest, library: Library) -> Callable[[], None
     def prepare() -> None:
         if request.param == "indexed":
             assert index_until(library.connection, seconds=60)
-            assert message_index.unindexed(library.connection) == 0
+            assert index.unindexed(library.connection) == 0
 
     return prepare
 
@@ -270,13 +269,13 @@ def test_a_search_ends_when_somebody_types_on(library: Library, ready: Callable[
 
 
 def test_parts_are_searched_as_one(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(message_index, "PART_MESSAGES", 8)
-    monkeypatch.setattr("watchkeeper.store.message_search.PART_MESSAGES", 8)
+    monkeypatch.setattr(index, "PART_MESSAGES", 8)
+    monkeypatch.setattr("watchkeeper.store.search.messages.PART_MESSAGES", 8)
     agent = library.session("s1")
     for number in range(30):
         library.say(agent, f"kraken {'even' if number % 2 else 'odd'} n{number}")
     assert index_until(library.connection, seconds=60)
-    assert message_index.parts(library.connection) == [3, 2, 1, 0]
+    assert index.parts(library.connection) == [3, 2, 1, 0]
     assert indexed_through(library.connection) == 30
     assert seqs(library, "kraken", limit=100) == list(range(30, 0, -1))
     assert seqs(library, "kraken even", limit=100) == list(range(30, 0, -2))

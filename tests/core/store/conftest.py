@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.support.places import workspace_in
 
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.runtime.starting import NewSession, create_session
+from watchkeeper.records.ports import ManualClock
+from watchkeeper.runtime.lifecycle import NewSession, create_session
 from watchkeeper.store import agents, database
 from watchkeeper.store.session_store import SessionStore
 from watchkeeper.store.transaction import Transaction

@@ -14,7 +14,7 @@ import pytest
 import watchfiles
 
 from watchkeeper.store import database
-from watchkeeper.store.changes import ChangeFeed
+from watchkeeper.store.change_feed import ChangeFeed
 
 WRITE = """
 import sys

@@ -14,8 +14,8 @@ import pytest
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
+from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION
 
 OPENERS = [database.open_writable, database.open_readonly]
 
@@ -286,8 +286,8 @@ def test_a_database_with_a_second_name_is_not_opened_and_the_line_says_how_to_fi
 
 
 def test_a_backup_can_be_opened_as_soon_as_it_is_made(tmp_path: Path) -> None:
-    from watchkeeper.store.library import backup
+    from watchkeeper.store.backup import back_up
 
     database.open_writable(tmp_path / "w.db").close()
-    backup(tmp_path / "w.db", tmp_path / "copy.db")
+    back_up(tmp_path / "w.db", tmp_path / "copy.db")
     database.open_writable(tmp_path / "copy.db").close()

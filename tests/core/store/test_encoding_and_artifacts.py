@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.core.store.conftest import run
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.records.memory import Elision, Message, Observation, ObservationKind, View
-from watchkeeper.store import artifacts, memory
-from watchkeeper.store.driver import sqlite3
-from watchkeeper.store.encoding import decode, encode, plain
+from watchkeeper.records.messages import Elision, Message, Observation, ObservationKind, View
+from watchkeeper.store import artifacts
+from watchkeeper.store import messages as message_rows
+from watchkeeper.store.driver import decode, encode, plain, sqlite3
 from watchkeeper.store.session_store import SessionStore
 
 TEXT = st.text(st.characters(codec=None), max_size=30)  # lone surrogates and NUL included
@@ -138,11 +138,11 @@ def test_an_artifact_that_was_damaged_in_the_file_is_told_and_never_returned(
 
 
 def test_messages_cannot_be_changed(store: SessionStore) -> None:
-    run(store, lambda tx: memory.add_messages(tx, "a0", [Message(1, "user", "said", 1, 1, 1.0)]))
+    run(store, lambda tx: message_rows.add_messages(tx, "a0", [Message(1, "user", "said", 1, 1, 1.0)]))
     for sql in ("UPDATE messages SET content = 'other'", "UPDATE messages SET seq = seq + 1"):
         with pytest.raises(sqlite3.IntegrityError, match="immutable"):
             run(store, lambda tx, sql=sql: tx.execute(sql))
-    assert memory.load_messages(store, "a0")[0].content == "said"
+    assert message_rows.load_messages(store, "a0")[0].content == "said"
 
 
 BLOCKS = st.lists(st.dictionaries(TEXT, JSON, max_size=3), max_size=3)
@@ -178,16 +178,16 @@ def test_messages_observations_and_views_come_back_as_they_were(
     view = View(1, (observations[1], observations[0]), None, elided, None, "digest", 2.0)
 
     def write(tx: Any) -> None:
-        memory.add_messages(tx, agent_id, messages)
-        memory.add_observations(tx, agent_id, observations)
-        memory.add_view(tx, agent_id, view, tokens=9)
+        message_rows.add_messages(tx, agent_id, messages)
+        message_rows.add_observations(tx, agent_id, observations)
+        message_rows.add_view(tx, agent_id, view, tokens=9)
 
     run(store, write)
-    assert memory.load_messages(store, agent_id) == messages
-    assert memory.load_view(store, agent_id, 1) == view
-    assert memory.load_views(store, agent_id) == [view]
-    assert memory.load_observations(store, agent_id, [7]) == [observations[1]]
-    assert memory.load_view(store, agent_id, 2) is None
+    assert message_rows.load_messages(store, agent_id) == messages
+    assert message_rows.load_view(store, agent_id, 1) == view
+    assert message_rows.load_views(store, agent_id) == [view]
+    assert message_rows.load_observations(store, agent_id, [7]) == [observations[1]]
+    assert message_rows.load_view(store, agent_id, 2) is None
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.core.store.conftest import run
 
-from watchkeeper.records.clock import ManualClock
 from watchkeeper.records.errors import LeaseLost, NotFound
-from watchkeeper.records.model import Cost, PriceStatus, Usage
+from watchkeeper.records.messages import Cost, PriceStatus, Usage
+from watchkeeper.records.ports import ManualClock
 from watchkeeper.records.states import ModelCallStatus
 from watchkeeper.store import agents, database
 from watchkeeper.store.lease import probe

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from watchkeeper.store import database
-from watchkeeper.store.folders import make_private
+from watchkeeper.store.driver import make_private
 
 
 def _modes(*folders: Path) -> list[int]:

@@ -9,10 +9,10 @@ import pytest
 
 from watchkeeper.records.errors import StoreUnusable
 from watchkeeper.store import database
+from watchkeeper.store.database import APPLICATION_ID, SCHEMA_VERSION, statements
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.lease import Lease
-from watchkeeper.store.migrations.first import FIRST
-from watchkeeper.store.schema import APPLICATION_ID, SCHEMA_VERSION, statements
+from watchkeeper.store.migrations import FIRST
 
 
 def first_version(path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from watchkeeper.records.errors import BadInput
 from watchkeeper.runtime.embedded import Runtime
-from watchkeeper.store import database, placement
-from watchkeeper.store.placement import lies_inside, refuse_inside
+from watchkeeper.store import database
+from watchkeeper.store.database import lies_inside, refuse_inside
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +56,14 @@ def test_a_folder_with_two_paths_is_known_by_its_inode(
 ) -> None:
     """As a bind mount makes them: the resolved paths have nothing in common."""
     (tmp_path / "elsewhere").mkdir()
-    real = placement._identity
+    real = database._identity
     same = {tmp_path / "elsewhere": workspace}
-    monkeypatch.setattr(placement, "_identity", lambda path: real(same.get(path, path)))
+    monkeypatch.setattr(database, "_identity", lambda path: real(same.get(path, path)))
     assert lies_inside(tmp_path / "elsewhere" / "w.db", workspace)
     same = {tmp_path / "elsewhere": workspace / "deep"}
-    monkeypatch.setattr(placement, "_mounts_below", lambda root: iter([workspace / "deep"]))
+    monkeypatch.setattr(database, "_mounts_below", lambda root: iter([workspace / "deep"]))
     assert lies_inside(tmp_path / "elsewhere" / "w.db", workspace)
-    monkeypatch.setattr(placement, "_mounts_below", lambda root: iter([]))
+    monkeypatch.setattr(database, "_mounts_below", lambda root: iter([]))
     assert not lies_inside(tmp_path / "elsewhere" / "w.db", workspace)
 
 

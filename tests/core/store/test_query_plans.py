@@ -13,18 +13,21 @@ import pytest
 from tests.core.export.conftest import Made
 from tests.core.export.documents import full
 
-from watchkeeper.store import database, recollection, state
-from watchkeeper.store.dashboard_agent import AgentFold, newest_messages, newest_turns
-from watchkeeper.store.dashboard_compaction import compaction_detail
-from watchkeeper.store.dashboard_fold import SessionFold
-from watchkeeper.store.dashboard_report import ReportFold
-from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.library import references
-from watchkeeper.store.library.comparing import compare
-from watchkeeper.store.library.purging import purge_rows
-from watchkeeper.store.queries import Queries
-from watchkeeper.store.replaying import open_recording
-from watchkeeper.transcripts.export.forms import WRITERS
+from watchkeeper.store import artifacts, database, state
+from watchkeeper.store.agent_snapshot import (
+    AgentFold,
+    ReportFold,
+    compaction_detail,
+    newest_messages,
+    newest_turns,
+)
+from watchkeeper.store.compare import compare
+from watchkeeper.store.driver import Connection, Queries, sqlite3
+from watchkeeper.store.prune import purge_rows
+from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.search import passages
+from watchkeeper.store.snapshot import SessionFold
+from watchkeeper.transcripts.export import WRITERS
 
 SESSION = "sessn001"
 
@@ -81,8 +84,8 @@ READINGS: list[Callable[[Connection], Any]] = [
     show,
     purge,
     lambda connection: compare(connection, SESSION, SESSION),
-    lambda connection: references.held_by(connection, SESSION),
-    lambda connection: recollection.calls_of(Queries(connection), SESSION, ["recall"]),
+    lambda connection: artifacts.held_by(connection, SESSION),
+    lambda connection: passages.calls_of(Queries(connection), SESSION, ["recall"]),
     lambda connection: WRITERS["html"](connection, SESSION, io.StringIO(), None),
     lambda connection: WRITERS["json"](connection, SESSION, io.StringIO(), None),
 ]

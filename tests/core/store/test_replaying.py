@@ -14,9 +14,10 @@ from tests.support import eventful_runs
 from tests.support.eventful_runs import all_states, same
 
 from watchkeeper.store import database
-from watchkeeper.store.dashboard_agent import AgentFold, newest_messages
-from watchkeeper.store.dashboard_fold import SessionFold
-from watchkeeper.store.replaying import Recording, open_recording
+from watchkeeper.store.agent_snapshot import AgentFold, newest_messages
+from watchkeeper.store.replay import Recording
+from watchkeeper.store.replay_inferred import open_recording
+from watchkeeper.store.snapshot import SessionFold
 
 State = dict[str, Any]
 MESSAGES = 40

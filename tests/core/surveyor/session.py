@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.tools.folder import LIST_FOLDER, arguments_of, expand_includes, merge_json, scan_page
-from watchkeeper.agents.tools.folder.merge import at_pointer
+from watchkeeper.agents.session_tools.artifacts import at_pointer, expand_includes, merge_json
+from watchkeeper.agents.tools.folder import LIST_FOLDER, arguments_of, scan_page
 from watchkeeper.models.surveyor import SurveyorModel
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import ModelRequest, Reply, ToolSpec
+from watchkeeper.records.messages import ModelRequest, Reply, ToolSpec
+from watchkeeper.records.ports import ManualClock
 
 PLANNER = (
     "list_folder",

@@ -9,8 +9,8 @@ import pytest
 from tests.core.surveyor.session import TOOLS, spec
 
 from watchkeeper.models.surveyor import SurveyorModel
-from watchkeeper.records.clock import ManualClock
-from watchkeeper.records.model import Delta, ErrorKind, ModelError, ModelRequest, Purpose, Reply
+from watchkeeper.records.messages import Delta, ErrorKind, ModelError, ModelRequest, Purpose, Reply
+from watchkeeper.records.ports import ManualClock
 
 
 def request(

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.models.surveyor.parts import Part, folder_part, grouped, task_names, to_split
+from watchkeeper.models.surveyor.planner import Part, folder_part, grouped, task_names, to_split
 
 sizes = st.lists(st.integers(0, 5_000), max_size=120)
 

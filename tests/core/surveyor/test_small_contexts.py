@@ -11,7 +11,8 @@ from tests.core.surveyor.counting import assert_true
 from tests.core.surveyor.session import FakeSession, text_of
 from tests.core.surveyor.test_surveys import grow
 
-from watchkeeper.memory.state import ContextLimits, ContextState
+from watchkeeper.memory.context import ContextState
+from watchkeeper.memory.history import ContextLimits
 from watchkeeper.memory.tokens import as_counter
 
 

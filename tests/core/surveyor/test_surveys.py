@@ -137,7 +137,7 @@ def test_odd_names_survive_from_the_folder_to_the_survey(tmp_path, survey_of):
     for name in names:
         os.makedirs(os.path.join(os.fsencode(tmp_path), name))
         Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name, b"TODO " + name))).write_text("TODO\n")
-    from watchkeeper.agents.tools.folder.names import unshow
+    from watchkeeper.agents.tools.folder import unshow
 
     survey = survey_of(tmp_path, compaction=0.5).survey
     assert survey["files"] == survey["folders"] == len(names)

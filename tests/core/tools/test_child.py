@@ -11,9 +11,8 @@ import pytest
 from tests.core.tools.conftest import context
 
 from watchkeeper.agents.tools.builtin import builtin_tools
-from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.contract import OutsideTool
-from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.agents.tools.workers import Child, ChildFailed, WorkerPool
 
 READY = 'import sys, json\nsys.stdin.readline()\nprint(json.dumps({"ready": True}), flush=True)\nsys.stdin.readline()\n'
 

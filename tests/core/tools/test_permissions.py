@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from watchkeeper.agents.tools.builtin import Permissions, narrowest, parse_rules
 from watchkeeper.agents.tools.contract import Permission
-from watchkeeper.agents.tools.permissions import Permissions, narrowest, parse_rules
 from watchkeeper.records.errors import BadInput
 
 ALLOW, ASK, DENY = Permission.ALLOW, Permission.ASK, Permission.DENY

@@ -14,7 +14,7 @@ from tests.core.tools.conftest import context
 
 from watchkeeper.agents.tools.builtin import builtin_tools
 from watchkeeper.agents.tools.contract import OutsideTool, ToolResult
-from watchkeeper.agents.tools.protected import ProtectedFiles
+from watchkeeper.agents.tools.sandbox import ProtectedFiles
 from watchkeeper.agents.tools.worker_files import FileTools
 from watchkeeper.agents.tools.workers import WorkerPool
 

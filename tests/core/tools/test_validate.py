@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from watchkeeper.agents.tools.validate import validate_arguments
+from watchkeeper.agents.tools.contract import validate_arguments
 
 SCHEMA = {
     "type": "object",

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from tests.core.transcripts.opencode_book import Book, Layout
 
-from watchkeeper.records.model import Cost, PriceStatus
+from watchkeeper.records.messages import Cost, PriceStatus
 from watchkeeper.store import database
 from watchkeeper.store.driver import sqlite3
 from watchkeeper.store.writer import Writer
-from watchkeeper.transcripts.importer import Importer
+from watchkeeper.transcripts.importer import Importer, Report
 from watchkeeper.transcripts.records import ModelCall
-from watchkeeper.transcripts.report import Report
 
 SESSION = "0a0a0a0a-1111-4222-8333-444444444444"
 

@@ -12,10 +12,9 @@ import pytest
 from click.testing import CliRunner
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
-from watchkeeper.cli.exporting import export
-from watchkeeper.cli.looking import show
+from watchkeeper.cli.show import export, show
 from watchkeeper.store import database
-from watchkeeper.store.dashboard_fold import SessionFold
+from watchkeeper.store.snapshot import SessionFold
 
 ROW = "SELECT status, context_tokens, active_seconds, model_calls, last_seq, status_reason FROM agents WHERE parent_agent_id IS NOT NULL"
 USAGE = {

@@ -14,11 +14,10 @@ import pytest
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, dollar_a_token, text
 
 from watchkeeper.records.errors import StoreUnusable
-from watchkeeper.store.following import begin
+from watchkeeper.store.imports import begin
 from watchkeeper.store.lease import probe
-from watchkeeper.transcripts.following import Follower
-from watchkeeper.transcripts.holding import QUIET_SECONDS, Holding
-from watchkeeper.transcripts.importer import Importer
+from watchkeeper.transcripts.follow import Follower
+from watchkeeper.transcripts.importer import QUIET_SECONDS, Holding, Importer
 
 PATIENCE_SECONDS = 20.0
 

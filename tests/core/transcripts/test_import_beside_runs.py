@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.core.transcripts.conftest import Log, Store, dollar_a_token, text
 
-from watchkeeper.records.model import Cost
+from watchkeeper.records.messages import Cost
 from watchkeeper.store import database
 from watchkeeper.transcripts.importer import Importer
 from watchkeeper.transcripts.records import ModelCall

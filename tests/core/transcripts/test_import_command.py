@@ -17,9 +17,9 @@ from tests.benchmarks.import_speed import make_logs
 from tests.core.transcripts.conftest import SESSION, Log, Store, call, text
 
 from watchkeeper.cli.app import run
-from watchkeeper.cli.pricing import list_pricing
-from watchkeeper.models.prices import price
-from watchkeeper.records.model import PriceStatus, Usage
+from watchkeeper.cli.imports import list_pricing
+from watchkeeper.models.registry import price
+from watchkeeper.records.messages import PriceStatus, Usage
 from watchkeeper.store import database
 from watchkeeper.transcripts.records import ModelCall
 

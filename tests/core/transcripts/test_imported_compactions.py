@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.core.transcripts.conftest import Log, Store, call, text
 
 from watchkeeper.store import database
-from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_detail
+from watchkeeper.store.agent_snapshot import CompactionDetail, compaction_detail
 
 
 def _detail(store: Store, number: int) -> CompactionDetail:

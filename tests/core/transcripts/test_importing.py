@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.core.transcripts.conftest import Log, Store, work
 
+from watchkeeper.transcripts import files
 from watchkeeper.transcripts import importer as importing
-from watchkeeper.transcripts import lines
-from watchkeeper.transcripts.sessionfold import SessionFold
+from watchkeeper.transcripts.session_importer import SessionFold
 
 OTHER = "0b0b0b0b-1111-4222-8333-444444444444"
 
@@ -239,8 +239,8 @@ def test_records_with_lone_surrogates_nulls_and_odd_numbers_are_read(store: Stor
 def test_a_huge_line_costs_bounded_memory_and_is_kept_in_part(
     store: Store, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 100_000)
-    monkeypatch.setattr(lines, "KEPT_OF_LONGEST", 1_000)
+    monkeypatch.setattr(files, "LONGEST_LINE", 100_000)
+    monkeypatch.setattr(files, "KEPT_OF_LONGEST", 1_000)
     log = work(turns=1)
     log.user("y" * 300_000)
     log.user("after it")

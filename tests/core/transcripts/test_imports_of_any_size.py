@@ -12,14 +12,14 @@ import pytest
 from tests.core.transcripts.conftest import Log, Store, work
 from tests.core.transcripts.opencode_book import lively
 
-from watchkeeper.store import database, transcript_rows
-from watchkeeper.store import transcripts as rows
+from watchkeeper.store import database, imports
+from watchkeeper.store import imports as rows
 from watchkeeper.store.driver import Connection
-from watchkeeper.transcripts import applying
 from watchkeeper.transcripts import importer as importing
-from watchkeeper.transcripts.applying import Chunk, Counts
+from watchkeeper.transcripts import reading
 from watchkeeper.transcripts.batch import Batch
 from watchkeeper.transcripts.opencode import tree
+from watchkeeper.transcripts.reading import Chunk, Counts
 
 
 def many_raw(logs: Path) -> tuple[Log, Path]:
@@ -58,7 +58,7 @@ def test_a_batch_that_is_run_twice_finds_the_same_lines_kept(
 ) -> None:
     log, path = many_raw(logs)
     store.run(path)
-    kept, apply, calls = store.counts()["raw_records"], applying.apply, Counter[str]()
+    kept, apply, calls = store.counts()["raw_records"], reading.apply, Counter[str]()
 
     def twice(batch: Batch, connection: Connection, chunks: list[Chunk]) -> Counts:
         calls["applied"] += 1
@@ -181,8 +181,8 @@ def test_rows_are_the_same_however_many_one_statement_writes(
     work(turns=30).write(logs)
     found = []
     for at_once in (1_000_000, 1, 7):
-        transcript_rows._many.cache_clear()
-        monkeypatch.setattr(transcript_rows, "_ROWS_AT_ONCE", at_once)
+        imports._many.cache_clear()
+        monkeypatch.setattr(imports, "_ROWS_AT_ONCE", at_once)
         store = open_store(f"{at_once}")
         store.run(logs)
         found.append(
@@ -191,6 +191,6 @@ def test_rows_are_the_same_however_many_one_statement_writes(
                 for name in ("messages", "tool_calls", "model_calls", "transcript_records")
             ]
         )
-    transcript_rows._many.cache_clear()
+    imports._many.cache_clear()
     assert len(found[0][0]) > 60
     assert found[0] == found[1] == found[2]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from watchkeeper.transcripts import lines
+from watchkeeper.transcripts import files
 
 PIECES = st.lists(
     st.sampled_from([b"", b"a", b"ab\r", b"\n", b"\n\n", b"0123456789", b"x" * 25, b"\0", b"\xc3\xa4"]),
@@ -20,10 +20,10 @@ PIECES = st.lists(
 @given(PIECES.map(b"".join), st.integers(0, 20))
 def test_lines_are_what_stands_between_newlines(data: bytes, start: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lines, "LONGEST_LINE", 12)
-        patch.setattr(lines, "KEPT_OF_LONGEST", 5)
-        patch.setattr(lines, "BUFFER_BYTES", 7)
-        found = list(lines.read_lines(io.BytesIO(data), start))
+        patch.setattr(files, "LONGEST_LINE", 12)
+        patch.setattr(files, "KEPT_OF_LONGEST", 5)
+        patch.setattr(files, "BUFFER_BYTES", 7)
+        found = list(files.read_lines(io.BytesIO(data), start))
     wanted = data[start:].split(b"\n")
     last_has_no_end = wanted[-1] != b""
     if not last_has_no_end:

@@ -15,9 +15,8 @@ from tests.core.transcripts.opencode_book import Book
 from tests.core.transcripts.test_following import Following
 
 from watchkeeper.store.driver import sqlite3
-from watchkeeper.transcripts.importer import Importer
+from watchkeeper.transcripts.importer import Importer, Report
 from watchkeeper.transcripts.opencode import PROGRAM
-from watchkeeper.transcripts.report import Report
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from tests.core.transcripts.conftest import Store
 from tests.core.transcripts.opencode_book import BEGAN, Book, Layout, family, simple
 
-from watchkeeper.cli.pricing import list_pricing
+from watchkeeper.cli.imports import list_pricing
 from watchkeeper.transcripts.importer import Importer
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import SESSION, Log, Store, text
 
-from watchkeeper.transcripts import packed
+from watchkeeper.transcripts import files
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -127,7 +127,7 @@ def test_a_packed_log_that_would_fill_the_disk_is_left_alone(
 ) -> None:
     log = Log()
     log.user("x" * 3_000_000)
-    monkeypatch.setattr(packed, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MOST_BYTES", 1 << 20)
     _pack(log.write(logs), ".gz", gzip.compress)
     report = store.run(logs)
     assert "once it is unpacked" in next(iter(report.left.values()))
@@ -162,11 +162,11 @@ def test_unpacking_stops_at_two_hundred_times_the_packed_size(
     log.user("go")
     log.user("x" * (megabytes << 20))
     path = _pack(log.write(logs), suffix, pack)
-    unpack = packed._UNPACK[suffix]
-    monkeypatch.setitem(packed._UNPACK, suffix, lambda file: _Counted(file, unpack))
+    unpack = files._UNPACK[suffix]
+    monkeypatch.setitem(files._UNPACK, suffix, lambda file: _Counted(file, unpack))
     most = 200 * path.stat().st_size
     assert most < megabytes << 20
-    for read in (lambda: packed.open_log(path), lambda: packed.read_head(path, 1 << 30)):
+    for read in (lambda: files.open_log(path), lambda: files.read_head(path, 1 << 30)):
         _Counted.taken = 0
         with pytest.raises(OSError, match="more than 200 times its size"):
             read()

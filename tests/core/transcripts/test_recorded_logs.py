@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.core.transcripts.conftest import Store
 
-from watchkeeper.cli.pricing import list_pricing
+from watchkeeper.cli.imports import list_pricing
 from watchkeeper.transcripts.importer import Importer
 
 FOLDER = (

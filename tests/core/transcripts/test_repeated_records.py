@@ -10,7 +10,7 @@ import pytest
 from tests.core.transcripts.conftest import Log, Store, text, work
 from tests.core.transcripts.test_importing import OTHER
 
-from watchkeeper.store.transcripts import call_digest
+from watchkeeper.store.imports import call_digest
 
 
 def test_a_message_that_was_changed_under_its_id_is_kept_as_a_revision(store: Store, logs: Path) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.core.transcripts.codex_rollout import Rollout
 from tests.core.transcripts.conftest import Log, Store, call, text
 
-from watchkeeper.cli.exporting import export
+from watchkeeper.cli.show import export
 
 
 def _taken_back(store: Store) -> list[int]:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from tests.benchmarks.redaction import Planted, corpus
 
 from watchkeeper.records.redact import Redactor
-from watchkeeper.transcripts.lines import Line
-from watchkeeper.transcripts.suspicion import suspicion, with_suspicion
+from watchkeeper.transcripts.files import Line
+from watchkeeper.transcripts.reading import suspicion, with_suspicion
 
 REDACTOR = Redactor(
     {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchkeeper.store.dashboard_agent import CallFacts
+from watchkeeper.store.agent_snapshot import CallFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine, paragraph
 from watchkeeper_tui.sanitize import fit, sanitize

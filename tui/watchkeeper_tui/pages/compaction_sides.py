@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_agent import ObservationFacts
-from watchkeeper.store.dashboard_compaction import CompactionDetail
+from watchkeeper.store.agent_snapshot import CompactionDetail, ObservationFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.identifiers import not_carried_over
 from watchkeeper_tui.pages.compactions import STATES, pass_cost, stall

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchkeeper.store.dashboard import CompactionFacts
+from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, heading
 from watchkeeper_tui.sanitize import fit, sanitize

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_agent import ViewFacts
-from watchkeeper.store.transcripts import imported_from
+from watchkeeper.store.agent_snapshot import ViewFacts
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui.sanitize import sanitize_lines, wrap
 from watchkeeper_tui.settings import DEFAULT_THRESHOLD
 from watchkeeper_tui.snapshot import AgentDetail, Snapshot

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchkeeper.records.context_size import ROOM, compacts_at
-from watchkeeper.store.dashboard import AgentFacts
-from watchkeeper.store.dashboard_agent import CallFacts, TurnFacts
-from watchkeeper.store.transcripts import imported_from
+from watchkeeper.records.messages import ROOM, compacts_at
+from watchkeeper.store.agent_snapshot import CallFacts, TurnFacts
+from watchkeeper.store.imports import imported_from
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition
 from watchkeeper_tui.pages.context import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import lasted
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank

@@ -3,7 +3,7 @@ verbatim."""
 
 from __future__ import annotations
 
-from watchkeeper.store.transcripts import imported_from
+from watchkeeper.store.imports import imported_from
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.context import PageContext, PageLine, blank, damage, heading, paragraph
 from watchkeeper_tui.pages.transcript import block_lines

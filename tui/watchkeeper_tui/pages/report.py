@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from watchkeeper.store.dashboard import AgentFacts, CompactionFacts, TaskFacts
-from watchkeeper.store.dashboard_report import ReportFacts
+from watchkeeper.store.agent_snapshot import ReportFacts
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, TaskFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition, lasted, task_condition
 from watchkeeper_tui.pages.context import UNLOGGED_WORDS, PageContext, PageLine, blank, heading, paragraph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from watchkeeper.store.dashboard import TaskFacts, roles_of
+from watchkeeper.store.snapshot import TaskFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import task_condition
 from watchkeeper_tui.pages.context import PageLine, blank, heading, paragraph

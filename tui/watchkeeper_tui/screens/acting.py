@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from watchkeeper.records.approval_subjects import FILE_CHANGES
 from watchkeeper.records.errors import WatchkeeperError
-from watchkeeper.records.file_subject import FILE_CHANGES
 from watchkeeper.records.text import reveal
 from watchkeeper.store import budgets, database
+from watchkeeper.store.approvals import Grant, load_grants, question_from_text
 from watchkeeper.store.budgets import BudgetUse
-from watchkeeper.store.driver import Connection
-from watchkeeper.store.grants import Grant, load_grants
-from watchkeeper.store.queries import Queries
-from watchkeeper.store.questions import question_from_text
+from watchkeeper.store.driver import Connection, Queries
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID, Action
 from watchkeeper_tui.sanitize import clip, sanitize

@@ -20,11 +20,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import TextArea
 
-from watchkeeper.records.command_pattern import parse_pattern, pattern_of
+from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
 from watchkeeper.records.states import ApprovalStatus
 from watchkeeper.records.text import reveal
+from watchkeeper.store.approvals import Question, Section, load_question, sections_of
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.questions import Question, Section, load_question, sections_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -450,7 +450,7 @@ class ApprovalScreen(WatchScreen):
         path, workspace = Path(self.watch_app.database_path), question.workspace
 
         def sections(connection: Connection) -> object:
-            from watchkeeper.store.placement import protected_files
+            from watchkeeper.store.database import protected_files
 
             return sections_of(question.tool, arguments, Path(workspace), protected_files(path))
 

@@ -12,8 +12,8 @@ from textual.containers import Horizontal
 from textual.content import Content
 from textual.widget import Widget
 
-from watchkeeper.store.dashboard import CompactionFacts
-from watchkeeper.store.dashboard_compaction import CompactionDetail, compaction_detail
+from watchkeeper.store.agent_snapshot import CompactionDetail, compaction_detail
+from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.actions import BY_ID
 from watchkeeper_tui.pages.compaction_sides import (

@@ -10,9 +10,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from watchkeeper.records.errors import WatchkeeperError
+from watchkeeper.store.compare import Comparison, SessionSide, TaskPair, TaskSide, compare
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.library import Comparison, SessionSide, compare
-from watchkeeper.store.library.comparing import TaskPair, TaskSide
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.sanitize import clip, sanitize

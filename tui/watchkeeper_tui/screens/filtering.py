@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from watchkeeper.store.dashboard_sessions import SessionLine
+from watchkeeper.store.search.sessions import SessionLine
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.cells import Piece

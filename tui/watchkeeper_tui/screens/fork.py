@@ -10,9 +10,8 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from watchkeeper.store import library
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.library.stepping import Step, steps
+from watchkeeper.store.fork import Forked, Step, fork_session, steps
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -96,7 +95,7 @@ class ForkScreen(WatchScreen):
         Binding("escape", "back", "Back", show=False, id="fork.back"),
     ]
 
-    def __init__(self, session_id: str, name: str, forked: Callable[[library.Forked], None]) -> None:
+    def __init__(self, session_id: str, name: str, forked: Callable[[Forked], None]) -> None:
         super().__init__()
         self._session_id = session_id
         self._called = name
@@ -224,9 +223,9 @@ class ForkScreen(WatchScreen):
         def run() -> None:
             try:
                 if step is not None and step.turn is not None and step.agent_id is not None:
-                    made = library.fork(path, session_id, at_turn=(step.agent_id, step.turn))
+                    made = fork_session(path, session_id, at_turn=(step.agent_id, step.turn))
                 else:
-                    made = library.fork(path, session_id, at_seq=step.seq if step is not None else None)
+                    made = fork_session(path, session_id, at_seq=step.seq if step is not None else None)
             except Exception as error:
                 # A worker must never end the dashboard; the reason is said where the fork would have been.
                 self.app.call_from_thread(self._refused, error)
@@ -235,7 +234,7 @@ class ForkScreen(WatchScreen):
 
         self.run_worker(run, thread=True, exit_on_error=False)
 
-    def _made(self, made: library.Forked) -> None:
+    def _made(self, made: Forked) -> None:
         self._working = False
         if self.is_mounted and not self._closing:
             self.app.pop_screen()

@@ -14,8 +14,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from textual.timer import Timer
 
-from watchkeeper.store import library
-from watchkeeper.store.dashboard_sessions import SessionLine
+from watchkeeper.store.fork import Forked
+from watchkeeper.store.library import (
+    UNDO_DAYS,
+    Deleted,
+    change_tags,
+    delete_session,
+    rename_session,
+    restore_session,
+)
+from watchkeeper.store.search.sessions import SessionLine
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.exporting import Exporting
@@ -29,7 +37,7 @@ T = TypeVar("T")
 class Keeping(Exporting):
     """A screen that changes the sessions of its list."""
 
-    gone: tuple[library.Deleted, ...] = ()
+    gone: tuple[Deleted, ...] = ()
     """What was deleted last, and can be undone by a key."""
     shows_deleted: bool = False
     """The list is of deleted sessions."""
@@ -109,7 +117,7 @@ class Keeping(Exporting):
         path = self.watch_app.database_path
 
         def typed(title: str) -> None:
-            self.keep("naming", lambda: library.rename(path, row.id, title), self._renamed)
+            self.keep("naming", lambda: rename_session(path, row.id, title), self._renamed)
 
         question: list[list[Piece]] = [
             [
@@ -151,7 +159,7 @@ class Keeping(Exporting):
     ) -> tuple[int, tuple[str, ...]]:
         tags: tuple[str, ...] = ()
         for row in rows:
-            tags = library.change_tags(self.watch_app.database_path, row.id, add=add, remove=remove)
+            tags = change_tags(self.watch_app.database_path, row.id, add=add, remove=remove)
         return len(rows), tags
 
     def _tagged(self, result: tuple[int, tuple[str, ...]]) -> None:
@@ -183,22 +191,22 @@ class Keeping(Exporting):
             f"Delete {self._named(rows)}?",
             f"{figures.tokens(tokens)} tokens of work,"
             f" {figures.plural(sum(row.agents for row in rows), 'agent')};"
-            f" hidden at once, and for {library.UNDO_DAYS:g} days u or `wk restore` brings it back",
+            f" hidden at once, and for {UNDO_DAYS:g} days u or `wk restore` brings it back",
         ]
         self.confirm(lines, lambda: self.keep("deleting", lambda: self._delete(rows), self._deleted))
 
-    def _delete(self, rows: Sequence[SessionLine]) -> tuple[tuple[library.Deleted, ...], str]:
-        gone: list[library.Deleted] = []
+    def _delete(self, rows: Sequence[SessionLine]) -> tuple[tuple[Deleted, ...], str]:
+        gone: list[Deleted] = []
         for row in rows:
             try:
-                gone.append(library.delete(self.watch_app.database_path, row.id, now=self.watch_app.now()))
+                gone.append(delete_session(self.watch_app.database_path, row.id, now=self.watch_app.now()))
             except Exception as error:
                 if not gone:
                     raise
                 return tuple(gone), sanitize(str(error))
         return tuple(gone), ""
 
-    def _deleted(self, result: tuple[tuple[library.Deleted, ...], str]) -> None:
+    def _deleted(self, result: tuple[tuple[Deleted, ...], str]) -> None:
         self.gone, problem = result
         self.view.marked = self.view.marked - {one.id for one in self.gone}
         self.say(
@@ -237,7 +245,7 @@ class Keeping(Exporting):
 
         def work() -> tuple[str, ...]:
             for session_id in ids:
-                library.restore(path, session_id)
+                restore_session(path, session_id)
             return ids
 
         self.keep("restoring", work, self._restored)
@@ -272,7 +280,7 @@ class Keeping(Exporting):
 
         self.app.push_screen(ForkScreen(row.id, session_name(row), self.forked))
 
-    def forked(self, made: library.Forked) -> None:
+    def forked(self, made: Forked) -> None:
         """A fork was made on the fork's screen."""
         goes_on = "; Enter opens it, r there carries on" if made.status == "paused" else ""
         self.say(f"✓ forked at event #{made.at_seq} as {made.session_id}{goes_on}", "done", seconds=20)

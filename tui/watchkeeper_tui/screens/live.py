@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from watchkeeper.store.dashboard import CompactionFacts
+from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui.actions import ACTIONS, BY_ID
 from watchkeeper_tui.event_filter import EventFilter
 from watchkeeper_tui.paces import Paces

@@ -10,9 +10,9 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from watchkeeper.store.dashboard_agent import StoredMessage, messages_between
+from watchkeeper.store.agent_snapshot import StoredMessage, messages_between
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.message_search import search
+from watchkeeper.store.search.messages import search
 from watchkeeper_tui import figures
 from watchkeeper_tui.sanitize import clip, sanitize, wrap
 from watchkeeper_tui.screens.base import WatchScreen

@@ -14,8 +14,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
-from watchkeeper.store.dashboard import CompactionFacts
-from watchkeeper.store.replaying import Mark, Recording
+from watchkeeper.store.replay import Mark, Recording
+from watchkeeper.store.snapshot import CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.plan_tree import PlanRows, PlanShaper, plan_rows
 from watchkeeper_tui.playback import Playback

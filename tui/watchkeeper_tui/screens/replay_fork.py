@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from watchkeeper.store import library
-from watchkeeper.store.replaying import Recording
+from watchkeeper.store.fork import fork_session
+from watchkeeper.store.replay import Recording
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.sanitize import clip, sanitize
 from watchkeeper_tui.screens.base import WatchScreen
@@ -65,7 +65,7 @@ class ForkingFromStep(_Base):
 
         def run() -> None:
             try:
-                made = library.fork(path, session_id, at_seq=seq)
+                made = fork_session(path, session_id, at_seq=seq)
             except Exception as error:
                 # A worker must never end the dashboard; the reason is said where the fork would have been.
                 self.app.call_from_thread(self._forked, str(error), False)

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from watchkeeper.store.replaying import Mark, Recording
-from watchkeeper.store.replaying.recording import turn_beside
+from watchkeeper.store.replay import Mark, Recording, turn_beside
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.screens.base import WatchScreen
 from watchkeeper_tui.widgets.scrubber import Scrubber

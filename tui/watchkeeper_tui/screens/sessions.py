@@ -9,9 +9,8 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from watchkeeper.records.errors import BadInput
-from watchkeeper.store.dashboard_sessions import ORDERS, SessionLine
 from watchkeeper.store.driver import Connection
-from watchkeeper.store.session_search import MessageHit, parse_filters
+from watchkeeper.store.search.sessions import ORDERS, MessageHit, SessionLine, parse_filters
 from watchkeeper_tui import figures
 from watchkeeper_tui.finding import BEST_MATCH, Listed, find_sessions
 from watchkeeper_tui.sanitize import sanitize

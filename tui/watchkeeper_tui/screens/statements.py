@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from watchkeeper.store.dashboard import CommandFacts
+from watchkeeper.store.snapshot import CommandFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition, task_condition
 from watchkeeper_tui.pages.compactions import compaction_pieces

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widget import Widget
 
-from watchkeeper.store.dashboard import AgentFacts
+from watchkeeper.store.snapshot import AgentFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import agent_condition, last_sign, nobody_yet, task_condition
 from watchkeeper_tui.pages import PAGES, PageContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from watchkeeper.store.dashboard import AgentFacts, CompactionFacts
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts
 from watchkeeper_tui import figures
 from watchkeeper_tui.pages.compactions import compaction_pieces, is_buffered
 from watchkeeper_tui.pages.memory import compaction_mark, foretells

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from textual.content import Content
 from textual.widget import Widget
 
-from watchkeeper.records.wording import clock_text, countdown
-from watchkeeper.store.dashboard import SessionFacts, roles_of
+from watchkeeper.records.text import clock_text, countdown
+from watchkeeper.store.snapshot import SessionFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.roster import Roster

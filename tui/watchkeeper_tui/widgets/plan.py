@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from textual import events
 
-from watchkeeper.records.context_size import context_percent
-from watchkeeper.store.dashboard import RoleFacts, TaskFacts, roles_of
+from watchkeeper.records.messages import context_percent
+from watchkeeper.store.snapshot import RoleFacts, TaskFacts, roles_of
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import Condition, nobody_yet
 from watchkeeper_tui.plan_tree import ORDERS, PlanRow, PlanRows

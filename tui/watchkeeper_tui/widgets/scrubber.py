@@ -10,7 +10,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
 
-from watchkeeper.store.replaying import Mark
+from watchkeeper.store.replay import Mark
 from watchkeeper_tui import figures
 from watchkeeper_tui.playback import Playback
 from watchkeeper_tui.widgets.cells import Piece, content, pieces_width

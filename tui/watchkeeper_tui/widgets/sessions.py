@@ -13,8 +13,7 @@ from textual.content import Content
 from textual.geometry import Size
 from textual.widget import Widget
 
-from watchkeeper.store.dashboard_sessions import SessionLine
-from watchkeeper.store.session_search import MessageHit
+from watchkeeper.store.search.sessions import MessageHit, SessionLine
 from watchkeeper_tui import figures
 from watchkeeper_tui.conditions import SESSION_BADGES
 from watchkeeper_tui.palette import Palette

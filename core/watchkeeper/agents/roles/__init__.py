@@ -4,8 +4,347 @@ Built-in roles come first, the user's files override them, and the workspace's o
 narrow: a cloned repository grants itself nothing.
 """
 
-from watchkeeper.agents.roles.instructions import agents_md
-from watchkeeper.agents.roles.loading import Roles, load_roles
-from watchkeeper.agents.roles.role import ALWAYS, PLAN_TOOLS, Role
+from __future__ import annotations
 
-__all__ = ["ALWAYS", "PLAN_TOOLS", "Role", "Roles", "agents_md", "load_roles"]
+import fnmatch
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+# --- What a role is ---------------------------------------------------------------------------------------
+
+PLAN_TOOLS = frozenset(
+    {"create_plan", "add_task", "revise_task", "resume_task", "rerun_task", "drop_task", "finish_session"}
+)
+"""Only the role `planner` may call these."""
+
+ALWAYS = frozenset(
+    {"remember", "recall", "read_back", "compact", "save_artifact", "read_artifact", "merge_artifacts"}
+)  # fmt: skip
+"""Every role may: without them an agent could neither keep nor hand over what it did. They touch the session
+alone."""
+
+PLANNER = "planner"
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role, from wherever it came."""
+
+    name: str
+    description: str
+    tools: tuple[str, ...] | None
+    """Names or patterns (`mcp__github__*`) that it may call beside `ALWAYS`; None: all but the planner's."""
+    model: str | None
+    """A model reference `provider/model`; None: the session's."""
+    prompt: str
+    source: Path | None = None
+    """The file that it was read from."""
+    trusted: bool = True
+    """False for a role of the workspace: somebody else may have written it."""
+    place: str = "built-in"
+    """Where it comes from, as people read it: `built-in`, `agents/NAME.md (yours)`, or its file in the
+    workspace."""
+    user_model: str | None = None
+    """Of a role of the workspace: the model that the user's own role of this name runs on; None: the
+    session's."""
+
+    def may_call(self, tool: str) -> bool:
+        """Whether the role lists the tool. Whether a call then runs is for `Permissions` to say."""
+        if tool in PLAN_TOOLS:
+            return self.name == PLANNER
+        if tool in ALWAYS or self.tools is None:
+            return True
+        return any(fnmatch.fnmatchcase(tool, pattern) for pattern in self.tools)
+
+    def model_for(self, session_model: str) -> str:
+        """The model that it runs on. A workspace's role may choose among the session's provider only: where
+        text is sent to, and on whose account, is the user's to say.
+        """
+        if self.model is None:
+            return session_model
+        if not self.trusted and self.model.partition("/")[0] != session_model.partition("/")[0]:
+            return session_model
+        return self.model
+
+
+# --- Reading small text files of a workspace that somebody else may have written --------------------------
+
+
+def read_text_within(root: Path, file: Path, most_bytes: int) -> tuple[str, bool] | None:
+    """The text of a regular file, and whether it was cut; None if there is none inside `root`.
+
+    Links are followed only while they stay inside `root`. What is not UTF-8 is replaced.
+
+    Raises:
+        OSError: it is there, and cannot be read.
+    """
+    try:
+        real = file.resolve(strict=True)
+        if not real.is_relative_to(root.resolve(strict=True)):
+            return None
+        # Non-blocking: a FIFO of that name must not hold the start of a session.
+        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError, RuntimeError):
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        data = stream.read(most_bytes + 1)
+    return data[:most_bytes].decode("utf-8", "replace").lstrip("\ufeff"), len(data) > most_bytes
+
+
+# --- Markdown with YAML front matter, as it is found in the wild ------------------------------------------
+
+_FENCE = re.compile(r"\A\ufeff?---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
+_KEY = re.compile(r"([A-Za-z][\w-]*):[ \t]*(.*)")
+MOST_CHARACTERS = 8_000
+"""Of front matter: a longer one is no role's. It also keeps what YAML aliases could unfold to harmless."""
+
+
+def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
+    """The front matter's fields and the body below it; no fields where there is none.
+
+    What YAML cannot read, such as an unquoted colon in a description, is read as `key: rest of line`.
+
+    Raises:
+        ValueError: the front matter is too long, or has no end.
+    """
+    text = text.replace("\r\n", "\n")
+    match = _FENCE.match(text)
+    if match is None:
+        if text.lstrip("\ufeff").startswith("---\n"):
+            raise ValueError("its front matter has no closing ---")
+        return {}, text
+    head, body = match[1], text[match.end() :]
+    if len(head) > MOST_CHARACTERS:
+        raise ValueError(f"its front matter has {len(head)} characters; at most {MOST_CHARACTERS} are read")
+    return _fields(head), body
+
+
+def _fields(head: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        # Aliases unfold exponentially, and no role needs them.
+        fields = None if re.search(r"(?:^|[\s\[,:])[&*]\w", head) else yaml.safe_load(head)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        fields = None
+    if isinstance(fields, dict):
+        return {str(key): value for key, value in fields.items()}
+    return _plain_fields(head)
+
+
+def _plain_fields(head: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    last = None
+    for line in head.split("\n"):
+        match = _KEY.match(line)
+        if match:
+            last = match[1]
+            fields[last] = match[2].strip().strip("\"'")
+        elif last is not None and line.strip().startswith("- "):
+            listed = fields[last] if isinstance(fields[last], list) else []
+            fields[last] = [*listed, line.strip()[2:].strip().strip("\"'")]
+        elif last is not None and line.startswith((" ", "\t")) and isinstance(fields[last], str):
+            fields[last] = f"{fields[last]} {line.strip()}".strip()
+    return fields
+
+
+# --- Finding roles: built in, the user's, the workspace's -------------------------------------------------
+
+MOST_BYTES = 128_000
+MOST_FILES = 200
+WORKSPACE_FOLDERS = (".claude/agents", ".watchkeeper/agents")
+"""In the order in which they are read: the later one wins."""
+
+OUR_NAMES: Mapping[str, tuple[str, ...]] = {
+    "Read": ("read",),
+    "NotebookRead": ("read",),
+    "LS": ("list_folder",),
+    "Glob": ("glob", "list_folder"),
+    "Grep": ("grep",),
+    "Bash": ("bash",),
+    "BashOutput": ("bash",),
+    "Write": ("write",),
+    "Edit": ("edit",),
+    "MultiEdit": ("edit",),
+    "NotebookEdit": ("edit",),
+}
+"""The tools of Claude Code's role files, and what they are called here."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,59}")
+
+
+class Roles(dict[str, Role]):
+    """Roles by name, with one line for each file that could not be used, or not wholly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+        self.folders: list[str] = []
+        """Where role files were looked for, as people name the places."""
+
+    def gone(self, name: str) -> str:
+        """Why no agent can take this role, which has no file any more."""
+        return f"the role {name} is gone: no file of it in {', '.join(self.folders)}"
+
+
+def load_roles(workspace: Path, user_config_dir: Path | None = None) -> Roles:
+    """All roles: built-in ones, overridden by the user's `agents/*.md`, overridden by the workspace's.
+
+    A role of the workspace that overrides another can only take tools away from it, and none of them can plan
+    but the planner. A damaged file is a warning, never an error.
+    """
+    roles = Roles()
+    roles.folders = ["your agents folder", *WORKSPACE_FOLDERS]
+    _take(roles, Path(__file__).parent / "builtin", Path(__file__).parent, trusted=True)
+    if user_config_dir is not None:
+        # The user's own folder may hold links to wherever the user likes.
+        _take(roles, user_config_dir / "agents", None, trusted=True)
+    for folder in WORKSPACE_FOLDERS:
+        _take(roles, workspace / folder, workspace, trusted=False)
+    return roles
+
+
+def _take(roles: Roles, folder: Path, root: Path | None, *, trusted: bool) -> None:
+    for file in _files(roles, folder, root):
+        try:
+            found = read_text_within(root or file.resolve().parent, file, MOST_BYTES)
+            if found is None:
+                raise ValueError("it is no file inside the workspace")
+            if found[1]:
+                raise ValueError(f"it is larger than {MOST_BYTES} bytes")
+            role = _role(file, found[0], trusted=trusted, place=_place(file, folder, root, trusted=trusted))
+        except OSError as error:
+            roles.warnings.append(_line(f"role file {file} is left out: {error.strerror or error}"))
+            continue
+        except ValueError as error:
+            roles.warnings.append(_line(f"role file {file} is left out: {error}"))
+            continue
+        roles[role.name] = role if trusted else _narrowed(role, roles.get(role.name))
+
+
+def _files(roles: Roles, folder: Path, root: Path | None) -> Iterator[Path]:
+    """The Markdown files in a folder and in the folders right in it; nothing of a folder that is a link out
+    of `root`."""
+    try:
+        if not folder.is_dir():
+            return
+        if root is not None and not folder.resolve().is_relative_to(root.resolve()):
+            roles.warnings.append(
+                _line(f"the roles in {folder} are left out: it is a link out of the workspace")
+            )
+            return
+        found = itertools.islice(itertools.chain(folder.glob("*.md"), folder.glob("*/*.md")), 10 * MOST_FILES)
+        files = sorted(file for file in found if file.name.lower() != "readme.md")
+    except (OSError, RuntimeError) as error:
+        roles.warnings.append(_line(f"the roles in {folder} are left out: {error}"))
+        return
+    if len(files) > MOST_FILES:
+        roles.warnings.append(
+            _line(f"{folder} holds {len(files)} role files; the first {MOST_FILES} are read")
+        )
+    yield from files[:MOST_FILES]
+
+
+def _place(file: Path, folder: Path, root: Path | None, *, trusted: bool) -> str:
+    """What people call a role's file: a path without the folders of this machine."""
+    if not trusted and root is not None:
+        return _line(str(file.relative_to(root)))
+    return "built-in" if root is not None else _line(f"agents/{file.relative_to(folder)} (yours)")
+
+
+def _role(file: Path, text: str, *, trusted: bool, place: str) -> Role:
+    fields, body = split_front_matter(text)
+    name = _text(fields, "name") or file.stem
+    if not _NAME.fullmatch(name):
+        raise ValueError("its name may hold only letters, digits, blanks, dots, - and _, at most 60")
+    prompt = body.strip()
+    if not prompt:
+        raise ValueError("it has no text below its front matter")
+    return Role(
+        name=name,
+        description=_text(fields, "description") or name,
+        tools=_tools(fields.get("tools")),
+        model=_model(_text(fields, "model")),
+        prompt=prompt,
+        source=file,
+        trusted=trusted,
+        place=place,
+    )
+
+
+def _narrowed(role: Role, base: Role | None) -> Role:
+    """A workspace's role with no more than what it overrides had; one that overrides nothing asks as the
+    user's rules say."""
+    tools = role.tools
+    if base is not None and base.tools is not None:
+        tools = base.tools if tools is None else tuple(tool for tool in tools if base.may_call(tool))
+    if tools is not None and role.name != PLANNER:
+        tools = tuple(tool for tool in tools if tool not in PLAN_TOOLS)
+    if base is None:
+        return replace(role, tools=tools)
+    user_model = base.model if base.trusted else base.user_model
+    return replace(
+        role,
+        tools=tools,
+        user_model=user_model,
+        model=role.model if base.trusted else role.model or base.model,
+    )
+
+
+def _tools(value: Any) -> tuple[str, ...] | None:
+    """The tools of a role file by our names: a list, or names with commas between. None or `*`: all."""
+    if value is None:
+        return None
+    listed = [str(one) for one in value] if isinstance(value, list) else re.split(r",(?![^(]*\))", str(value))
+    names = [re.sub(r"\(.*\)\Z", "", one.strip()).strip() for one in listed]
+    if "*" in names:
+        return None
+    ours = [name for one in names if one for name in OUR_NAMES.get(one, (one,))]
+    return tuple(dict.fromkeys(name for name in ours if name not in ALWAYS))
+
+
+def _model(value: str | None) -> str | None:
+    # `sonnet`, `opus`, `inherit` of other programs name no model here.
+    return value if value and re.fullmatch(r"[A-Za-z0-9_-]+/\S{1,200}", value) else None
+
+
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
+    return (
+        " ".join(str(value).split()) if isinstance(value, str | int | float) and str(value).strip() else None
+    )
+
+
+def _line(text: str) -> str:
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text
+    )[:400]
+
+
+# --- The workspace's own instructions for agents: AGENTS.md -----------------------------------------------
+
+MOST_INSTRUCTION_BYTES = 32_000
+"""About 8,000 tokens: it is pinned, so that every call of every agent carries it."""
+
+
+def agents_md(workspace: Path) -> str | None:
+    """The text of the workspace's AGENTS.md, at most `MOST_BYTES` of it; None if there is none.
+
+    One that cannot be read, or that is a link out of the workspace, counts as none.
+    """
+    try:
+        found = read_text_within(workspace, workspace / "AGENTS.md", MOST_INSTRUCTION_BYTES)
+    except OSError:
+        return None
+    if found is None or not found[0].strip():
+        return None
+    text, cut = found
+    return f"{text}\n[AGENTS.md is longer; read the file for the rest]" if cut else text

@@ -32,18 +32,20 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from watchkeeper.agents.tools.processes import kill_identified, kill_marked, start_ticks
-from watchkeeper.agents.tools.surroundings import (
+from watchkeeper.agents.tools.processes import (
     NAMESPACE_FLAG,
     REGISTER_FLAG,
     SESSION_VARIABLE,
     allowed_environment,
+    kill_identified,
+    kill_marked,
+    start_ticks,
 )
 from watchkeeper.records.errors import BadInput, LeaseLost, StoreUnusable
 from watchkeeper.records.host_faults import host_fault
-from watchkeeper.store import containments
-from watchkeeper.store.containments import StoredContainment
+from watchkeeper.store import sessions
 from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.sessions import StoredContainment
 
 CGROUP_PREFIX = "watchkeeper-"
 END_SECONDS = 10.0
@@ -123,10 +125,10 @@ class SessionContainment:
 
         Call it before any step: no effect of an earlier host's tools comes after it returns.
         """
-        left = containments.not_ended(self._store)
+        left = sessions.not_ended(self._store)
         warnings = await asyncio.to_thread(_end_all, left, self._mark)
         if left:
-            await self._store.commit(lambda tx: containments.end(tx, [one.id for one in left]))
+            await self._store.commit(lambda tx: sessions.end(tx, [one.id for one in left]))
         return warnings
 
     async def prepare(self) -> Sequence[str]:
@@ -143,7 +145,7 @@ class SessionContainment:
         cgroup = own_cgroup() / name if kind is Kind.CGROUP else None
         detail = {"pid_namespace": _pid_namespace()} | ({"path": str(cgroup)} if cgroup is not None else {})
         self._id = await self._store.commit(
-            lambda tx: containments.begin(tx, kind, detail, host_name=socket.gethostname(), boot_id=boot_id())
+            lambda tx: sessions.begin(tx, kind, detail, host_name=socket.gethostname(), boot_id=boot_id())
         )
         if cgroup is not None:
             await asyncio.to_thread(os.mkdir, cgroup)
@@ -162,9 +164,7 @@ class SessionContainment:
         new = set(processes) - self._known
         if not new or self.kind is None:
             return
-        await self._store.commit(
-            lambda tx: containments.register(tx, self._id, agent_id or None, sorted(new))
-        )
+        await self._store.commit(lambda tx: sessions.register(tx, self._id, agent_id or None, sorted(new)))
         self._known |= new
 
     async def aclose(self) -> None:
@@ -179,7 +179,7 @@ class SessionContainment:
             return
         # A host that lost its session, or whose database is gone, leaves this to the next one.
         with suppress(LeaseLost, StoreUnusable):
-            await self._store.commit(lambda tx: containments.end(tx, [self._id]))
+            await self._store.commit(lambda tx: sessions.end(tx, [self._id]))
 
 
 def choose(wanted: Kind | None) -> tuple[Kind, dict[Kind, str]]:
@@ -353,7 +353,7 @@ def _probe_namespace() -> None:
     """
     if sys.platform != "linux":
         raise CannotContain("this system has no PID namespaces")
-    command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.namespace"]
+    command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.sandbox"]
     roots = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
     environ = allowed_environment(os.environ) | {"PYTHONPATH": os.pathsep.join(filter(None, roots))}
     try:

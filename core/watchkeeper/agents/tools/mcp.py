@@ -18,17 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.tools.child import Child, ChildFailed
 from watchkeeper.agents.tools.containment import Containment
-from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult
+from watchkeeper.agents.tools.contract import Permission, Tool, ToolContext, ToolResult, validate_arguments
 from watchkeeper.agents.tools.output import is_content
-from watchkeeper.agents.tools.surroundings import SESSION_VARIABLE
-from watchkeeper.agents.tools.validate import validate_arguments
-from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, result_of
-from watchkeeper.records.clock import Clock, SystemClock
+from watchkeeper.agents.tools.processes import SESSION_VARIABLE
+from watchkeeper.agents.tools.workers import DEFAULT_TIMEOUT_SECONDS, Child, ChildFailed, result_of
 from watchkeeper.records.errors import BadInput
 from watchkeeper.records.host_faults import HostFault
-from watchkeeper.records.model import ToolSpec
+from watchkeeper.records.messages import ToolSpec
+from watchkeeper.records.ports import Clock, SystemClock
 
 LIST_TOOLS = "\0list"
 LONGEST_NAME = 64

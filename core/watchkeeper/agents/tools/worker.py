@@ -27,25 +27,22 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn
 
-from watchkeeper.agents.tools.broken import Broken
-from watchkeeper.agents.tools.namespace import enter_namespace
 from watchkeeper.agents.tools.output import WORKER_CHARACTERS, shorten_content
 from watchkeeper.agents.tools.processes import (
-    adopt_orphans,
-    descendants,
-    die_with_parent,
-    end_descendants,
-    kill_descendants,
-    mark_limits,
-    start_ticks,
-)
-from watchkeeper.agents.tools.surroundings import (
     AGENT_VARIABLE,
     NAMESPACE_FLAG,
     REGISTER_FLAG,
     SESSION_VARIABLE,
+    adopt_orphans,
+    descendants,
+    die_with_parent,
+    end_descendants,
     hide_worker_variables,
+    kill_descendants,
+    mark_limits,
+    start_ticks,
 )
+from watchkeeper.agents.tools.sandbox import Broken, enter_namespace
 from watchkeeper.records.host_faults import RETRY_SECONDS, HostFault, as_record, host_fault
 from watchkeeper.records.process_secrets import allow_inspection, deny_inspection
 
@@ -192,8 +189,7 @@ async def _handler(config: dict[str, Any], closed: asyncio.Event) -> tuple[Handl
     """What runs the calls of this mode, and whether several at a time."""
     mode = config["mode"]
     if mode == "files":
-        from watchkeeper.agents.tools.confinement import confine
-        from watchkeeper.agents.tools.protected import ProtectedFiles
+        from watchkeeper.agents.tools.sandbox import ProtectedFiles, confine
         from watchkeeper.agents.tools.worker_files import FileTools
 
         _limit_memory()

@@ -9,19 +9,333 @@ a new one.
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from watchkeeper.agents.tools.child import Child, ChildFailed
-from watchkeeper.agents.tools.containment import Containment
+from watchkeeper.agents.tools.containment import Containment, Uncontained
 from watchkeeper.agents.tools.contract import ProgramRun, ToolContext, ToolResult
 from watchkeeper.agents.tools.output import RESULT_CHARACTERS, is_content, shorten_content
-from watchkeeper.agents.tools.processes import folder_of_shell
-from watchkeeper.records.command_pattern import program_path
-from watchkeeper.records.host_faults import HostFault
-from watchkeeper.store.placement import database_files, lease_folder
+from watchkeeper.agents.tools.processes import folder_of_shell, kill_group, kill_tree, worker_environment
+from watchkeeper.records.approval_subjects import program_path
+from watchkeeper.records.host_faults import HostFault, from_record, host_fault, message_of, shortage_in
+from watchkeeper.store.database import database_files, lease_folder
+
+# --- The host's end of a worker process: requests and answers as JSON lines, and an end that leaves nothing ---
+#
+# behind.
+
+START_SECONDS = 60.0
+LARGEST_LINE = 16 * 1024 * 1024
+_BESIDE_THE_LOOP = 256 * 1024
+_FOR_THE_RUN = (-signal.SIGINT, -signal.SIGHUP)
+"""Exit codes of a worker that died of what a terminal sends to everybody."""
+
+
+class ChildFailed(Exception):
+    """The worker died, would not start, or said something that is no answer. The message is one line for a
+    model."""
+
+
+class _Signalled(ChildFailed):
+    """A signal that was meant for the run ended it before it was ready."""
+
+
+class Child:
+    """One worker process, leader of a session of its own.
+
+    Any number of calls may be under way; answers are matched by id. A worker that breaks the protocol is
+    killed.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, agent_id: str, containment: Containment) -> None:
+        self._process = process
+        self._agent_id = agent_id
+        self._containment = containment
+        self._next_id = 0
+        self._pending: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._abandoned: set[int] = set()
+        self._failure: str | None = None
+        self._reader: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        config: Mapping[str, Any],
+        environ: Mapping[str, str],
+        agent_id: str,
+        containment: Containment | None = None,
+    ) -> Child:
+        """Start a worker and wait until it is ready. `containment` has it, and all that it starts, before it
+        is told anything.
+
+        Raises:
+            ChildFailed: it did not become ready.
+            HostFault: it did not, because the machine ran out of something.
+        """
+        contain = containment or Uncontained()
+        try:
+            return await cls._start(config, environ, agent_id, contain)
+        except _Signalled:
+            # A Ctrl+C reaches whoever is not yet a leader of a session: that was meant for the run, not for
+            # its worker.
+            return await cls._start(config, environ, agent_id, contain)
+
+    @classmethod
+    async def _start(
+        cls, config: Mapping[str, Any], environ: Mapping[str, str], agent_id: str, containment: Containment
+    ) -> Child:
+        # Away from the workspace and with -P: nothing in a workspace can stand in for a module that the
+        # worker imports.
+        command = [sys.executable, "-P", "-m", "watchkeeper.agents.tools.worker", str(os.getpid())]
+        try:
+            process = await _spawn(
+                *command,
+                *await containment.prepare(),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd="/",
+                env=worker_environment(environ, agent_id),
+                start_new_session=True,
+            )
+        except (OSError, RuntimeError, MemoryError) as error:
+            fault = host_fault(error)
+            if fault is not None:
+                raise fault from error
+            raise ChildFailed(
+                f"a tool worker could not be started: {getattr(error, 'strerror', None) or error}"
+            ) from error
+        child = cls(process, agent_id, containment)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await containment.admit(process.pid, agent_id)
+                await child._configure(config)
+                await child._await_ready()
+        except (TimeoutError, OSError, ChildFailed) as error:
+            await child.kill()
+            fault = host_fault(error)
+            if fault is not None:
+                raise fault from error
+            kind = _Signalled if process.returncode in _FOR_THE_RUN else ChildFailed
+            raise kind(f"a tool worker did not start: {error or 'it took too long'}") from error
+        except BaseException:
+            await child.kill()
+            raise
+        child._reader = asyncio.create_task(child._read(), name=f"tool worker {process.pid}")
+        return child
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._failure is None and self._process.returncode is None
+
+    async def call(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and wait for its answer. Cancelling asks the worker to stop, and forgets the answer.
+
+        Raises:
+            ChildFailed: no answer will come.
+            HostFault: the machine ran out of something; `began` says whether the call may have had an effect.
+        """
+        if not self.alive:
+            raise ChildFailed(self._failure or "the tool worker has ended")
+        self._next_id += 1
+        number = self._next_id
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._pending[number] = answer
+        try:
+            await self._send({**request, "id": number})
+            answered = await answer
+        except (BrokenPipeError, ConnectionResetError) as error:
+            # A request whose last byte, its line's end, could not be written was not read either.
+            raise await self._why_not_written() or ChildFailed("the tool worker died") from error
+        except asyncio.CancelledError:
+            self._abandoned.add(number)
+            if self.alive and self._process.stdin is not None:
+                self._process.stdin.write(json.dumps({"cancel": number}).encode() + b"\n")
+            raise
+        finally:
+            self._pending.pop(number, None)
+        if (fault := from_record(answered.get("host_fault"))) is not None:
+            raise fault
+        if left := answered.pop("left", None):
+            await self._containment.register(self._agent_id, ((pid, ticks) for pid, ticks in left))
+        return answered
+
+    async def kill(self) -> None:
+        """End it, and everything that it started. May be called at any time, and again."""
+        self._fail("the tool worker was stopped")
+        if self._process.returncode is None:
+            kill_tree(self._process.pid)
+        if self._reader is not None and self._reader is not asyncio.current_task():
+            self._reader.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                await self._process.wait()
+        _close_transport(self._process)
+
+    async def close(self, grace_seconds: float) -> None:
+        """End it as `kill` does, but let it first end by itself what it started."""
+        if self.alive and self._process.stdin is not None:
+            self._process.stdin.close()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
+        await self.kill()
+
+    async def _send(self, message: Mapping[str, Any]) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        await self._process.stdin.drain()
+        if (
+            self._process.stdin.is_closing()
+        ):  # what could not be written is told later, to whoever writes next
+            raise ConnectionResetError
+
+    async def _configure(self, config: Mapping[str, Any]) -> None:
+        try:
+            await self._send(config)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            if fault := await self._why_not_written():
+                raise fault from error
+            # Else it ended before it could read, and its last words say why.
+
+    async def _await_ready(self) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = await self._process.stdout.readline()
+        if line.strip() == b'{"ready": true}':
+            return
+        said = (await self._process.stderr.read(20_000)).decode("utf-8", "replace").strip().splitlines()
+        last = said[-1] if said else "it ended at once"
+        if (fault := _told_fault(last)) is not None:
+            raise fault
+        raise ChildFailed(last[:300])
+
+    async def _why_not_written(self) -> HostFault | None:
+        """The shortage that closed the worker's standard input, if it was one."""
+        assert self._process.stdin is not None
+        # A task of its own: whoever is cancelled while waiting would cancel what the transport reports to.
+        closing = asyncio.ensure_future(self._process.stdin.wait_closed())
+        closing.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # looked at, even where this is cancelled
+        await asyncio.wait({closing}, timeout=1)
+        error = closing.exception() if closing.done() and not closing.cancelled() else None
+        return host_fault(error) if error is not None else None
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            while line := await self._process.stdout.readline():
+                if not await self._take(line):
+                    break
+            else:
+                await self._report_death()
+                return
+        except ValueError:
+            pass
+        self._fail("the tool worker broke its protocol and was killed")
+        await self.kill()
+
+    async def _take(self, line: bytes) -> bool:
+        """Hand an answer to whom it belongs; False if it is none."""
+        try:
+            answer = (
+                await asyncio.to_thread(json.loads, line)
+                if len(line) > _BESIDE_THE_LOOP
+                else json.loads(line)
+            )
+        except (ValueError, RecursionError):
+            return False
+        number = answer.get("id") if isinstance(answer, dict) else None
+        if not isinstance(number, int):
+            return False
+        if number in self._abandoned:
+            self._abandoned.discard(number)
+            return True
+        waiting = self._pending.get(number)
+        if waiting is None or waiting.done():
+            return False
+        waiting.set_result(answer)
+        return True
+
+    async def _report_death(self) -> None:
+        # The worker's shell and its children outlive it; they share its process group, which still bears its
+        # number.
+        kill_group(self._process.pid)
+        code = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                code = await self._process.wait()
+        self._fail(f"the tool worker died ({_how(code)})")
+        _close_transport(self._process)
+
+    def _fail(self, why: str) -> None:
+        if self._failure is None:
+            self._failure = why
+        for waiting in self._pending.values():
+            if not waiting.done():
+                waiting.set_exception(ChildFailed(self._failure))
+
+
+class _Spawned(asyncio.subprocess.SubprocessStreamProtocol):
+    """A process's pipes; one that was started, and could then not be watched, is killed."""
+
+    given_up = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self.given_up:
+            transport.close()
+
+
+async def _spawn(*command: str, **options: Any) -> asyncio.subprocess.Process:
+    """As `asyncio.create_subprocess_exec`, which leaves a process running where no thread can be started to
+    wait for it."""
+    loop = asyncio.get_running_loop()
+    spawned = _Spawned(limit=LARGEST_LINE, loop=loop)
+    try:
+        transport, _ = await loop.subprocess_exec(lambda: spawned, *command, **options)
+    except BaseException:
+        spawned.given_up = True
+        raise
+    return asyncio.subprocess.Process(transport, spawned, loop)
+
+
+def _told_fault(line: str) -> HostFault | None:
+    """The shortage that a worker's last words tell of: by itself, or by the interpreter that could not load
+    it."""
+    with suppress(ValueError):
+        return from_record(json.loads(line))
+    shortage = shortage_in(line)
+    return HostFault(message_of(shortage), shortage) if shortage is not None else None
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        with suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
+
+
+def _close_transport(process: asyncio.subprocess.Process) -> None:
+    # Nothing public closes the pipes of a killed process; left open, a surviving holder of an end would keep
+    # it alive.
+    transport = getattr(process, "_transport", None)
+    if transport is not None:
+        with suppress(PermissionError, ProcessLookupError):
+            transport.close()
+
 
 DEFAULT_TIMEOUT_SECONDS = 120.0
 SHELL_RESTARTED = "[your shell was restarted: its folder, variables and background jobs are gone]\n"

@@ -4,8 +4,7 @@ Promises: works with no network and no model; the same query on the same documen
 every hit says why it was found and carries pointers that `read_back` resolves; any text is a valid query.
 """
 
-from watchkeeper.memory.recall.instructions import lift, standing_instructions
-from watchkeeper.memory.recall.pinned import pinned_lines
+from watchkeeper.memory.recall.pinned import lift, pinned_lines, standing_instructions
 from watchkeeper.memory.recall.ranking import Document, Hit, Likeness, RankedIndex, rank
 from watchkeeper.memory.recall.session import Recalled, Scope, recall
 

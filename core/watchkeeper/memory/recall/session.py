@@ -5,21 +5,207 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any, Protocol
 
 from watchkeeper.memory.content import blocks_of, leaves, result_text
-from watchkeeper.memory.recall.ranking import Document, Likeness, rank
-from watchkeeper.memory.recall.verbatim import held_verbatim
-from watchkeeper.memory.recall.words import characters_of, literals_of, words_of
-from watchkeeper.records.memory import Content
-from watchkeeper.store import embeddings, facts, recollection
+from watchkeeper.memory.recall.ranking import Document, Likeness, characters_of, literals_of, rank, words_of
+from watchkeeper.records.messages import Content
+from watchkeeper.store import facts
+from watchkeeper.store.driver import plain
+from watchkeeper.store.search import passages
 
-if TYPE_CHECKING:
-    from watchkeeper.memory.recall.vectors import Question
+# --- What stands word for word in a message, wherever in it: the ranking reads the beginnings of long messages ---
+#
+# only.
+
+LEAST_CHARACTERS = 4
+MOST_NEEDLES = 6
+FEW = 3
+"""A word that more messages hold than these is no name of anything: the ranking weighs it better."""
+_ROUND = ".,:;?!()[]{}<>\"'`"
+
+
+def needles_of(query: str) -> list[str]:
+    """The query as it stands, and its words that are no plain words: paths, ids, codes, figures."""
+    whole = query.strip()
+    found: dict[str, None] = {whole: None} if len(whole) >= LEAST_CHARACTERS else {}
+    for word in whole.split():
+        word = word.strip(_ROUND)
+        if len(word) >= LEAST_CHARACTERS and not word.isalpha():
+            found[word] = None
+    return list(found)[:MOST_NEEDLES]
+
+
+def held_verbatim(
+    reads: Any,
+    session_id: str,
+    query: str,
+    *,
+    only: str | None,
+    visible: Callable[[str, int], bool],
+    said: Callable[[Any], str],
+) -> list[tuple[str, int, str, str, float]]:
+    """`(agent, seq, needle, text, at)` of the newest messages that hold the query as it stands, or a needle
+    that few hold.
+
+    Args:
+        only: this agent's messages alone.
+        visible: which messages may be found.
+        said: a message's text from its content; what it leaves out is not found.
+    """
+    found: dict[tuple[str, int], tuple[str, int, str, str, float]] = {}
+    for needle in needles_of(query):
+        escaped = json.dumps(needle, ensure_ascii=False)[1:-1]
+        places = passages.holding(reads, session_id, escaped, agent_id=only, limit=4 * FEW)
+        contents = passages.messages_at(reads, places)
+        held = []
+        for place in places:
+            if place in contents and visible(*place):
+                content, at = contents[place]
+                text = said(content)
+                if needle in text:
+                    held.append((*place, needle, text, at))
+        if needle == query.strip() or len(held) <= FEW:
+            for one in held[:FEW]:
+                found.setdefault((one[0], one[1]), one)
+    return list(found.values())
+
+
+# --- Texts as vectors, by a small model that a package carries: the extra `vectors`, used where `recall_vectors` ---
+#
+# is on.
+#
+# Wordllama's static embeddings (19 MB, 256 dimensions, some 0.7 ms a message) need no network and no GPU. They
+# are made when somebody recalls, outside every transaction, the newest messages first and for a second at most;
+# what is left over is done at the next recall. What they gain is measured in docs/memory.md. Nothing here is
+# imported where the setting is off.
+
+READ_CHARACTERS = 2_000
+BATCH = 128
+MOST_SECONDS = 1.0
+"""For how long one recall makes vectors."""
+
+
+class VectorsMissing(Exception):
+    """`recall_vectors` is on, and vectors cannot be made here; the message says why and what to do."""
+
+
+class Embedder(Protocol):
+    """Turns texts into vectors of length 1."""
+
+    name: str
+    """Vectors of different models are never compared."""
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        """32-bit floats, little-endian, for each text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A query as a vector."""
+
+    model: str
+    vector: bytes
+
+
+class Wordllama:
+    """Static embeddings of 256 dimensions."""
+
+    name = "wordllama-l2-supercat-256"
+
+    def __init__(self) -> None:
+        from pathlib import Path
+
+        import wordllama
+
+        # The package carries weights and tokenizer, but looks for the latter in a folder of another name
+        # before it
+        # would download them: given its own folder as the cache, it finds both, and never asks the network.
+        folder = Path(wordllama.__file__).parent
+        self._model = wordllama.WordLlama.load(cache_dir=folder, disable_download=True)
+
+    def embed(self, texts: Sequence[str]) -> list[bytes]:
+        vectors: Any = self._model.embed([plain(text[:READ_CHARACTERS]) or " " for text in texts], norm=True)
+        return [vector.astype("<f4").tobytes() for vector in vectors]
+
+
+def unavailable() -> str | None:
+    """Why `load` would fail, in one line, as far as can be told without loading anything; None: nothing
+    speaks against it."""
+    from importlib.util import find_spec
+
+    from watchkeeper.store.driver import sqlite3
+
+    absent = [name for name in ("sqlite-vec", "wordllama") if find_spec(name.replace("-", "_")) is None]
+    if absent:
+        return _told(
+            f"{' and '.join(absent)} {'are' if len(absent) > 1 else 'is'} not installed",
+            f"pip install {' '.join(absent)}",
+        )
+    if not hasattr(sqlite3.Connection, "enable_load_extension"):
+        return _told("this SQLite loads no extensions", "install pysqlite3")
+    return None
+
+
+def _told(why: str, remedy: str) -> str:
+    return f"recall_vectors is on, but {why}; recall goes on with words alone ({remedy}, or set recall_vectors = false)"
+
+
+@lru_cache(maxsize=1)
+def load() -> Embedder:
+    """The embedder of the extra `vectors`, loaded once (some 0.3 s).
+
+    Raises:
+        VectorsMissing: the extra is not installed, or this SQLite loads no extensions.
+    """
+    from watchkeeper.store.driver import sqlite3
+
+    why = unavailable()
+    if why is not None:
+        raise VectorsMissing(why)
+    connection = sqlite3.connect(":memory:")
+    try:
+        passages.load_extension(connection)
+        return Wordllama()
+    except (ImportError, AttributeError, OSError, sqlite3.Error) as error:
+        raise VectorsMissing(_told(f"cannot be used here ({error})", "install the extra again")) from None
+    finally:
+        connection.close()
+
+
+def made(
+    reads: Any, session_id: str, embedder: Embedder, *, seconds: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[str, list[tuple[int, bytes]]]]:
+    """Vectors that a session still lacks, a batch at a time, as `(kind, [(id, vector)])`; for a second at
+    most."""
+    until = seconds() + MOST_SECONDS
+    wanted = passages.missing_facts(reads, session_id, embedder.name, 1_000)
+    for start in range(0, len(wanted), BATCH):
+        batch = wanted[start : start + BATCH]
+        yield (
+            "fact",
+            list(zip([one[0] for one in batch], embedder.embed([one[1] for one in batch]), strict=True)),
+        )
+        if seconds() >= until:
+            return
+    missing = passages.missing_messages(reads, session_id, embedder.name, passages.NEWEST_MESSAGES)
+    skipped = passages.calls_of(reads, session_id, OWN_TOOLS) if missing else frozenset()
+    for start in range(0, len(missing), BATCH):
+        places = missing[start : start + BATCH]
+        contents = passages.messages_at(reads, [(agent, seq) for _, agent, seq in places])
+        there = [(item, contents[agent, seq][0]) for item, agent, seq in places if (agent, seq) in contents]
+        vectors = embedder.embed([said_in(content, skipped) for _, content in there])
+        yield "message", list(zip([item for item, _ in there], vectors, strict=True))
+        if seconds() >= until:
+            return
+
 
 Hidden = Callable[[str, int], bool]
 
@@ -113,9 +299,7 @@ def _facts(
     if session_id is not None and scope is Scope.WORKSPACE:
         row = reads.one("SELECT workspace FROM sessions WHERE id = ?", (session_id,))
         workspace = row[0] if row else None
-    likeness = (
-        embeddings.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
-    )
+    likeness = passages.fact_likeness(reads, session_id, question.model, question.vector) if question else {}
     near = sorted(likeness, key=lambda one: -likeness[one])[:CANDIDATE_MESSAGES]
     rows = facts.find_facts(
         reads, session_id, words_of(query), [*literals_of(query), *characters_of(query)],
@@ -149,7 +333,7 @@ def _messages(
     only: str | None,
 ) -> list[Recalled]:
     hidden = _in_sight(reads, reader)
-    skipped = recollection.calls_of(reads, session_id, OWN_TOOLS)
+    skipped = passages.calls_of(reads, session_id, OWN_TOOLS)
     exact = [
         Recalled(
             "message",
@@ -173,16 +357,16 @@ def _messages(
     if not pieces:
         return exact[:limit]
     likeness = (
-        embeddings.message_likeness(reads, session_id, question.model, question.vector, agent_id=only)
+        passages.message_likeness(reads, session_id, question.model, question.vector, agent_id=only)
         if question
         else {}
     )
-    masks = recollection.term_masks(reads, session_id, pieces, agent_id=only)
+    masks = passages.term_masks(reads, session_id, pieces, agent_id=only)
     places = _candidates(masks, len(pieces), hidden)
     nearest = sorted((place for place in likeness if not hidden(*place)), key=lambda place: -likeness[place])
     places += nearest[:CANDIDATE_MESSAGES]
     around = sorted({(agent, seq + step) for agent, seq in places for step in (-1, 0, 1)})
-    contents = recollection.messages_at(reads, around)
+    contents = passages.messages_at(reads, around)
     documents: list[Document] = []
     texts: dict[str, tuple[str, str, float]] = {}
     run, before = 0, ("", 0)
@@ -232,7 +416,7 @@ def _candidates(masks: Sequence[tuple[str, int, int]], count: int, hidden: Hidde
 
 def _in_sight(reads: Any, reader: str | None) -> Hidden:
     """Whether the reader has a message whole in its context."""
-    shown = recollection.shown_verbatim(reads, reader) if reader is not None else None
+    shown = passages.shown_verbatim(reads, reader) if reader is not None else None
     if shown is None:
         return lambda agent, seq: False
     first, shortened = shown

@@ -1,7 +1,750 @@
 """Claude Code's logs: `~/.claude/projects/<folder>/<session>.jsonl`, and those of its sub-agents."""
 
-from watchkeeper.transcripts.claude.program import ClaudeCode
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypedDict
+
+from watchkeeper.transcripts.claude.agents import AgentBook, BranchBook, PlanBook, teammate_of
+from watchkeeper.transcripts.jsontext import count_of, parse, parser, seconds, text_of
+from watchkeeper.transcripts.reading import no_record
+from watchkeeper.transcripts.records import (
+    MADE_UP,
+    MAIN,
+    Agent,
+    Compaction,
+    Failure,
+    Message,
+    ModelCall,
+    PlaceIds,
+    Raw,
+    Record,
+    Session,
+    Source,
+    Summary,
+    ToolCall,
+    ToolResult,
+    id_of,
+)
+
+# --- The types of record in Claude Code's logs, as seen up to version 2.1.220 -----------------------------
+
+CONVERSATION = frozenset({"user", "assistant", "system", "summary", "custom-title", "ai-title", "progress"})
+"""What is understood, at least in part."""
+
+HOUSEKEEPING = frozenset(
+    {
+        "agent-name", "agent-setting", "atis-latch", "attachment", "attribution-snapshot", "bridge-session",
+        "content-replacement", "file-history-snapshot", "frame-link", "last-prompt", "mode", "permission-mode", "pr-link",
+        "queue-operation", "relocated", "result", "saved_hook_context", "speculation-accept", "started", "tag", "teleported-from",
+        "worktree-state",
+    }
+)  # fmt: skip
+"""What is known, and of no use here: kept as it is."""
+
+SPAWNING_TOOLS = frozenset({"Task", "Agent"})
+"""Tools that start a sub-agent; the second name came with version 2.1.63."""
+
+SYNTHETIC = "<synthetic>"
+"""The model of a message that Claude Code made itself: an error, an interruption."""
+
+
+# --- What of a line of Claude Code's log anybody here reads; all else of it is passed over as it is parsed ---
+#
+# Half of a log is `toolUseResult`, which says once more what the message says, and the messages inside
+# `progress`. A field that the reader is to look at must stand here: tests feed it every record with and without
+# the rest.
+
+
+class Usage(TypedDict, total=False):
+    """What a call cost."""
+
+    input_tokens: Any
+    output_tokens: Any
+    cache_creation_input_tokens: Any
+    cache_read_input_tokens: Any
+    cache_creation: Any
+    server_tool_use: Any
+    service_tier: Any
+    speed: Any
+
+
+class LoggedMessage(TypedDict, total=False):
+    """What was said, as it went over the API."""
+
+    id: Any
+    model: Any
+    content: Any
+    stop_reason: Any
+    usage: Usage | None
+
+
+class Outcome(TypedDict, total=False):
+    """Of a call's result in the program's own form, what it tells of agents and tasks."""
+
+    agentId: Any
+    totalDurationMs: Any
+    totalTokens: Any
+    totalToolUseCount: Any
+    name: Any
+    isAsync: Any
+    status: Any
+    success: Any
+    description: Any
+    prompt: Any
+    task: Any
+    agents: Any
+    retrieval_status: Any
+
+
+class Reply(TypedDict, total=False):
+    """Of a sub-agent's reply inside a `progress` record, what it cost."""
+
+    id: Any
+    model: Any
+    stop_reason: Any
+    usage: Usage | None
+
+
+class Said(TypedDict, total=False):
+    """What a sub-agent said or was told, inside a `progress` record."""
+
+    type: Any
+    requestId: Any
+    timestamp: Any
+    message: Reply | str | None
+
+
+class News(TypedDict, total=False):
+    """Of a `progress` record."""
+
+    type: Any
+    agentId: Any
+    prompt: Any
+    message: Said | str | None
+
+
+class Attachment(TypedDict, total=False):
+    """What goes with a prompt."""
+
+    type: Any
+    prompt: Any
+
+
+class Entry(TypedDict, total=False):
+    """One record."""
+
+    type: Any
+    subtype: Any
+    uuid: Any
+    parentUuid: Any
+    timestamp: Any
+    cwd: Any
+    version: Any
+    forkedFrom: Any
+    isSidechain: Any
+    agentId: Any
+    attributionAgent: Any
+    requestId: Any
+    isMeta: Any
+    isCompactSummary: Any
+    isApiErrorMessage: Any
+    isAbortedMidStream: Any
+    message: LoggedMessage | None
+    toolUseResult: Outcome | list[Any] | str | int | float | bool | None
+    toolDenialKind: Any
+    sourceToolUseID: Any
+    parentToolUseID: Any
+    data: News | None
+    attachment: Attachment | None
+    compactMetadata: Any
+    microcompactMetadata: Any
+    content: Any
+    error: Any
+    apiRefusalExplanation: Any
+    summary: Any
+    aiTitle: Any
+    customTitle: Any
+
+
+parse_entry = parser(Entry)
+"""The record of a line, with these fields at least; None where the line holds none."""
+
+
+# --- What a reply says of the model call that made it: its usage, in Anthropic's terms --------------------
+
+_new = tuple.__new__
+
+
+class CallBook:
+    """The model calls of one file. Each block of a reply has all of its usage, which is read once."""
+
+    def __init__(self) -> None:
+        self._usage: dict[str, Any] = {}
+        self._call: ModelCall | None = None
+        """What that usage was read as."""
+
+    def call(
+        self,
+        agent: str,
+        key: str,
+        model: str | None,
+        usage: dict[str, Any],
+        stop_reason: Any,
+        at: float | None,
+        request: str | None,
+    ) -> ModelCall:
+        """The call of a block, whose `key` names the reply."""
+        last, name = self._call, _model_ref(model)
+        if (
+            last is not None
+            and (last[1], last[9], last[0], last[2]) == (key, stop_reason, agent, name)
+            and self._usage == usage
+        ):
+            return _new(ModelCall, (*last[:10], at, *last[11:]))
+        kinds = usage.get("cache_creation")
+        hour = short = 0
+        if isinstance(kinds, dict):
+            hour, short = (
+                count_of(kinds.get("ephemeral_1h_input_tokens")),
+                count_of(kinds.get("ephemeral_5m_input_tokens")),
+            )
+        written = max(count_of(usage.get("cache_creation_input_tokens")), hour + short)
+        ended = text_of(stop_reason)
+        dearer = ("speed" in usage or "service_tier" in usage or "server_tool_use" in usage) and _costs_more(
+            usage
+        )
+        call = _new(
+            ModelCall,
+            (
+                agent,
+                key,
+                name,
+                count_of(usage.get("input_tokens")),
+                count_of(usage.get("output_tokens")),
+                count_of(usage.get("cache_read_input_tokens")),
+                written,
+                hour,
+                ended is not None and not dearer,
+                ended,
+                at,
+                0.0,
+                request,
+                None,
+                False,
+                "",
+            ),
+        )
+        self._usage, self._call = usage, call
+        return call
+
+
+@lru_cache(maxsize=256)
+def _model_ref(model: str | None) -> str:
+    """`provider/model`; models that another cloud serves have names in its manner."""
+    if model is None:
+        return "unknown"
+    return f"{'aws' if 'anthropic.' in model else 'google' if '@' in model else 'anthropic'}/{model}"
+
+
+def _costs_more(usage: dict[str, Any]) -> bool:
+    """Whether list prices of tokens are not all of the cost: searches, a faster or a cheaper service."""
+    tools = usage.get("server_tool_use")
+    searched = isinstance(tools, dict) and bool(count_of(tools.get("web_search_requests")))
+    return searched or usage.get("speed") == "fast" or usage.get("service_tier") == "batch"
+
+
+# --- Reads one log of Claude Code, line by line -----------------------------------------------------------
+#
+# What is known of the format is in docs/transcripts.md. A line is one record: one content block of a reply, one
+# user message, one note of the program. Records are chained by `parentUuid`; the file is only ever appended to,
+# so that what a compaction dropped still stands in it.
+
+"""Makes a named tuple at a third of the cost: for what each line of a gigabyte makes."""
+_NOT_FOR_US = "known, and of no use here"
+_TITLES = {"summary": ("summary", 1), "ai-title": ("aiTitle", 2), "custom-title": ("customTitle", 3)}
+"""Type of record → its field, and which one wins."""
+
+
+_DENIALS = (
+    "The user doesn't want to proceed with this tool use",
+    "The user doesn't want to take this action",
+)
+"""How the result of a call begins that nobody allowed, also where its mark as an error was lost."""
+_ERRORS = ("<tool_use_error>",)
+
+
+class ClaudeReader:
+    """A `LineReader`.
+
+    Args:
+        session: key of the session that the file belongs to.
+        agent: key of the agent whose file it is; `MAIN` for a session's own.
+        meta: what stands in the `.meta.json` beside a sub-agent's file.
+    """
+
+    def __init__(self, session: str, agent: str = MAIN, meta: dict[str, Any] | None = None) -> None:
+        self._session = session
+        self._owner = agent
+        self._meta = meta or {}
+        self._opened = False
+        self._workspace_known = False
+        self._title_rank = 0
+        self._compacted: str | None = None
+        """Whose context was compacted, until the summary comes."""
+        self._agents = AgentBook(agent)
+        self._plans = PlanBook()
+        self._branches = BranchBook()
+        self._calls = CallBook()
+        self._places = PlaceIds(f"{session}/{agent}")
+
+    @classmethod
+    def restore(cls, state: dict[str, Any]) -> ClaudeReader:
+        """The reader that `save` told of."""
+        reader = cls(str(state["session"]), str(state["owner"]), state.get("meta"))
+        reader._opened = bool(state.get("opened", True))
+        reader._workspace_known = bool(state.get("workspace_known"))
+        reader._title_rank = int(state.get("title_rank", 0))
+        reader._compacted = state.get("compacted")
+        reader._agents = AgentBook.restore(reader._owner, state.get("agents", {}))
+        reader._plans = PlanBook.restore(state.get("plans", {}))
+        reader._branches = BranchBook(state.get("branches"))
+        reader._places = PlaceIds(f"{reader._session}/{reader._owner}", state.get("places"))
+        return reader
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "session": self._session,
+            "owner": self._owner,
+            "meta": self._meta,
+            "opened": self._opened,
+            "workspace_known": self._workspace_known,
+            "title_rank": self._title_rank,
+            "compacted": self._compacted,
+            "agents": self._agents.save(),
+            "plans": self._plans.save(),
+            "branches": self._branches.save(),
+            "places": self._places.save(),
+        }
+
+    def feed(self, line: int, data: bytes) -> list[Record]:
+        record = parse_entry(data)
+        if record is None:
+            return no_record(data, self._session, opened=self._opened)
+        found: list[Record] = []
+        if not (self._opened and self._workspace_known):
+            self._open(record, found)
+        kind = record.get("type")
+        if kind == "assistant":
+            self._assistant(record, found)
+        elif kind == "user":
+            self._user(record, found)
+        elif kind == "system":
+            self._system(record, found)
+        elif kind == "progress":
+            self._progress(record, found)
+        elif isinstance(kind, str) and kind in _TITLES:
+            self._title(kind, record, found)
+        else:
+            self._other(kind, record, found)
+        self._branches.note(record, self._owner, found)
+        return found
+
+    def _open(self, record: dict[str, Any], found: list[Record]) -> None:
+        """Name the session with the first record, and its folder with the first that tells it."""
+        workspace = text_of(record.get("cwd"))
+        if self._opened and workspace is None:
+            return
+        at = seconds(record.get("timestamp"))
+        fork = record.get("forkedFrom")
+        origin = text_of(fork.get("sessionId")) if isinstance(fork, dict) else None
+        found.append(Session(self._session, workspace, None, text_of(record.get("version")), origin, at))
+        if not self._opened and self._owner != MAIN:
+            meta = self._meta
+            role = text_of(meta.get("agentType")) or text_of(record.get("attributionAgent"))
+            name = text_of(meta.get("description")) or text_of(meta.get("name"))
+            found.append(
+                Agent(self._owner, call_id=text_of(meta.get("toolUseId")), name=name, role=role, at=at)
+            )
+        self._opened = True
+        self._workspace_known = workspace is not None
+
+    # Replies.
+
+    def _assistant(self, record: dict[str, Any], found: list[Record]) -> None:
+        message = record.get("message")
+        content: Any = message.get("content") if isinstance(message, dict) else None
+        in_blocks = isinstance(content, list)
+        if not isinstance(message, dict) or not (in_blocks or isinstance(content, str)):
+            found.append(Raw("assistant", "a message without content"))
+            return
+        at = seconds(record.get("timestamp"))
+        uid = _uid(record) or self._place_of("assistant", at, content)
+        agent = self._agents.of(record, at, found)
+        if agent != MAIN:
+            self._hint(record, agent, found)
+        request, message_id = id_of(record.get("requestId")), id_of(message.get("id"))
+        key = f"{request or ''}:{message_id or ''}" if request or message_id else uid
+        found.append(_new(Message, (agent, uid, "assistant", content, at, key, False, "")))
+        model = text_of(message.get("model"))
+        failed = record.get("isApiErrorMessage") is True
+        if failed or model == SYNTHETIC:
+            said = _plain(content)
+            if failed or record.get("error"):
+                found.append(Failure(agent, "error", said or "an API error", at))
+        elif isinstance(usage := message.get("usage"), dict):
+            found.append(self._calls.call(agent, key, model, usage, message.get("stop_reason"), at, request))
+        if record.get("isAbortedMidStream") is True:
+            found.append(Failure(agent, "interrupted", "the reply was broken off", at))
+        if in_blocks:
+            for place, block in enumerate(content):
+                if isinstance(block, dict) and block.get("type") == "tool_use":
+                    self._tool_use(agent, block, text_of(block.get("id")) or f"{uid}.{place}", at, found)
+
+    def _tool_use(
+        self, agent: str, block: dict[str, Any], call_id: str, at: float | None, found: list[Record]
+    ) -> None:
+        name = text_of(block.get("name")) or "?"
+        found.append(ToolCall(agent, call_id, name, at))
+        arguments = block.get("input")
+        if not isinstance(arguments, dict):
+            return
+        if name in SPAWNING_TOOLS:
+            self._agents.spawning(agent, call_id, arguments)
+        else:
+            self._plans.called(name, call_id, arguments, at)
+
+    def _place_of(self, kind: str, at: float | None, content: Any) -> str:
+        """The id of a record that has none: by the call that it makes or answers, else by its place."""
+        for block in content if isinstance(content, list) else ():
+            call_id = id_of(block.get("id") or block.get("tool_use_id")) if isinstance(block, dict) else None
+            if call_id is not None:
+                return f"{MADE_UP}{kind}:{call_id}"
+        return self._places.of(at, kind, content)
+
+    def _hint(self, record: dict[str, Any], agent: str, found: list[Record]) -> None:
+        role = record.get("attributionAgent")
+        if isinstance(role, str) and self._agents.learn_role(agent, role):
+            found.append(Agent(agent, role=role))
+
+    # What the user said, and results.
+
+    def _user(self, record: dict[str, Any], found: list[Record]) -> None:
+        message = record.get("message")
+        content: Any = message.get("content") if isinstance(message, dict) else None
+        in_blocks = isinstance(content, list)
+        if not (in_blocks or isinstance(content, str)):
+            found.append(Raw("user", "a message without content"))
+            return
+        at = seconds(record.get("timestamp"))
+        uid = _uid(record) or self._place_of("user", at, content)
+        agent = self._agents.of(record, at, found, prompt=content)
+        if record.get("isCompactSummary") is True:
+            compacted, self._compacted = self._compacted, None
+            found.append(Summary(agent if compacted is None else compacted, uid, _plain(content), at))
+            return
+        found.append(_new(Message, (agent, uid, "user", content, at, "", record.get("isMeta") is True, "")))
+        outcome = record.get("toolUseResult")
+        if in_blocks:
+            for block in content:
+                if not isinstance(block, dict):
+                    continue
+                if block.get("type") == "tool_result":
+                    self._tool_result(agent, record, block, outcome, at, found)
+                elif _is_interruption(block.get("text")):
+                    found.append(Failure(agent, "interrupted", str(block["text"]), at))
+        elif _is_interruption(content):
+            found.append(Failure(agent, "interrupted", content, at))
+        if isinstance(outcome, dict):
+            self._agents.outcome_of_background(outcome, at, found)
+
+    def _tool_result(
+        self,
+        agent: str,
+        record: dict[str, Any],
+        block: dict[str, Any],
+        outcome: Any,
+        at: float | None,
+        found: list[Record],
+    ) -> None:
+        call_id = text_of(block.get("tool_use_id")) or text_of(record.get("sourceToolUseID"))
+        if call_id is None:
+            return
+        said = _plain(block.get("content"))
+        denied = record.get("toolDenialKind") is not None or said.startswith(_DENIALS)
+        failed = denied or block.get("is_error") is True or said.startswith(_ERRORS)
+        found.append(
+            ToolResult(agent, call_id, "denied" if denied else "error" if failed else "done", at, said[:200])
+        )
+        answer = outcome if isinstance(outcome, dict) else {}
+        self._agents.answered(agent, call_id, answer, failed, at, found)
+        if failed or _says_refused(outcome):
+            self._plans.refused(call_id)
+        else:
+            self._plans.answered(agent, call_id, answer, said, at, found)
+
+    # Notes of the program.
+
+    def _system(self, record: dict[str, Any], found: list[Record]) -> None:
+        at = seconds(record.get("timestamp"))
+        subtype = record.get("subtype")
+        uid = _uid(record) or self._place_of(f"system/{subtype}", at, record.get("content"))
+        agent = self._agents.of(record, at, found)
+        if subtype == "compact_boundary":
+            self._compacted = agent
+            if agent == self._owner:
+                self._branches.compacted()
+            found.append(_compaction(agent, uid, record, at))
+        elif subtype == "microcompact_boundary":
+            found.append(_microcompaction(agent, uid, record, at))
+        elif subtype == "api_error":
+            found.append(Failure(agent, "retry", _error_text(record), at, uid))
+        elif subtype == "error":
+            found.append(Failure(agent, "error", _error_text(record), at, uid))
+        elif subtype in ("api_refusal", "model_refusal_fallback"):
+            text = text_of(record.get("apiRefusalExplanation")) or text_of(record.get("content")) or "refused"
+            found.append(Failure(agent, "refused", text, at, uid))
+        else:
+            named = subtype if isinstance(subtype, str) else "?"
+            found.append(Raw(f"system/{named}", _NOT_FOR_US))
+
+    def _progress(self, record: dict[str, Any], found: list[Record]) -> None:
+        """What an agent does meanwhile is in its own log as well. Here it tells which call started it, and
+        what its replies used, which counts once with what its own log tells of them: that log may be
+        missing."""
+        at = seconds(record.get("timestamp"))
+        agent = self._agents.of(record, at, found)
+        news = record.get("data")
+        kind = text_of(news.get("type")) if isinstance(news, dict) else None
+        if kind == "agent_progress" and isinstance(news, dict):
+            self._agents.progressed(agent, text_of(record.get("parentToolUseID")), news, at, found)
+            self._used(news, at, found)
+        found.append(Raw(f"progress/{kind or '?'}", _NOT_FOR_US))
+
+    def _used(self, news: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """What a sub-agent's reply used, by the progress that tells of it."""
+        child, said = id_of(news.get("agentId")), news.get("message")
+        reply = said.get("message") if isinstance(said, dict) and said.get("type") == "assistant" else None
+        if child is None or not isinstance(said, dict) or not isinstance(reply, dict):
+            return
+        usage, model = reply.get("usage"), text_of(reply.get("model"))
+        request, message_id = id_of(said.get("requestId")), id_of(reply.get("id"))
+        if isinstance(usage, dict) and model != SYNTHETIC and (request or message_id):
+            key, then = f"{request or ''}:{message_id or ''}", seconds(said.get("timestamp"))
+            when = at if then is None else then
+            found.append(CallBook().call(child, key, model, usage, reply.get("stop_reason"), when, request))
+
+    def _title(self, kind: str, record: dict[str, Any], found: list[Record]) -> None:
+        name, rank = _TITLES[kind]
+        title = text_of(record.get(name))
+        if title is None:
+            found.append(Raw(kind, "a title without text"))
+        elif rank < self._title_rank or self._owner != MAIN:
+            found.append(Raw(kind, "another title goes before it"))
+        else:
+            self._title_rank = rank
+            found.append(Session(self._session, title=title))
+
+    def _other(self, kind: Any, record: dict[str, Any], found: list[Record]) -> None:
+        at = seconds(record.get("timestamp"))
+        agent = self._agents.of(record, at, found)  # the chain goes through it
+        if isinstance(kind, str) and kind in HOUSEKEEPING:
+            detail = record.get("attachment")
+            if isinstance(detail, dict) and detail.get("type") == "queued_command" and detail.get("prompt"):
+                # What was typed while a turn ran reaches the model so, and in no other way.
+                prompt = detail["prompt"]
+                if isinstance(prompt, str | list):
+                    uid = _uid(record) or self._place_of("queued", at, prompt)
+                    found.append(Message(agent, uid, "user", prompt, at))
+                    return
+            inner = text_of(detail.get("type")) if isinstance(detail, dict) else None
+            found.append(Raw(f"{kind}/{inner}" if inner else str(kind), _NOT_FOR_US))
+        elif isinstance(kind, str) and kind not in CONVERSATION:
+            found.append(Raw(kind[:80], "unknown record type"))
+        else:
+            found.append(Raw("?", "a record without a type"))
+
+
+def _uid(record: dict[str, Any]) -> str:
+    """A record's id; of one that a fork copied, the id that it had in the session that was forked."""
+    fork = record.get("forkedFrom")
+    original = id_of(fork.get("messageUuid")) if fork is not None and isinstance(fork, dict) else None
+    return original or id_of(record.get("uuid")) or ""
+
+
+def _compaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
+    meta = record.get("compactMetadata")
+    meta = meta if isinstance(meta, dict) else {}
+    segment = meta.get("preservedSegment")
+    took = meta.get("durationMs")
+    return Compaction(
+        agent,
+        uid,
+        text_of(meta.get("trigger")) or "auto",
+        at,
+        count_of(meta.get("preTokens")) or None,
+        count_of(meta.get("postTokens")) or None,
+        keep_from=text_of(segment.get("headUuid")) if isinstance(segment, dict) else None,
+        instructions=text_of(meta.get("userContext")),
+        seconds=count_of(took) / 1000 if took else None,
+    )
+
+
+def _microcompaction(agent: str, uid: str, record: dict[str, Any], at: float | None) -> Compaction:
+    meta = record.get("microcompactMetadata")
+    meta = meta if isinstance(meta, dict) else {}
+    before, saved = count_of(meta.get("preTokens")), count_of(meta.get("tokensSaved"))
+    ids = meta.get("compactedToolIds")
+    elided = tuple(each for each in ids if isinstance(each, str)) if isinstance(ids, list) else ()
+    return Compaction(
+        agent, uid, "micro", at, before or None, max(0, before - saved) if before else None, elided=elided
+    )
+
+
+def _plain(content: Any) -> str:
+    """The text of a message's content."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        return ""
+    return "\n".join(
+        block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)
+    )
+
+
+def _says_refused(outcome: Any) -> bool:
+    """Whether a result's own form, where it is a text, says that the call was not carried out."""
+    return isinstance(outcome, str) and outcome.startswith(
+        ("Error:", "User rejected", "InputValidationError")
+    )
+
+
+def _is_interruption(text: Any) -> bool:
+    return isinstance(text, str) and text.startswith("[Request interrupted by user")
+
+
+def _error_text(record: dict[str, Any]) -> str:
+    """The words of an error, however deep they are."""
+    error: Any = record.get("error")
+    for _ in range(6):
+        if isinstance(error, str):
+            return error
+        if not isinstance(error, dict):
+            break
+        words = text_of(error.get("formatted")) or text_of(error.get("message")) or text_of(error.get("code"))
+        if words:
+            return words
+        error = error.get("error") or error.get("cause")
+    status = record["error"].get("status") if isinstance(record.get("error"), dict) else None
+    return f"API error {status}" if status else text_of(record.get("content")) or "API error"
+
+
+# --- Where Claude Code's logs lie, how one is recognised, and whose log a file is -------------------------
+
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_AGENT_FILE = re.compile(r"agent-(?P<id>.+)")
+_HELPER = re.compile(r"a(?P<task>[a-z][a-z_]+)-[0-9a-f]{8,}")
+"""A fork that the program made for a task of its own, and named by it: `acompact-…`, `aside_question-…`."""
+_KNOWN = CONVERSATION | HOUSEKEEPING
+
+
+class ClaudeCode:
+    """Claude Code, from 1.0 on."""
+
+    name = "claude-code"
+    alias = "claude"
+    label = "Claude Code"
+
+    def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
+        """`projects` in the folders that `CLAUDE_CONFIG_DIR` names, else in `~/.claude` and
+        `~/.config/claude`."""
+        chosen = [
+            Path(part).expanduser()
+            for part in environ.get("CLAUDE_CONFIG_DIR", "").split(",")
+            if part.strip()
+        ]
+        return [folder / "projects" for folder in chosen or [home / ".claude", home / ".config" / "claude"]]
+
+    def may_be_log(self, path: Path) -> bool:
+        return path.suffix == ".jsonl"
+
+    def log_of(self, path: Path) -> Path | None:
+        return path if self.may_be_log(path) else None
+
+    def folder_of(self, log: Path) -> Path:
+        return log.parent
+
+    def recognises(self, source: Source) -> bool:
+        if source.path.suffix != ".jsonl":
+            return False
+        for first in _records(source.head):
+            if "payload" in first:
+                return False
+            if text_of(first.get("type")) in _KNOWN and (
+                "sessionId" in first or "uuid" in first or len(first) > 1
+            ):
+                return True
+        return b'"parentUuid"' in source.head and b'"sessionId"' in source.head
+
+    def companions(self, path: Path) -> list[Path]:
+        return [path.with_suffix(".meta.json")] if _AGENT_FILE.fullmatch(path.stem) else []
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> ClaudeReader:
+        if state is not None:
+            return ClaudeReader.restore(state)
+        session, agent = _whose(source)
+        meta = parse(source.companions.get(source.path.with_suffix(".meta.json").name, b"")) or {}
+        if agent != MAIN and (first := next(_records(source.head), None)) is not None:
+            agent = teammate_of(first, meta) or agent
+        if (helper := _HELPER.fullmatch(agent)) is not None:
+            task = helper["task"].replace("_", " ")
+            meta = {"agentType": task, "description": task} | meta
+        return ClaudeReader(session, agent, meta)
+
+    def fingerprint(self, path: Path) -> None:
+        return None
+
+
+def _whose(source: Source) -> tuple[str, str]:
+    """Keys of the session and the agent that a file belongs to.
+
+    `<session>/subagents/**/agent-<id>.jsonl` names its session; an `agent-<id>.jsonl` beside its session's
+    file does not, but its records do; a session's own file is named by its id, unless somebody renamed it.
+    """
+    path, found_session, found_agent = source.path, None, None
+    match = _AGENT_FILE.fullmatch(path.stem)
+    below = "subagents" in path.parts[1:]
+    if match is None and not below and _UUID.fullmatch(path.stem):
+        return path.stem, MAIN
+    for first in _records(source.head):
+        found_session = found_session or text_of(first.get("sessionId"))
+        found_agent = found_agent or (
+            text_of(first.get("agentId")) if first.get("isSidechain") is True else None
+        )
+        if found_session and (found_agent or match is None):
+            break
+    agent = (found_agent or match["id"]) if match else MAIN
+    parts = path.parts
+    if below:
+        return parts[len(parts) - 1 - parts[::-1].index("subagents") - 1], agent
+    return found_session or path.stem, agent
+
+
+def _records(head: bytes) -> Iterator[dict[str, Any]]:
+    """The records at the beginning of a log that are whole."""
+    at = 0
+    for _ in range(40):
+        end = head.find(b"\n", at)
+        line = head[at:] if end < 0 else head[at:end]
+        first = parse(line) if line.strip() else None
+        if first is not None:
+            yield first
+        if end < 0:
+            break
+        at = end + 1
+
 
 PROGRAM = ClaudeCode()
-
-__all__ = ["PROGRAM", "ClaudeCode"]

@@ -1,7 +1,219 @@
 """Codex's logs: `~/.codex/sessions/<year>/<month>/<day>/rollout-*.jsonl`, one for each thread."""
 
-from watchkeeper.transcripts.codex.program import Codex
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.transcripts import files
+from watchkeeper.transcripts.codex.items import ITEMS, LINES
+from watchkeeper.transcripts.codex.reader import CodexReader
+from watchkeeper.transcripts.codex.threads import Thread, thread_of
+from watchkeeper.transcripts.jsontext import parse, text_of
+from watchkeeper.transcripts.records import Raw, Record, Session, Source
+
+# --- The rollouts of Codex's first versions (2025-04): one JSON document for a session, written anew as it ---
+#
+# grows.
+
+_HEAD = re.compile(rb'\s*\{\s*"session"\s*:\s*\{')
+LARGEST_FILE = 256 << 20
+
+
+def is_document(head: bytes) -> bool:
+    """Whether a file begins as such a rollout."""
+    return _HEAD.match(head) is not None and (b'"items"' in head or b'"instructions"' in head)
+
+
+class DocumentReader:
+    """A `PullReader`: the header and each item as a line of the rollouts that came after."""
+
+    def __init__(self, path: Path, named: str, state: dict[str, Any] | None) -> None:
+        self._path = path
+        self._named = named
+        self._state = state or {"given": 0, "reader": None}
+
+    def save(self) -> dict[str, Any]:
+        return self._state
+
+    def pull(self) -> Iterator[tuple[int, bytes, list[Record]]]:
+        """What is new.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        with files.open_log(self._path, beginning=True) as file:
+            data = file.read(LARGEST_FILE)
+        document = parse(data)
+        if document is None:
+            # Half-written, as a rule: a later reading finds the rest.
+            if not self._state["given"]:
+                yield 1, data, [Session(self._named), Raw("?", "broken JSON")]
+            return
+        lines = [
+            json.dumps(each, ensure_ascii=False).encode("utf-8", "replace") for each in _records(document)
+        ]
+        given, saved = self._state["given"], self._state["reader"]
+        if given > len(lines):
+            given, saved = 0, None  # it was written anew: what is here already is recognised
+        reader = (
+            CodexReader.restore(saved) if saved is not None else CodexReader(_thread(document), self._named)
+        )
+        for number, line in enumerate(lines[given:], given + 1):
+            found = reader.feed(number, line)
+            self._state = {"given": number, "reader": reader.save()}
+            yield number, line, found
+
+
+def _thread(document: dict[str, Any]) -> str | None:
+    session = document.get("session")
+    return text_of(session.get("id")) if isinstance(session, dict) else None
+
+
+def _records(document: dict[str, Any]) -> Iterator[Any]:
+    """The header, and the items."""
+    yield document.get("session")
+    items = document.get("items")
+    yield from items if isinstance(items, list) else []
+
+
+# --- Where Codex's logs lie, how one is recognised, and whose log a file is -------------------------------
+
+_FILE = re.compile(
+    r"rollout-.+?-(?P<id>[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})(_[0-9a-f-]{36})?", re.IGNORECASE
+)
+"""A log that begins anew where its thread was reverted to has an id of its own behind the thread's."""
+_HEADER = re.compile(rb'"type"\s*:\s*"session_meta"')
+FIRST_LINE_BYTES = 16 << 20
+GENERATIONS = 20
+"""Spawned threads above one another, at most."""
+
+
+class Codex:
+    """Codex, from the first rollouts (2025-05) on."""
+
+    name = "codex"
+    alias = "codex"
+    label = "Codex"
+
+    def places(self, environ: Mapping[str, str], home: Path) -> list[Path]:
+        """`sessions` and `archived_sessions` in `CODEX_HOME`, else in `~/.codex`."""
+        chosen = environ.get("CODEX_HOME", "").strip()
+        folder = Path(chosen).expanduser() if chosen else home / ".codex"
+        return [folder / "sessions", folder / "archived_sessions"]
+
+    def may_be_log(self, path: Path) -> bool:
+        return path.suffix == ".jsonl" or (path.suffix == ".json" and path.name.startswith("rollout-"))
+
+    def log_of(self, path: Path) -> Path | None:
+        return path if self.may_be_log(path) else None
+
+    def folder_of(self, log: Path) -> Path:
+        return log.parent
+
+    def recognises(self, source: Source) -> bool:
+        if source.path.suffix == ".json":
+            return is_document(source.head)
+        if source.path.suffix != ".jsonl":
+            return False
+        for line in source.head.split(b"\n")[:40]:
+            record = parse(line) if line.strip() else None
+            if record is None:
+                continue
+            kind = record.get("type")
+            if kind in LINES and "payload" in record:
+                return True
+            if "uuid" in record or "sessionId" in record:
+                return False
+            if record.get("record_type") == "state" or (
+                kind in ITEMS and ("role" in record or "call_id" in record)
+            ):
+                return True
+            if (
+                kind is None
+                and text_of(record.get("id"))
+                and text_of(record.get("timestamp"))
+                and "instructions" in record
+            ):
+                return True
+        # The first line may be longer than the head: a thread's instructions and tools stand in it.
+        return source.head.lstrip().startswith(b"{") and _HEADER.search(source.head[:400]) is not None
+
+    def companions(self, path: Path) -> list[Path]:
+        return []
+
+    def reader(self, source: Source, state: dict[str, Any] | None) -> CodexReader | DocumentReader:
+        if source.path.suffix == ".json":
+            match = _FILE.fullmatch(source.path.stem)
+            return DocumentReader(source.path, match["id"] if match is not None else source.path.stem, state)
+        if state is not None:
+            return CodexReader.restore(state)
+        match = _FILE.fullmatch(source.path.stem)
+        thread = _first_thread(source.path, source.head)
+        return CodexReader(
+            _root(source.path, thread) if thread is not None else None,
+            match["id"] if match is not None else source.path.stem,
+        )
+
+    def fingerprint(self, path: Path) -> tuple[int, float] | None:
+        if path.suffix != ".json":
+            return None
+        found = files.packed_name(path).stat()
+        return found.st_size, found.st_mtime
+
+
+def _root(path: Path, thread: Thread) -> str:
+    """The thread at the top of the tree that a thread belongs to: the one that names the session."""
+    if thread.parent is None:
+        return thread.id
+    if thread.root is not None:
+        return thread.root
+    seen = {thread.id}
+    known: Thread | None = thread
+    top = thread.parent
+    for _ in range(GENERATIONS):
+        if known is None or known.parent is None or known.parent in seen:
+            break
+        top = known.root or known.parent
+        if known.depth == 1 or known.root is not None:
+            break
+        seen.add(known.parent)
+        known = _thread_named(path, known.parent)
+    return top
+
+
+def _thread_named(path: Path, thread_id: str) -> Thread | None:
+    """A thread by its log, which lies in the same folder or in that of another day."""
+    if _FILE.fullmatch(f"rollout-x-{thread_id}") is None:
+        return None
+    name = f"rollout-*-{thread_id}.jsonl*"
+    found = next(path.parent.glob(name), None)
+    if found is None and len(path.parents) > 3 and path.parent.name.isdigit():
+        found = next(path.parents[3].glob(f"*/*/*/{name}"), None)
+    return _first_thread(files.unpacked_name(found), b"") if found is not None else None
+
+
+def _first_thread(path: Path, head: bytes) -> Thread | None:
+    """The thread that a log's first lines name."""
+    if b"\n" not in head:
+        try:
+            with files.open_log(path, beginning=True) as file:
+                head = file.readline(FIRST_LINE_BYTES)
+        except OSError:
+            return None
+    for line in head.split(b"\n")[:5]:
+        record = parse(line)
+        if record is None:
+            continue
+        payload = record.get("payload")
+        if record.get("type") == "session_meta" and isinstance(payload, dict):
+            return thread_of(payload)
+        if record.get("type") is None and "instructions" in record:
+            return thread_of(record)
+    return None
+
 
 PROGRAM = Codex()
-
-__all__ = ["PROGRAM", "Codex"]

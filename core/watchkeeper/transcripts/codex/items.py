@@ -12,6 +12,56 @@ from typing import Any, Literal
 
 from watchkeeper.transcripts.jsontext import bindable, text_of
 
+# --- The types of record in Codex's logs, as seen from the first (2025-05, without an envelope) up to version ---
+#
+# 0.162.
+
+LINES = frozenset(
+    {
+        "compacted", "event_msg", "inter_agent_communication", "inter_agent_communication_metadata", "realtime_item",
+        "response_item", "retained_context", "security_risk_score", "session_meta", "token_usage_record", "turn_context",
+        "world_state",
+    }
+)  # fmt: skip
+"""`type` of a line, from version 0.32 on."""
+
+ITEMS = frozenset(
+    {
+        "additional_tools", "agent_message", "compaction", "compaction_summary", "configuration_update",
+        "context_compaction", "custom_tool_call", "custom_tool_call_output", "function_call", "function_call_output",
+        "ghost_snapshot", "image_generation_call", "local_shell_call", "local_shell_call_output", "mcp_tool_call_output",
+        "message", "reasoning", "tool_search_call", "tool_search_output", "web_search_call",
+    }
+)  # fmt: skip
+"""`type` of a response item; in the oldest logs, of a line."""
+
+EVENTS = frozenset(
+    {
+        "agent_message", "agent_reasoning", "agent_reasoning_raw_content", "agent_reasoning_section_break",
+        "apply_patch_approval_request", "background_event", "collab_agent_interaction_begin", "collab_agent_interaction_end",
+        "collab_agent_spawn_begin", "collab_agent_spawn_end", "collab_close_begin", "collab_close_end", "collab_resume_begin",
+        "collab_resume_end", "collab_waiting_begin", "collab_waiting_end", "context_compacted", "deprecation_notice",
+        "dynamic_tool_call_request", "dynamic_tool_call_response", "entered_review_mode", "error", "exec_approval_request",
+        "exec_command_begin", "exec_command_end", "exited_review_mode", "guardian_assessment", "guardian_warning",
+        "hook_completed", "hook_started", "image_generation_begin", "image_generation_end", "item_completed", "item_started",
+        "mcp_startup_complete", "mcp_startup_update", "mcp_tool_call_begin", "mcp_tool_call_end", "model_reroute",
+        "patch_apply_begin", "patch_apply_end", "plan_update", "request_user_input", "session_configured",
+        "shutdown_complete", "stream_error", "sub_agent_activity", "task_complete", "task_started", "thread_goal_updated",
+        "thread_name_updated", "thread_rolled_back", "thread_settings_applied", "token_count", "turn_aborted",
+        "turn_complete", "turn_diff", "turn_started", "undo_completed", "undo_started", "user_message",
+        "view_image_tool_call", "warning", "web_search_begin", "web_search_end",
+    }
+)  # fmt: skip
+"""`type` of an event. Most say again what a response item says."""
+
+NOT_FOR_US = "known, and of no use here"
+SAID_AGAIN = "said again by a response item"
+REPLAYED = "repeats the history of the thread it was forked from"
+
+REPETITIONS = frozenset({"agent_message", "agent_reasoning", "agent_reasoning_raw_content", "user_message"})
+"""Events whose text a response item holds as well."""
+
+
 Status = Literal["done", "error", "denied", "cancelled", "unknown"]
 
 _DATA_URL = re.compile(r"data:(?P<kind>[\w.+-]+/[\w.+-]+);base64,(?P<data>.*)", re.DOTALL)
@@ -193,3 +243,55 @@ def stands_in(payload: dict[str, Any]) -> str:
         return message
     whole = "\n\n".join(said)
     return whole if not message or message in whole else f"{whole}\n\n{message}"
+
+
+# --- Events beside the response items: errors, and how calls ended where an event tells it better than the ---
+#
+# output.
+
+OUTCOMES_KEPT = 200
+
+
+class OutcomeBook:
+    """Calls that failed by what an event said; events come before the outputs."""
+
+    def __init__(self, failed: list[str] | None = None) -> None:
+        self.failed = list(failed or [])
+
+    def event(self, kind: str, payload: dict[str, Any]) -> None:
+        """Take note of a call's end."""
+        item = payload.get("item")
+        if kind == "item_completed" and isinstance(item, dict):
+            payload = item
+        call_id = text_of(payload.get("call_id")) or text_of(payload.get("id"))
+        if call_id is None or not _failed(kind, payload):
+            return
+        self.failed = [*(each for each in self.failed if each != call_id), call_id][-OUTCOMES_KEPT:]
+
+    def of(self, call_id: str, status: Status) -> Status:
+        """How a call ended, of which the output tells `status`."""
+        if call_id not in self.failed:
+            return status
+        self.failed.remove(call_id)
+        return "error" if status == "done" else status
+
+
+def _failed(kind: str, payload: dict[str, Any]) -> bool:
+    if kind == "item_completed":
+        return payload.get("status") == "failed"
+    if kind == "exec_command_end":
+        return payload.get("exit_code") not in (0, None)
+    if kind in ("patch_apply_end", "dynamic_tool_call_response"):
+        return payload.get("success") is False
+    result = payload.get("result")
+    if kind != "mcp_tool_call_end" or not isinstance(result, dict):
+        return False
+    ok = result.get("Ok")
+    return "Err" in result or (isinstance(ok, dict) and ok.get("isError") is True)
+
+
+def words_of(payload: dict[str, Any]) -> str:
+    """What an error says."""
+    inner = payload.get("error")
+    deeper = text_of(inner.get("message")) if isinstance(inner, dict) else text_of(inner)
+    return text_of(payload.get("message")) or text_of(payload.get("codex_error_info")) or deeper or "an error"

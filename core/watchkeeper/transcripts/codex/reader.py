@@ -7,14 +7,13 @@ appended to: what a compaction dropped still stands in it.
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 from watchkeeper.transcripts.codex import items
-from watchkeeper.transcripts.codex.agents import SpawnBook
-from watchkeeper.transcripts.codex.events import words_of
-from watchkeeper.transcripts.codex.speech import Speech
-from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
-from watchkeeper.transcripts.codex.types import (
+from watchkeeper.transcripts.codex.items import (
     EVENTS,
     ITEMS,
     LINES,
@@ -22,10 +21,13 @@ from watchkeeper.transcripts.codex.types import (
     REPETITIONS,
     REPLAYED,
     SAID_AGAIN,
+    OutcomeBook,
+    arguments_of,
+    words_of,
 )
-from watchkeeper.transcripts.codex.usage import Usage, UsageBook
+from watchkeeper.transcripts.codex.threads import Replay, Thread, thread_of
 from watchkeeper.transcripts.jsontext import count_of, parse, seconds, text_of
-from watchkeeper.transcripts.linereading import no_record
+from watchkeeper.transcripts.reading import no_record
 from watchkeeper.transcripts.records import (
     MAIN,
     Agent,
@@ -33,14 +35,579 @@ from watchkeeper.transcripts.records import (
     Failure,
     Message,
     ModelCall,
+    PlaceIds,
     Plan,
+    PlanItem,
     Raw,
     Record,
     Rewind,
     Session,
     Skipped,
     Summary,
+    ToolCall,
+    ToolResult,
+    id_of,
 )
+
+# --- Token counts: events that tell the sum so far and what the last call used; in later versions, records of ---
+#
+# each response.
+#
+# The same count is logged again and again (with each news of rate limits, after a compaction, on resuming): one
+# sum is one call. Where only sums are told, a call is the difference to the sum before. Where a record tells of
+# a response, the count that follows tells of it again.
+
+_FIELDS = ("input_tokens", "cached_input_tokens", "cache_write_input_tokens", "output_tokens")
+
+
+class Usage(NamedTuple):
+    """One call's tokens, as Codex tells them: `prompt` includes what the cache served and took."""
+
+    prompt: int
+    cached: int
+    written: int
+    output: int
+    """Reasoning included."""
+    key: str
+    """Of the sum after it, or of the response; empty where neither was told."""
+    exact: bool
+
+    @property
+    def input(self) -> int:
+        """Neither read from nor written to the cache."""
+        return max(0, self.prompt - self.cached - self.written)
+
+
+class UsageBook:
+    """The sums of one thread.
+
+    Args:
+        state: what `save` told, or None.
+    """
+
+    def __init__(self, state: list[Any] | None = None) -> None:
+        self._total: list[int] | None = None
+        self._recorded: list[int] | None = None
+        """What the newest record told."""
+        self._awaited = False
+        """The count that tells of it again has not come."""
+        if state:
+            self._total, self._recorded, self._awaited = state
+
+    def save(self) -> list[Any]:
+        return [self._total, self._recorded, self._awaited]
+
+    def take(self, info: dict[str, Any]) -> Usage | None:
+        """The call that this count tells of; None where it tells of none that is new."""
+        total, last = _vector(info.get("total_token_usage")), _vector(info.get("last_token_usage"))
+        before, self._total = self._total, total or self._total
+        told, self._awaited = self._awaited, False
+        if (
+            told
+            or (self._recorded is not None and last == self._recorded)
+            or (total is not None and total == before)
+        ):
+            return None
+        key = ":".join(map(str, total)) if total is not None else ""
+        exact = last is not None
+        if last is None and total is not None:
+            fell = before is not None and any(new < old for new, old in zip(total, before, strict=True))
+            last = (
+                total
+                if before is None or fell
+                else [new - old for new, old in zip(total, before, strict=True)]
+            )
+        return _usage(last, key, exact=exact)
+
+    def record(self, record: dict[str, Any], *, again: bool = False) -> Usage | None:
+        """The call that a record tells of; None where it tells no usage. `again`: its own line came
+        before."""
+        told = _vector(record.get("usage"))
+        usage = _usage(told, text_of(record.get("response_id")) or "", exact=True)
+        if usage is not None:
+            self._recorded, self._awaited = told, self._awaited or not again
+        return usage
+
+
+def _usage(figures: list[int] | None, key: str, *, exact: bool) -> Usage | None:
+    if figures is None or not any(figures):
+        return None
+    prompt, cached, written, output = figures
+    cached = min(cached, prompt)
+    return Usage(prompt, cached, min(written, prompt - cached), output, key, exact)
+
+
+def _vector(usage: Any) -> list[int] | None:
+    if not isinstance(usage, dict):
+        return None
+    found = [count_of(usage.get(name)) for name in _FIELDS]
+    if not usage.get("cached_input_tokens"):
+        found[1] = count_of(usage.get("cache_read_input_tokens"))
+    return found
+
+
+# --- Scripts of Codex's code mode: calls of tools inside one leave no lines of their own; a plan that is written ---
+#
+# out there is read.
+#
+# A script is JavaScript: `await tools.update_plan({plan: [{step: "Look", status: "in_progress"}]})`. A plan
+# that is put together while it runs cannot be told from it.
+
+SCRIPTING_TOOLS = frozenset({"exec"})
+_CALL = re.compile(r"\bupdate_plan\s*\(\s*\{")
+_TEXT = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`(?:[^`\\]|\\.)*`)"""
+_STEP = re.compile(
+    rf"""\{{\s*["']?(?P<first>step|status)["']?\s*:\s*{_TEXT}\s*,\s*["']?(?:step|status)["']?\s*:\s*{_TEXT}\s*,?\s*\}}""",
+    re.DOTALL,
+)
+LONGEST_SCRIPT = 200_000
+
+
+def plans_in(script: str) -> list[dict[str, Any]]:
+    """The arguments of each `update_plan` that a script calls with a plan that stands there, in order."""
+    starts = [match.end() for match in _CALL.finditer(script, 0, LONGEST_SCRIPT)]
+    found = []
+    for start, end in zip(starts, [*starts[1:], LONGEST_SCRIPT], strict=False):
+        steps = []
+        for match in _STEP.finditer(script, start, end):
+            step, status = _said(match[2]), _said(match[3])
+            steps.append(
+                {"step": status, "status": step}
+                if match["first"] == "status"
+                else {"step": step, "status": status}
+            )
+        if steps:
+            found.append({"plan": steps})
+    return found
+
+
+def _said(literal: str) -> str:
+    """What a literal says, as far as JSON knows its escapes."""
+    inside = literal[1:-1]
+    if literal[0] != '"':
+        inside = inside.replace(f"\\{literal[0]}", literal[0]).replace('"', '\\"')
+    try:
+        return str(json.loads(f'"{inside}"', strict=False))
+    except ValueError:
+        return inside
+
+
+# --- What calls of Codex's own tools do: agents that a thread spawned, and its plan -----------------------
+#
+# A spawned agent has a log of its own as well, where it is not lost.
+
+Ended = Literal["working", "done", "failed", "cancelled"]
+
+SPAWNING_TOOLS = ("spawn_agent",)
+CALLS_KEPT = 200
+_STEPS: dict[str, Any] = {"pending": "pending", "in_progress": "running", "completed": "done"}
+_STATUS: dict[str, Ended] = {
+    "completed": "done",
+    "shutdown": "done",
+    "errored": "failed",
+    "not_found": "failed",
+    "interrupted": "cancelled",
+    "running": "working",
+    "pending_init": "working",
+}
+
+
+class SpawnBook:
+    """Calls that spawn agents, and what became of them.
+
+    Args:
+        key_of: the key of the agent that a thread is.
+    """
+
+    def __init__(
+        self, owner: str, key_of: Callable[[str], str], calls: dict[str, list[str]] | None = None
+    ) -> None:
+        self._owner = owner
+        self._key_of = key_of
+        self.calls = dict(calls or {})
+        """Call → what the agent was told, its role and its name."""
+
+    def called(self, name: str, call_id: str, arguments: dict[str, Any]) -> None:
+        """A tool was called."""
+        if name.rpartition(".")[2] not in SPAWNING_TOOLS:
+            return
+        goal = (
+            text_of(arguments.get("message"))
+            or text_of(arguments.get("task"))
+            or text_of(arguments.get("prompt"))
+        )
+        role = text_of(arguments.get("agent_type")) or text_of(arguments.get("role"))
+        self.calls[call_id] = [goal or "", role or "", text_of(arguments.get("task_name")) or ""]
+        if len(self.calls) > CALLS_KEPT:
+            self.calls.pop(next(iter(self.calls)))
+
+    def answered(self, call_id: str, content: Any, at: float | None, found: list[Record]) -> None:
+        """A call's output names the agent."""
+        if call_id not in self.calls or not isinstance(content, str):
+            return
+        outcome = arguments_of(content)
+        child = text_of(outcome.get("agent_id")) or text_of(outcome.get("thread_id"))
+        if child is not None:
+            found.append(self._agent(child, call_id, at, name=text_of(outcome.get("nickname"))))
+
+    def event(self, kind: str, payload: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """An event tells of other threads."""
+        if kind == "collab_agent_spawn_end":
+            child = text_of(payload.get("new_thread_id"))
+            if child is not None:
+                found.append(
+                    self._agent(
+                        child,
+                        text_of(payload.get("call_id")),
+                        at,
+                        name=text_of(payload.get("new_agent_nickname")),
+                        role=text_of(payload.get("new_agent_role")),
+                        goal=text_of(payload.get("prompt")),
+                        status=_status(payload.get("status")),
+                    )
+                )
+        elif kind == "sub_agent_activity":
+            self._activity(payload, text_of(payload.get("event_id")), at, found)
+        elif kind == "item_completed" and isinstance(payload.get("item"), dict):
+            self._item(payload["item"], at, found)
+        elif kind == "collab_waiting_end" and isinstance(payload.get("statuses"), dict):
+            for child, status in payload["statuses"].items():
+                if child and _status(status) is not None:
+                    found.append(Agent(self._key_of(child), at=at, status=_status(status)))
+        elif kind in ("collab_close_end", "collab_agent_interaction_end"):
+            child = text_of(payload.get("receiver_thread_id"))
+            if child is not None and _status(payload.get("status")) is not None:
+                found.append(Agent(self._key_of(child), at=at, status=_status(payload.get("status"))))
+
+    def _item(self, item: dict[str, Any], at: float | None, found: list[Record]) -> None:
+        """Later logs hold what was completed in place of events."""
+        if item.get("type") == "SubAgentActivity":
+            self._activity(item, text_of(item.get("id")), at, found)
+        elif item.get("type") == "CollabAgentToolCall" and isinstance(item.get("receiver_thread_ids"), list):
+            states = item.get("agents_states")
+            states = states if isinstance(states, dict) else {}
+            spawned = text_of(item.get("id")) if text_of(item.get("tool")) in SPAWNING_TOOLS else None
+            goal = text_of(item.get("prompt")) if spawned else None
+            for child in filter(None, map(text_of, item["receiver_thread_ids"])):
+                state = states.get(child)
+                status = _status(
+                    state.get("status") if isinstance(state, dict) and "status" in state else state
+                )
+                found.append(self._agent(child, spawned, at, goal=goal, status=status))
+
+    def _activity(
+        self, payload: dict[str, Any], call_id: str | None, at: float | None, found: list[Record]
+    ) -> None:
+        child, kind = text_of(payload.get("agent_thread_id")), payload.get("kind")
+        if child is not None:
+            path = text_of(payload.get("agent_path"))
+            started = call_id if kind == "started" else None
+            found.append(self._agent(child, started, at, name=path, status=_status(kind)))
+
+    def _agent(
+        self,
+        child: str,
+        call_id: str | None,
+        at: float | None,
+        *,
+        name: str | None = None,
+        role: str | None = None,
+        goal: str | None = None,
+        status: Ended | None = None,
+    ) -> Agent:
+        asked = self.calls.get(call_id or "", ["", "", ""])
+        return Agent(
+            self._key_of(child),
+            self._owner,
+            call_id,
+            name or asked[2] or None,
+            role or asked[1] or None,
+            goal or asked[0] or None,
+            at=at,
+            status=status,
+        )
+
+
+def _status(status: Any) -> Ended | None:
+    if isinstance(status, dict):
+        status = next(iter(status), None)
+    return _STATUS.get(status) if isinstance(status, str) else None
+
+
+def plan_items(arguments: dict[str, Any]) -> list[PlanItem] | None:
+    """The list in an `update_plan` call; an item is recognised by its text, and the second of one text by its
+    place."""
+    steps = arguments.get("plan")
+    if isinstance(steps, str):
+        try:
+            steps = json.loads(steps)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(steps, list):
+        return None
+    found: list[PlanItem] = []
+    seen: dict[str, int] = {}
+    for step in steps:
+        title = text_of(step.get("step")) if isinstance(step, dict) else None
+        if title is None:
+            continue
+        seen[title] = seen.get(title, 0) + 1
+        key = title if seen[title] == 1 else f"{title} ({seen[title]})"
+        found.append(PlanItem(key, title, _STEPS.get(str(step.get("status")), "pending")))
+    return found
+
+
+# --- What one thread says and hears: its response items as messages, its calls of tools with their results ---
+#
+# Codex writes a reply item by item; it goes on until its tokens are counted or somebody else speaks.
+
+TURNS_KEPT = 200
+PLANS_KEPT = 20
+_OUTPUTS = frozenset(
+    {"function_call_output", "custom_tool_call_output", "local_shell_call_output", "mcp_tool_call_output"}
+)
+_CALLS = _OUTPUTS | {
+    "function_call",
+    "custom_tool_call",
+    "local_shell_call",
+    "tool_search_call",
+    "tool_search_output",
+}
+"""Items that make a call or answer one."""
+
+_REFUSED = re.compile(
+    r".{0,200}\b(?:not allowed|denied|rejected|refused|unsupported|failed)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+class Speech:
+    """What the agent of one log says and hears.
+
+    Args:
+        thread: names what has no id of its own.
+        owner: key of the agent.
+        state: what `save` told, or `{}`.
+    """
+
+    def __init__(self, thread: str, owner: str, spawns: SpawnBook, state: dict[str, Any]) -> None:
+        self._thread = thread
+        self._owner = owner
+        self._spawns = spawns
+        self.outcomes = OutcomeBook(state.get("failed"))
+        self._turn = int(state.get("turn", 0))
+        self._fresh = bool(state.get("fresh", True))
+        """The next item that the model makes begins a reply."""
+        self._counted = state.get("last") is not None
+        """This log counts the tokens of replies."""
+        self._places = PlaceIds(thread, state.get("places"))
+        self._planning: dict[str, list[Any]] = dict(state.get("planning", {}))
+        """Calls that change the plan and wait for their output → when they were made, and the arguments of
+        each change."""
+        self._messages = int(state.get("messages", 0))
+        self._asked: list[int] = list(state.get("asked", ()))
+        """How many messages there were before each turn of the person."""
+        self._told: str | None = state.get("told")
+        """Id of the response item with which another agent spoke last."""
+        self._asks = False
+        """The line that is being read begins such a turn."""
+
+    def save(self) -> dict[str, Any]:
+        return {
+            "failed": self.outcomes.failed,
+            "turn": self._turn,
+            "fresh": self._fresh,
+            "places": self._places.save(),
+            "planning": self._planning,
+            "messages": self._messages,
+            "asked": self._asked,
+            "told": self._told,
+        }
+
+    def uid(self, payload: dict[str, Any], at: float | None) -> str:
+        """The id of a line: by the call that it makes or answers, else its own, else by its place. Threads
+        that copy one another's history keep apart what they have of it."""
+        kind = text_of(payload.get("type")) or "?"
+        call_id = id_of(payload.get("call_id"))
+        if call_id is not None and kind in _CALLS:
+            return f"{self._thread}:{'output' if kind.endswith('_output') else 'call'}:{call_id}"
+        own = id_of(payload.get("id"))
+        if own is not None:
+            return f"{self._thread}:{kind}:{own}"
+        return self._places.of(at, f"{kind}/{payload.get('role') or ''}", payload)
+
+    def reply_ended(self, *, counted: bool = False) -> None:
+        """What the model makes next belongs to another reply."""
+        self._fresh = True
+        self._counted = self._counted or counted
+
+    def note(self, found: list[Record]) -> None:
+        """What is kept of a line."""
+        messages = sum(type(record) is Message for record in found)
+        if self._asks and messages:
+            self._asked = [*self._asked, self._messages][-TURNS_KEPT:]
+        self._asks = False
+        self._messages += messages
+
+    def go_back(self, turns: int, uid: str, at: float | None) -> Rewind | None:
+        """The person took back so many of their turns, with all that came of them."""
+        if turns <= 0 or not self._asked:
+            return None
+        place = self._asked[-min(turns, len(self._asked))]
+        self._asked = self._asked[:-turns]
+        return Rewind(self._owner, uid, self._messages - place, at)
+
+    def item(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+        """One response item."""
+        kind = text_of(item.get("type")) or "?"
+        if kind == "message":
+            self._message(item, at, uid, found)
+        elif kind == "reasoning":
+            self._say(items.thinking(item), at, uid, found)
+        elif kind in ("function_call", "custom_tool_call", "local_shell_call", "tool_search_call"):
+            self._call(kind, item, at, uid, found)
+        elif kind in _OUTPUTS:
+            self._output(item, item.get("output", item.get("result")), at, uid, found)
+        elif kind == "tool_search_output":
+            self._output(item, json.dumps(item.get("tools"), ensure_ascii=False), at, uid, found)
+        elif kind in ("web_search_call", "image_generation_call"):
+            self._hosted(kind, item, at, uid, found)
+        elif kind == "agent_message":
+            self._told = text_of(item.get("id"))
+            self._heard(items.blocks(item.get("content")), at, uid, found)
+        elif kind in ITEMS:
+            found.append(Raw(f"response_item/{kind}", NOT_FOR_US))
+        else:
+            found.append(Raw(f"response_item/{kind[:60]}", "unknown record type"))
+
+    def _message(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+        content = items.blocks(item.get("content"))
+        if item.get("role") == "assistant":
+            self._say(content, at, uid, found)
+            return
+        if not content:
+            found.append(Raw("response_item/message", "a message without content"))
+            return
+        texts = [block["text"] for block in content if block["type"] == "text"]
+        self._asks = items.is_prompt(item, texts)
+        self._heard(content, at, uid, found, injected=not self._asks)
+
+    def told(self, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+        """Another agent said something, in a line of its own; a response item may have said it before."""
+        if self._told is not None and text_of(item.get("id")) == self._told:
+            found.append(Raw("inter_agent_communication", SAID_AGAIN))
+            return
+        content = item.get("content")
+        if not content and text_of(item.get("encrypted_content")):
+            content = {"type": "encrypted_content"}
+        self._heard(items.blocks(content), at, uid, found)
+
+    def _say(self, content: list[dict[str, Any]], at: float | None, uid: str, found: list[Record]) -> None:
+        """The model made something; a reply goes on until its tokens are counted or somebody else speaks."""
+        if not content:
+            found.append(Raw("response_item/message", "a message without content"))
+            return
+        if self._fresh:
+            self._turn, self._fresh = self._turn + 1, False
+        found.append(Message(self._owner, uid, "assistant", content, at, f"{self._thread}/{self._turn}"))
+
+    def _heard(
+        self, content: Any, at: float | None, uid: str, found: list[Record], *, injected: bool = False
+    ) -> None:
+        self._fresh = True
+        found.append(Message(self._owner, uid, "user", content, at, injected=injected))
+
+    def _call(self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]) -> None:
+        call_id = (
+            text_of(item.get("call_id")) or text_of(item.get("id")) or f"{self._thread}.{self._turn}.{uid}"
+        )
+        name = text_of(item.get("name"))
+        if kind == "local_shell_call":
+            name, arguments = "local_shell", items.arguments_of(item.get("action"))
+        elif kind == "custom_tool_call":
+            given = item.get("input")
+            arguments = (
+                given if isinstance(given, dict) else {"input": given if isinstance(given, str) else ""}
+            )
+        elif kind == "tool_search_call":
+            name, arguments = "tool_search", items.arguments_of(item.get("arguments"))
+        else:
+            arguments = items.arguments_of(item.get("arguments"))
+        namespace = text_of(item.get("namespace"))
+        name = f"{namespace}.{name}" if namespace and name else name or "?"
+        self._say([{"type": "tool_use", "id": call_id, "name": name, "input": arguments}], at, uid, found)
+        found.append(ToolCall(self._owner, call_id, name, at))
+        self._spawns.called(name, call_id, arguments)
+        plans: list[dict[str, Any]] = []
+        if name.rpartition(".")[2] == "update_plan":
+            plans = [{"plan": arguments.get("plan")}]
+        elif name in SCRIPTING_TOOLS and isinstance(script := arguments.get("input"), str):
+            plans = plans_in(script)
+        if plans:
+            self._planning[call_id] = [at, *plans]
+            if len(self._planning) > PLANS_KEPT:
+                self._planning.pop(next(iter(self._planning)))
+
+    def _planned(self, call_id: str, content: Any, status: items.Status, found: list[Record]) -> None:
+        """A call that changes the plan has its output: what was refused, or failed, changed nothing."""
+        at, *plans = self._planning.pop(call_id, [None])
+        for arguments in plans:
+            steps = plan_items(arguments)
+            if steps is not None and status == "done" and not _says_refused(content):
+                found.append(Plan(self._owner, "update_plan", steps, whole=True, plan=self._owner, at=at))
+
+    def _output(
+        self, item: dict[str, Any], output: Any, at: float | None, uid: str, found: list[Record]
+    ) -> None:
+        call_id = text_of(item.get("call_id")) or text_of(item.get("id"))
+        if call_id is None:
+            found.append(Raw(f"response_item/{item.get('type')}", "an output of no call"))
+            return
+        content, status = items.output_of(output)
+        status = self.outcomes.of(call_id, status)
+        block = {"type": "tool_result", "tool_use_id": call_id, "content": content}
+        if status in ("error", "denied"):
+            block["is_error"] = True
+        # A reply may still go on: calls are carried out while it streams.
+        found.append(Message(self._owner, uid, "user", [block], at))
+        self._fresh = self._fresh or not self._counted
+        found.append(ToolResult(self._owner, call_id, status, at))
+        self._planned(call_id, content, status, found)
+        self._spawns.answered(call_id, content, at, found)
+
+    def _hosted(
+        self, kind: str, item: dict[str, Any], at: float | None, uid: str, found: list[Record]
+    ) -> None:
+        """A tool that the model's own host carries out: its result is not in the log, or an image beside the
+        call."""
+        name = kind.removesuffix("_call")
+        call_id = (
+            text_of(item.get("id"))
+            or text_of(item.get("call_id"))
+            or f"{self._thread}.{name}.{self._turn}.{at or uid}"
+        )
+        if kind == "web_search_call":
+            arguments = items.arguments_of(item.get("action"))
+        else:
+            prompt = text_of(item.get("revised_prompt"))
+            arguments = {"prompt": prompt} if prompt else {}
+        content: list[dict[str, Any]] = [
+            {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
+        ]
+        made = items.image(item.get("result")) if kind == "image_generation_call" else None
+        self._say([*content, made] if made is not None else content, at, uid, found)
+        found.append(ToolCall(self._owner, call_id, name, at))
+        failed = item.get("status") in ("failed", "incomplete")
+        found.append(ToolResult(self._owner, call_id, "error" if failed else "done", at))
+
+
+def _says_refused(content: Any) -> bool:
+    """Whether the output of an `update_plan` that is not marked as failed says that it changed nothing."""
+    return (
+        isinstance(content, str)
+        and not content.startswith("Plan updated")
+        and _REFUSED.match(content) is not None
+    )
+
 
 _KEPT_OF_COPIES = (Session, Message, Plan, Compaction, Summary, Rewind, Raw, Skipped)
 """What a thread that a person forked has of the other's history: its context, and none of its work."""

@@ -1,5 +1,6 @@
 """The Markdown form: for a pull request, a wiki, an editor. Whatever others wrote stands in fences, or is
-escaped."""
+escaped.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +10,22 @@ from typing import TextIO
 
 from watchkeeper.records.redact import Redactor
 from watchkeeper.store.driver import Connection
-from watchkeeper.transcripts.export.compactions import Compaction, compactions
-from watchkeeper.transcripts.export.overview import AgentLine, Overview, Spent, TaskLine, overview
-from watchkeeper.transcripts.export.pieces import Clean, Piece
-from watchkeeper.transcripts.export.transcript import transcript
-from watchkeeper.transcripts.export.words import cost, duration, glyph, moment
+from watchkeeper.transcripts.export.overview import (
+    AgentLine,
+    Clean,
+    Compaction,
+    Overview,
+    Piece,
+    Spent,
+    TaskLine,
+    compactions,
+    cost,
+    duration,
+    glyph,
+    moment,
+    overview,
+    transcript,
+)
 
 RESULT_CHARACTERS = 10_000
 """Of a call's input or a result this much is written; texts of agents and people are written whole, to

@@ -13,24 +13,22 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from watchkeeper.records import states
 from watchkeeper.records.errors import BadInput, StoreUnusable
+from watchkeeper.records.messages import ObservationKind
 from watchkeeper.store import artifacts, database
-from watchkeeper.store.driver import Connection, sqlite3
-from watchkeeper.store.encoding import decode, encode
-from watchkeeper.store.library.changing import driven_by_nobody, in_short_transactions
-from watchkeeper.store.library.deletion import BEING_PURGED
-from watchkeeper.store.library.purging import purge_rows
-from watchkeeper.store.message_index import index_until
-from watchkeeper.store.queries import Unfenced
-from watchkeeper.transcripts.export.checking import Columns
-from watchkeeper.transcripts.export.stream import ObjectReader
-from watchkeeper.transcripts.export.tables import (
+from watchkeeper.store.driver import Connection, Unfenced, decode, encode, plain, sqlite3
+from watchkeeper.store.library import BEING_PURGED, driven_by_nobody, in_short_transactions
+from watchkeeper.store.prune import purge_rows
+from watchkeeper.store.search.index import index_until
+from watchkeeper.transcripts.export.document import (
     BY_NAME,
     FORMAT,
     INERT,
@@ -40,6 +38,223 @@ from watchkeeper.transcripts.export.tables import (
     VERSION,
     Table,
 )
+
+# --- Reading a large JSON object a member, and a list in it an element, at a time: whatever the file's size or ---
+#
+# layout.
+
+PIECE = 1 << 18
+LARGEST_VALUE = 1 << 28
+"""Characters of one element. No row of ours comes near; what would take more is no document of ours."""
+
+_SPACE = " \t\n\r"
+_NEAR_END = 16
+"""An error this close to the end of what was read may be the end of a piece, and not of sense."""
+
+
+class ObjectReader:
+    """Reads the one JSON object in a text file, in order.
+
+    `members` gives each name in turn; its value must be taken, by `value` or `elements`, before the next.
+
+    Raises:
+        BadInput: from all of its methods, where the file is not such an object.
+    """
+
+    def __init__(self, file: TextIO, name: str) -> None:
+        self._file = file
+        self._name = name
+        self._text = ""
+        self._at = 0
+        self._ended = False
+        self._decoder = json.JSONDecoder(parse_constant=self._refuse)
+
+    def members(self) -> Iterator[str]:
+        """The names of the object's members, as they come."""
+        self._expect("{")
+        if self._next() == "}":
+            self._at += 1
+        else:
+            while True:
+                name = self.value()
+                if not isinstance(name, str):
+                    raise self._damaged("a member without a name")
+                self._expect(":")
+                yield name
+                if self._next() == "}":
+                    self._at += 1
+                    break
+                self._expect(",")
+        if self._next() != "":
+            raise self._damaged("more after the end of the document")
+
+    def elements(self) -> Iterator[Any]:
+        """The elements of the list that comes next, one at a time."""
+        self._expect("[")
+        if self._next() == "]":
+            self._at += 1
+            return
+        while True:
+            yield self.value()
+            if self._next() == "]":
+                self._at += 1
+                return
+            self._expect(",")
+
+    def value(self) -> Any:
+        """The whole value that comes next."""
+        self._next()
+        while True:
+            try:
+                found, end = self._decoder.raw_decode(self._text, self._at)
+            except json.JSONDecodeError as error:
+                unfinished = (
+                    error.msg.startswith("Unterminated string") or error.pos >= len(self._text) - _NEAR_END
+                )
+                if self._ended or not unfinished or len(self._text) - self._at > LARGEST_VALUE:
+                    raise self._damaged(error.msg) from None
+            except (ValueError, RecursionError) as error:
+                raise self._damaged(str(error) or "nested too deeply") from None
+            else:
+                # A number at the end of a piece (`1`, `1.`, `1e+`) may go on in the next.
+                goes_on = end == len(self._text) or (end >= len(self._text) - 2 and self._text[end] in ".eE")
+                if self._ended or not goes_on:
+                    self._at = end
+                    return found
+            self._read_more()
+
+    def _next(self) -> str:
+        """The next character that is no space, which is not taken; empty at the end."""
+        while True:
+            while self._at < len(self._text) and self._text[self._at] in _SPACE:
+                self._at += 1
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if self._ended:
+                return ""
+            self._read_more()
+
+    def _expect(self, character: str) -> None:
+        found = self._next()
+        if found != character:
+            raise self._damaged(
+                f"{character!r} was expected" + (f" before {found!r}" if found else ", and the file ends")
+            )
+        self._at += 1
+
+    def _read_more(self) -> None:
+        kept = self._text[self._at :]
+        try:
+            more = self._file.read(max(PIECE, len(kept)))
+        except UnicodeDecodeError as error:
+            raise self._damaged(f"no UTF-8 ({error.reason})") from None
+        self._ended = not more
+        self._text, self._at = kept + more, 0
+
+    def _refuse(self, constant: str) -> Any:
+        raise ValueError(f"{constant} is no number of JSON")
+
+    def _damaged(self, why: str) -> BadInput:
+        return BadInput(f"{self._name} is no whole export of Watchkeeper: {why}; export the session again")
+
+
+# --- What a row of a document may hold: a file from elsewhere must not bring values that no reader of the store ---
+#
+# expects.
+
+_ALLOWED: Mapping[tuple[str, str], frozenset[str]] = {
+    key: frozenset(str(value) for value in values)
+    for key, values in {
+        ("sessions", "status"): states.SessionStatus,
+        ("tasks", "status"): states.TaskStatus,
+        ("agents", "status"): states.AgentStatus,
+        ("tool_calls", "status"): states.ToolCallStatus,
+        ("model_calls", "status"): states.ModelCallStatus,
+        ("commands", "status"): states.CommandStatus,
+        ("approvals", "status"): states.ApprovalStatus,
+        ("compactions", "status"): states.CompactionStatus,
+        ("observations", "kind"): ObservationKind,
+        ("messages", "role"): ("user", "assistant"),
+        ("facts", "scope"): ("agent", "session", "workspace"),
+    }.items()
+}
+
+_TEXTS = frozenset({"task_queue", "inputs_ref", "expected_outputs", "artifact_refs", "sources", "tags"})
+_NUMBERS = frozenset({"citations", "replaces", "observations"})
+_OBJECTS = frozenset({"settings", "composition", "payload", "data"})
+_LARGEST = 1 << 62
+
+
+class Columns:
+    """The declared types of a table's columns, by which rows are checked and made ready to insert."""
+
+    def __init__(self, connection: Connection, table: Table) -> None:
+        self.table = table
+        declared = connection.execute(
+            'SELECT name, type, "notnull" FROM pragma_table_info(?)', (table.name,)
+        ).fetchall()
+        self._types = {str(name): (str(kind), bool(required)) for name, kind, required in declared}
+        self.sql = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({', '.join('?' * len(table.columns))})"  # noqa: S608
+
+    def values(self, row: Any) -> dict[str, Any]:
+        """The row's values by column, ready to bind.
+
+        Raises:
+            ValueError: what is wrong with it.
+        """
+        if not isinstance(row, dict):
+            raise ValueError(f"a row of {self.table.name} is no object")
+        unknown = row.keys() - set(self.table.columns)
+        if unknown:
+            raise ValueError(f"{self.table.name} has no column {sorted(unknown)[0]!r}")
+        return {name: self._value(name, row.get(name)) for name in self.table.columns}
+
+    def _value(self, name: str, value: Any) -> Any:
+        kind, required = self._types[name]
+        where = f"{self.table.name}.{name}"
+        if name in self.table.json and not (value is None and not required):
+            if not _has_shape(name, value):
+                raise ValueError(f"{where} is not of the shape that it has")
+            return encode(value)
+        if value is None:
+            if required:
+                raise ValueError(f"{where} is missing")
+            return None
+        if isinstance(value, bool):
+            raise ValueError(f"{where} is true or false")
+        if kind == "TEXT" and isinstance(value, str):
+            allowed = _ALLOWED.get((self.table.name, name))
+            if allowed is not None and value not in allowed:
+                raise ValueError(f"{where} cannot be {value[:40]!r}")
+            return plain(value)
+        if kind == "INTEGER" and isinstance(value, int) and abs(value) < _LARGEST:
+            return value
+        if kind == "REAL" and isinstance(value, int | float) and abs(value) < 1e300:
+            return float(value)
+        raise ValueError(f"{where} is no {kind.lower()}")
+
+
+def _has_shape(name: str, value: Any) -> bool:
+    if name == "content":
+        return isinstance(value, str) or _is_list(value, dict)
+    if name in _TEXTS:
+        return _is_list(value, str)
+    if name in _NUMBERS:
+        return _is_list(value, int)
+    if name in _OBJECTS:
+        return isinstance(value, dict)
+    if name in ("plan_graph_snapshot", "roles"):
+        return _is_list(value, dict)
+    if name == "elided":
+        return _is_list(value, list) and all(
+            [type(part) for part in one] == [int, int, int, str, int] for one in value
+        )
+    return True
+
+
+def _is_list(value: Any, kind: type) -> bool:
+    return isinstance(value, list) and all(isinstance(one, kind) for one in value)
+
 
 _OWNERS = {"agent": ("agents", "agent_id"), "plan": ("plans", "plan_id"), "task": ("tasks", "task_id")}
 _SESSION_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

@@ -1,0 +1,332 @@
+"""One model call of a loop: a slot, the stream shown as it comes, and what is recorded of it."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+from watchkeeper.agents.environment import (
+    Admission,
+    AgentControl,
+    BudgetReached,
+    Environment,
+    Interrupted,
+    LiveBoard,
+    PlannedCall,
+    Reservation,
+)
+from watchkeeper.records import host_faults
+from watchkeeper.records.host_faults import HostFault, raising_host_faults
+from watchkeeper.records.messages import (
+    Cost,
+    Delta,
+    ErrorKind,
+    ModelError,
+    ModelRequest,
+    PriceStatus,
+    Purpose,
+    Reply,
+    Retrying,
+    Usage,
+)
+from watchkeeper.records.states import ModelCallStatus
+from watchkeeper.store import agents, budgets
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.transaction import Transaction
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call that ended, whichever way, ready to be recorded."""
+
+    reply: Reply | None
+    error: ModelError | None
+    """Set where there is no reply, unless the call was abandoned."""
+    cost: Cost
+    started_at: float
+    waited_seconds: float
+    latency_seconds: float
+    retries: int
+    estimated_prompt_tokens: int
+    model_ref: str
+    request: ModelRequest
+    reservation: Reservation | None = None
+    refused: BudgetReached | None = None
+    """Set where no call was made, because no budget covers it."""
+    was_made: bool = True
+    """False where nothing was sent, and so there is nothing to record: no budget covers it, or a usage limit
+    is in force."""
+
+    @property
+    def status(self) -> ModelCallStatus:
+        if self.reply is not None:
+            return ModelCallStatus.DONE
+        return ModelCallStatus.ERROR if self.error is not None else ModelCallStatus.ABANDONED
+
+    @property
+    def tokens(self) -> int:
+        """All that the provider counted for it: read (from its cache too) and written."""
+        usage = self.reply.usage if self.reply else Usage()
+        return usage.input_tokens + usage.output_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+
+    def record(self, tx: Transaction, agent_id: str, turn: int) -> int:
+        """Write the row of `model_calls`, with the running totals, and settle its reservation; returns its
+        id."""
+        reply = self.reply
+        if self.reservation is not None:
+            budgets.settle_reservation(tx, self.reservation.id)
+        return agents.add_model_call(
+            tx,
+            agent_id=agent_id,
+            turn=turn,
+            purpose=self.request.purpose,
+            model=self.model_ref,
+            status=self.status,
+            usage=reply.usage if reply else Usage(),
+            cost=self.cost,
+            started_at=self.started_at,
+            latency_seconds=self.latency_seconds,
+            first_token_seconds=reply.first_token_seconds if reply else None,
+            waited_seconds=self.waited_seconds,
+            retries=self.retries,
+            error=str(self.error)[:2000] if self.error else None,
+            request_id=reply.request_id if reply else None,
+            stop_reason=reply.stop_reason if reply else None,
+            estimated_prompt_tokens=self.estimated_prompt_tokens,
+            usage_exact=reply.usage_exact if reply else False,
+        )
+
+
+@dataclass(slots=True)
+class Spent:
+    """Calls that work beside a loop has made, until they are recorded; and what they cost in all."""
+
+    calls: list[tuple[Called, int]] = field(default_factory=list)
+    """Each with the agent's turn when the call began."""
+    cost_usd: float | None = None
+    tokens: int = 0
+    """Read and written by those that are recorded already."""
+
+    @property
+    def all_tokens(self) -> int:
+        """Read and written by all of them."""
+        return self.tokens + sum(called.tokens for called, _ in self.calls)
+
+    def record(self, tx: Transaction, agent_id: str) -> float | None:
+        """Write the calls that are not written yet; returns the cost of all so far (None: nothing of it is
+        priced)."""
+        calls, cost = tuple(self.calls), self.cost_usd
+        for called, turn in calls:
+            called.record(tx, agent_id, turn)
+            if called.cost.usd is not None:
+                cost = (cost or 0.0) + called.cost.usd
+        return cost
+
+    def take(self) -> Spent:
+        """The calls so far, to be recorded now; they count as recorded from here on, whether somebody waits
+        or not."""
+        taken = Spent(self.calls, self.cost_usd, self.tokens)
+        for called, _ in self.calls:
+            if called.cost.usd is not None:
+                self.cost_usd = (self.cost_usd or 0.0) + called.cost.usd
+        self.tokens = self.all_tokens
+        self.calls = []
+        return taken
+
+
+class _OverBudget(Exception):
+    """No budget covers the call; nothing was sent."""
+
+    def __init__(self, reached: BudgetReached) -> None:
+        self.reached = reached
+
+
+class _Unshown:
+    """A live board that nobody looks at."""
+
+    def show(self, agent_id: str, activity: str, detail: str = "", *, until: float | None = None) -> None:
+        pass
+
+    def stream(self, agent_id: str, text: str) -> None:
+        pass
+
+
+async def call_model(
+    environment: Environment,
+    control: AgentControl,
+    model_ref: str,
+    request: ModelRequest,
+    *,
+    estimated_prompt_tokens: int,
+    task_id: str | None = None,
+    shown: bool = True,
+) -> Called:
+    """Call the model once (its own retries included). Never raises for what a model or a provider does.
+
+    Room for the call is reserved in the budgets of the session and of `task_id` first, which may wait for
+    other calls. `shown`: whether the agent's live row follows the call; a call beside the loop leaves it
+    alone.
+
+    Raises:
+        HostFault: the machine ran out of something, and still had none of it when the call was tried again.
+    """
+    clock, agent_id = environment.clock, request.agent_id
+    live: LiveBoard = environment.live if shown else _Unshown()
+    started_at, began = clock.now(), clock.monotonic()
+    planned = PlannedCall(
+        agent_id, task_id, model_ref, request.purpose, estimated_prompt_tokens, request.max_tokens
+    )
+    waited = 0.0
+    retries = 0
+    reservation: Reservation | None = None
+    limits = environment.usage_limits
+    tests = was_made = False
+
+    async def converse() -> Reply:
+        nonlocal waited, retries, reservation, was_made
+        live.show(agent_id, "slot", "waiting for a slot")
+        control.waits(True)
+        if reservation is None:  # else the call is tried again
+            reserved = await environment.budgets.reserve(planned)
+            if isinstance(reserved, BudgetReached):
+                raise _OverBudget(reserved)
+            reservation = reserved
+        gate = environment.gate(model_ref)
+        async with AsyncExitStack() as held:
+
+            async def enter() -> None:
+                nonlocal tests
+                while True:
+                    await held.enter_async_context(gate.slot(request.purpose, agent_id))
+                    # Asked with the slot in hand: others may have met a limit while this call waited for it.
+                    admission = Admission.TEST if tests else limits.admit(model_ref)
+                    tests = admission is Admission.TEST
+                    if admission is not Admission.WAIT:
+                        return
+                    await held.aclose()
+                    live.show(
+                        agent_id, "slot", "waiting for one call that tests whether the usage limit has ended"
+                    )
+                    await limits.await_test(model_ref)
+
+            await enter()
+            waited = clock.monotonic() - began
+
+            async def pause(seconds: float) -> None:
+                # Nobody waits for a slot because of a call that only waits to be made again.
+                await held.aclose()
+                await clock.sleep(seconds)
+                await enter()
+
+            was_made = True
+            control.waits(False)
+            live.show(agent_id, "working", "calling the model")
+            reply: Reply | None = None
+            model = environment.model(model_ref)
+            async for event in model.stream(replace(request, pause=pause)):
+                control.waits(isinstance(event, Retrying))
+                if isinstance(event, Delta):
+                    live.stream(agent_id, event.text)
+                elif isinstance(event, Retrying):
+                    retries = event.attempt
+                    activity = "rate_limited" if event.rate_limited else "retrying"
+                    if event.rate_limited:
+                        gate.rate_limit(clock.now() + event.wait_seconds, event.reason)
+                    live.show(agent_id, activity, event.reason, until=clock.now() + event.wait_seconds)
+                else:
+                    reply = event
+        if reply is None:
+            raise ModelError(f"{model_ref} ended its stream without a reply", kind=ErrorKind.RETRY)
+        return reply
+
+    reply: Reply | None = None
+    error: ModelError | None = None
+    refused: BudgetReached | None = None
+
+    async def converse_with_retries() -> Reply:
+        for wait_seconds in host_faults.RETRY_SECONDS:
+            try:
+                with raising_host_faults():
+                    return await converse()
+            except HostFault as fault:
+                live.show(agent_id, "retrying", str(fault), until=clock.now() + wait_seconds)
+            control.waits(True)
+            await clock.sleep(wait_seconds)
+        with raising_host_faults():
+            return await converse()
+
+    try:
+        reply = await control.abandonable(converse_with_retries())
+        reach("model.replied")
+        retries = max(retries, reply.retries)
+    except ModelError as failed:
+        error = limits.note(model_ref, failed) if was_made else failed
+        retries = max(retries, failed.retries)
+    except _OverBudget as over:
+        refused = over.reached
+    except Interrupted:
+        pass
+    except BaseException:
+        if reservation is not None:
+            reservation.release()  # nothing of this call will be recorded
+        raise
+    finally:
+        control.waits(False)
+        if tests:
+            limits.end_test(model_ref, succeeded=reply is not None)
+    free = Cost(None, PriceStatus.UNPRICED)
+    cost = environment.price(model_ref, reply.usage, reply.usage_exact) if reply else free
+    if reservation is not None:
+        turns = 1 if reply is not None and request.purpose in (Purpose.TURN, Purpose.PLANNER) else 0
+        reservation.end(reply.usage if reply else Usage(), cost.usd, turns)
+    return Called(
+        reply=reply,
+        error=error,
+        cost=cost,
+        started_at=started_at,
+        waited_seconds=waited,
+        latency_seconds=clock.monotonic() - began - waited,
+        retries=retries,
+        estimated_prompt_tokens=estimated_prompt_tokens,
+        model_ref=model_ref,
+        request=request,
+        reservation=reservation,
+        refused=refused,
+        was_made=was_made or (refused is None and error is None),
+    )
+
+
+async def call_beside(
+    environment: Environment,
+    agent: Agent,
+    request: ModelRequest,
+    *,
+    turn: int,
+    estimated_prompt_tokens: int,
+    spent: Spent | None,
+) -> str:
+    """Call the agent's model beside its loop, at background priority; returns the text of the reply.
+
+    The call is added to `spent` with the agent's `turn`, whether it came to a reply or not; one that no
+    budget covers is not made.
+
+    Raises:
+        ModelError: it failed, or was not made.
+    """
+    called = await call_model(
+        environment,
+        AgentControl(),
+        agent.model,
+        request,
+        estimated_prompt_tokens=estimated_prompt_tokens,
+        task_id=agent.task_id,
+        shown=False,
+    )
+    if spent is not None and called.was_made:
+        spent.calls.append((called, turn))
+    if called.refused is not None:
+        raise ModelError(called.refused.reason, kind=ErrorKind.FAIL)
+    if called.reply is None:
+        raise called.error or RuntimeError("the call was abandoned")
+    return "\n".join(str(b.get("text", "")) for b in called.reply.content if b.get("type") == "text")

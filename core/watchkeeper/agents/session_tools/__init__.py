@@ -1,0 +1,5 @@
+"""Tools whose whole effect is in the session's database: plan, memory and artifact tools. Each happens
+exactly once.
+"""
+
+from __future__ import annotations

@@ -1,0 +1,342 @@
+"""Putting JSON artifacts together, so that large results never pass through a model's context.
+
+`merge_json` joins figures: each count once, nothing lost. `expand_includes` replaces, in the JSON that a
+model saves, objects that stand for values:
+
+- `{"$artifact": ref_or_name}`: that artifact's JSON. With `"$pointer": "/a/b"`, a part of it (RFC 6901); with
+  `"$default": value`, that value where the pointer finds nothing; with `"$columns": [name, …]`, its rows as
+  objects; with `"$sort": true`, in order (a list by its rows, an object by its keys).
+- `{"$merge": [value, …]}`: the values, each expanded, joined by `merge_json`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from watchkeeper.agents.session_tools.base import FunctionTool, text_of, tool
+from watchkeeper.agents.tools.contract import ToolContext, ToolResult
+from watchkeeper.store import artifacts
+from watchkeeper.store.transaction import Transaction
+
+LARGEST_ROWS = "$largest"
+"""Marks an object that keeps only its greatest rows: `{"$largest": how many, "by": column, "items": [row,
+…]}`."""
+
+_KEYS = frozenset({"$artifact", "$pointer", "$default", "$columns", "$sort"})
+_MISSING: Any = object()
+
+
+def merge_json(values: Sequence[object]) -> object:
+    """Join values in order: numbers add, lists follow one another, objects join key by key, recursively.
+
+    Of strings and of booleans the first stays; null gives way to anything; a `$largest` object keeps its
+    greatest rows (by number in column `by`, then by row). No values give None.
+
+    Raises:
+        ValueError: two values at one place are of different kinds, such as a number and a list.
+    """
+    merged: object = None
+    for value in values:
+        merged = _join(merged, value, "")
+    return merged
+
+
+def _join(one: object, two: object, where: str) -> object:
+    if one is None or two is None:
+        return _copied(two if one is None else one)
+    if _kind(one) != _kind(two):
+        raise ValueError(f"Cannot join {_kind(one)} with {_kind(two)} at {where or 'the top'!r}.")
+    if isinstance(one, dict) and isinstance(two, dict):
+        if LARGEST_ROWS in one and LARGEST_ROWS in two:
+            return _largest(one, two, where)
+        joined = dict(one)
+        for key, value in two.items():
+            joined[key] = _join(one.get(key), value, f"{where}/{key}")
+        return joined
+    if isinstance(one, list) and isinstance(two, list):
+        # In place: `one` is this merge's own copy, and many small lists must not cost the square of their
+        # number.
+        one += two
+        return one
+    if _kind(one) == "a number":
+        return cast(Any, one) + cast(Any, two)
+    return one
+
+
+def _copied(value: object) -> object:
+    """A copy whose containers may be changed without changing what was given."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return list(value) if isinstance(value, list) else value
+
+
+def _largest(one: dict[str, Any], two: dict[str, Any], where: str) -> dict[str, Any]:
+    count, column = one[LARGEST_ROWS], one.get("by", 0)
+    rows = [*one.get("items", ()), *two.get("items", ())]
+    if not isinstance(count, int) or not isinstance(column, int):
+        raise ValueError(f"{LARGEST_ROWS} and its 'by' must be whole numbers, at {where!r}.")
+    try:
+        rows.sort(key=lambda row: (-row[column], json.dumps(row)))
+    except (TypeError, IndexError, KeyError) as error:
+        raise ValueError(
+            f"The rows of {LARGEST_ROWS} at {where!r} have no number in column {column}."
+        ) from error
+    return {LARGEST_ROWS: count, "by": column, "items": rows[:count]}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):
+        return "a boolean"
+    if isinstance(value, (int, float)):
+        return "a number"
+    if isinstance(value, str):
+        return "text"
+    return "a list" if isinstance(value, list) else "an object"
+
+
+def expand_includes(value: object, load: Callable[[str], object]) -> object:
+    """The value with every include replaced. `load` gives an artifact's parsed JSON and raises ValueError if
+    it cannot.
+
+    What is loaded is taken as it is: includes inside it stand for themselves, so that expansion always ends.
+
+    Raises:
+        ValueError: an include that is malformed, or whose artifact or part is not there.
+    """
+    if isinstance(value, list):
+        return [expand_includes(item, load) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "$artifact" in value:
+        return _included(value, load)
+    if set(value) == {"$merge"}:
+        parts = value["$merge"]
+        if not isinstance(parts, list):
+            raise ValueError('"$merge" takes a list of values.')
+        return merge_json([expand_includes(part, load) for part in parts])
+    return {key: expand_includes(item, load) for key, item in value.items()}
+
+
+def _included(include: dict[str, Any], load: Callable[[str], object]) -> object:
+    name = include["$artifact"]
+    if not isinstance(name, str) or not set(include) <= _KEYS:
+        raise ValueError(
+            f'An include takes "$artifact" (a name or ref) and {", ".join(sorted(_KEYS - {"$artifact"}))}.'
+        )
+    value = at_pointer(load(name), str(include.get("$pointer", "")), include.get("$default", _MISSING))
+    if value is _MISSING:
+        raise ValueError(f"Artifact {name!r} holds nothing at {include['$pointer']!r}.")
+    if include.get("$sort"):
+        value = _sorted(value)
+    columns = include.get("$columns")
+    if columns is None:
+        return value
+    if not isinstance(value, list) or not all(isinstance(row, list) for row in value):
+        raise ValueError(f'"$columns" needs a list of rows, and {name!r} holds none there.')
+    return [dict(zip(columns, row, strict=False)) for row in value]
+
+
+def at_pointer(value: object, pointer: str, default: object) -> object:
+    """What a JSON pointer finds in a value, or `default`."""
+    if pointer in ("", "/"):
+        return value
+    for token in pointer.removeprefix("/").split("/"):
+        key = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            return default
+    return value
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: value[key] for key in sorted(value)}
+    if isinstance(value, list):
+        return sorted(value, key=_row_order)
+    return value
+
+
+def _row_order(row: object) -> tuple[tuple[int, Any], ...]:
+    """Numbers before texts, then by value; whatever else by its JSON text."""
+    cells = row if isinstance(row, list) else [row]
+    order: list[tuple[int, Any]] = []
+    for cell in cells:
+        if isinstance(cell, (int, float)):
+            order.append((0, cell))
+        else:
+            order.append((1, cell if isinstance(cell, str) else json.dumps(cell)))
+    return tuple(order)
+
+
+# --- Artifact tools: what an agent produces, stored by content, entered under a name in its output cache ---
+
+LARGEST = 16 * 1024 * 1024
+PAGE_CHARACTERS = 6_000
+MOST_INPUTS = 2_000
+
+
+def artifact_tools() -> list[FunctionTool]:
+    """`save_artifact`, `read_artifact`, `merge_artifacts`."""
+    reference = {"type": "string", "description": "an artifact's name, or artifact://sha256/…"}
+    return [
+        tool(
+            "save_artifact",
+            "Keep something you made, under a name: text, or JSON. In JSON, an object {\"$artifact\": name"
+            " or reference} is"
+            " replaced by that artifact's own JSON, so that large results need not pass through your"
+            " context.",
+            {
+                "name": {"type": "string"},
+                "content": {"description": "text, an object or a list"},
+                "media_type": {"type": "string"},
+            },
+            ["name", "content"],
+            save,
+        ),
+        tool(
+            "read_artifact",
+            "Read an artifact, by name or reference; a JSON pointer such as /totals gives one part of a JSON"
+            " artifact.",
+            {
+                "ref": reference,
+                "pointer": {"type": "string"},
+                "offset": {"type": "integer", "minimum": 0},
+                "limit": {"type": "integer", "minimum": 1},
+            },
+            ["ref"],
+            read,
+        ),
+        tool(
+            "merge_artifacts",
+            "Merge JSON artifacts, in order, into a new one: numbers add up, lists join, objects merge,"
+            " equal texts stay.",
+            {"inputs": {"type": "array", "items": reference, "description": "names, references, or one pattern such as part/*"},
+             "name": {"type": "string"}},
+            ["inputs", "name"],
+            merge,
+        ),
+    ]  # fmt: skip
+
+
+def save(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    name = _name(arguments)
+    content = arguments.get("content")
+    if isinstance(content, str):
+        data, media_type = content.encode("utf-8", "replace"), "text/plain"
+        if name.endswith(".md"):
+            media_type = "text/markdown"
+    elif isinstance(content, dict | list):
+        whole = expand_includes(content, lambda ref: _load_json(tx, ref))
+        data, media_type = _dump(whole), "application/json"
+    else:
+        raise ValueError("`content` must be text, an object or a list")
+    wanted = arguments.get("media_type")
+    return _store(tx, context, name, data, wanted if isinstance(wanted, str) and wanted else media_type)
+
+
+def read(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    ref = text_of(arguments, "ref")
+    pointer = arguments.get("pointer")
+    if isinstance(pointer, str) and pointer:
+        text = json.dumps(_point(_load_json(tx, ref), pointer), ensure_ascii=False)
+    else:
+        text = _load(tx, ref).decode("utf-8", "replace")
+    offset, limit = _count(arguments, "offset", 0), _count(arguments, "limit", PAGE_CHARACTERS)
+    piece = text[offset : offset + min(limit, 50_000)]
+    if offset + len(piece) < len(text):
+        piece += f"\n[{len(text)} characters in all; go on with offset {offset + len(piece)}]"
+    return ToolResult(piece)
+
+
+def merge(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    name = _name(arguments)
+    wanted = arguments.get("inputs")
+    if isinstance(wanted, str):
+        wanted = [wanted]
+    if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
+        raise ValueError("`inputs` must be a list of names or references")
+    names: list[str] = []
+    for one in wanted:
+        names += _matching(tx, one) if any(mark in one for mark in "*?[") else [one]
+    if len(names) > MOST_INPUTS:
+        raise ValueError(f"{len(names)} artifacts are too many to merge at once; at most {MOST_INPUTS}")
+    if not names:
+        raise ValueError(f"no artifact matches {', '.join(wanted) or 'an empty list'}")
+    result = _store(
+        tx, context, name, _dump(merge_json([_load_json(tx, one) for one in names])), "application/json"
+    )
+    return ToolResult(json.dumps(json.loads(str(result.content)) | {"inputs": len(names)}))
+
+
+def _store(tx: Transaction, context: ToolContext, name: str, data: bytes, media_type: str) -> ToolResult:
+    if len(data) > LARGEST:
+        raise ValueError(f"{name} would have {len(data)} bytes; at most {LARGEST} are kept, so split it")
+    ref = artifacts.save_output(
+        tx, name=name, data=data, media_type=media_type, agent_id=context.agent_id, task_id=context.task_id
+    )
+    tx.event(
+        "artifact.saved",
+        agent_id=context.agent_id,
+        task_id=context.task_id,
+        name=name,
+        ref=ref,
+        bytes=len(data),
+    )
+    return ToolResult(json.dumps({"ref": ref, "name": name, "bytes": len(data)}))
+
+
+def _name(arguments: dict[str, Any]) -> str:
+    name = text_of(arguments, "name", limit=200).strip()
+    if any(ord(character) < 32 for character in name):
+        raise ValueError("`name` must not hold control characters")
+    return name
+
+
+def _matching(tx: Transaction, pattern: str) -> list[str]:
+    rows = tx.all("SELECT DISTINCT name FROM outputs WHERE session_id = ? ORDER BY name", (tx.session_id,))
+    return [row[0] for row in rows if fnmatch.fnmatchcase(row[0], pattern)]
+
+
+def _load(tx: Transaction, name_or_ref: str) -> bytes:
+    ref = artifacts.resolve(tx, tx.session_id, name_or_ref)
+    data = artifacts.get(tx, ref) if ref else None
+    if data is None:
+        raise ValueError(f"there is no artifact {name_or_ref!r}")
+    return data
+
+
+def _load_json(tx: Transaction, name_or_ref: str) -> Any:
+    try:
+        return json.loads(_load(tx, name_or_ref))
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise ValueError(f"{name_or_ref} is no JSON artifact") from None
+
+
+def _dump(value: Any) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=1) + "\n").encode("utf-8", "replace")
+
+
+def _point(value: Any, pointer: str) -> Any:
+    """The part of a JSON value that an RFC 6901 pointer names."""
+    for step in pointer.lstrip("/").split("/") if pointer.strip("/") else []:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            raise ValueError(f"pointer {pointer} leads nowhere at {step!r}")
+    return value
+
+
+def _count(arguments: dict[str, Any], name: str, default: int) -> int:
+    value = arguments.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"`{name}` must be a whole number")
+    return value

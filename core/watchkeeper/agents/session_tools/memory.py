@@ -1,0 +1,329 @@
+"""The tool `recall`: a search that reads beside the store's writer, in a thread, so that no agent's step
+waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+from watchkeeper.agents.session_tools.base import FunctionTool, text_of, tool
+from watchkeeper.agents.tools.contract import Permission, ToolContext, ToolResult
+from watchkeeper.memory.recall import Recalled, Scope
+from watchkeeper.memory.recall import recall as recall_from
+from watchkeeper.records.messages import ToolSpec
+from watchkeeper.store import artifacts, facts
+from watchkeeper.store import messages as message_rows
+from watchkeeper.store.search import passages
+from watchkeeper.store.search.passages import Reads
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+KEEPING_SECONDS = 30.0
+"""How long a search waits for the store to keep the vectors that it made."""
+
+SPEC = ToolSpec(
+    "recall",
+    "Search what was remembered and said, by you and the other agents: facts with their ids, then messages"
+    " by pointer for"
+    " `read_back`. Name exact words, paths, numbers or error codes.",
+    {
+        "type": "object",
+        "properties": {
+            "query": {"type": "string"},
+            "limit": {"type": "integer", "minimum": 1, "maximum": 30},
+            "scope": {
+                "type": "string",
+                "enum": list(Scope),
+                "description": "agent: only your own; default: all you may see",
+            },
+        },
+        "required": ["query"],
+        "additionalProperties": False,
+    },
+)
+
+
+class RecallTool:
+    """An `OutsideTool` that changes nothing: after a crash it may simply run again."""
+
+    spec = SPEC
+    idempotent = True
+    permission = Permission.ALLOW
+
+    def __init__(self, store: SessionStore, *, vectors: bool = False) -> None:
+        """`vectors`: the setting `recall_vectors`. Where the extra is missing, one warning says so, once."""
+        self._store = store
+        self.warning: str | None = None
+        """Why vectors are not used though they were asked for."""
+        if vectors:
+            from watchkeeper.memory.recall.session import unavailable
+
+            self.warning = unavailable()
+        self._vectors = vectors and self.warning is None
+
+    async def run(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        try:
+            query = text_of(arguments, "query", limit=1_000)
+            scope, limit = (
+                Scope(arguments.get("scope") or Scope.WORKSPACE),
+                min(int(arguments.get("limit") or 8), 30),
+            )
+        except ValueError as error:
+            return ToolResult(str(error), is_error=True)
+
+        def search() -> list[Recalled]:
+            with closing(Reads(self._store.path)) as reads:
+                question = self._question(reads, query, kept)
+                return recall_from(
+                    reads, context.session_id, query, scope, limit, reader=context.agent_id, question=question
+                )
+
+        loop = asyncio.get_running_loop()
+
+        def kept(change: Callable[[Transaction], None]) -> None:
+            asyncio.run_coroutine_threadsafe(self._store.commit(change), loop).result(KEEPING_SECONDS)
+
+        return ToolResult(told(await asyncio.to_thread(search)))
+
+    def _question(
+        self, reads: Reads, query: str, kept: Callable[[Callable[[Transaction], None]], None]
+    ) -> Any:
+        """The query as a vector, after the vectors that the session lacks are made and kept; None: words
+        alone."""
+        if not self._vectors:
+            return None
+        from watchkeeper.memory.recall import session
+
+        try:
+            embedder = session.load()
+            passages.load_extension(reads.connection)
+        except session.VectorsMissing as missing:
+            self._vectors, self.warning = False, str(missing)
+            log.warning("%s", missing)
+            return None
+        for kind, made in session.made(reads, self._store.session_id, embedder):
+            kept(lambda tx, kind=kind, made=made: passages.add(tx, kind, embedder.name, made))  # type: ignore[misc]
+        return session.Question(embedder.name, embedder.embed([query])[0])
+
+
+def told(found: list[Recalled]) -> str:
+    """What a model is told of what was found: a line each, with pointers."""
+    lines = []
+    for one in found:
+        name = one.kind if one.fact_id is None else f"{one.kind} {one.fact_id}"
+        pointers = [*one.sources, *(f"replaces {old}" for old in one.replaces)]
+        lines.append(f"- [{name}] {one.text} ({', '.join(pointers)})")
+    return "\n".join(lines) or "nothing remembered matches"
+
+
+# --- Memory tools that run in the transaction of their result: `remember`, `read_back`, `compact` (`recall` does ---
+#
+# not).
+
+PAGE_CHARACTERS = 6_000
+_FACT = re.compile(r"fact://([0-9a-f]{8,32})\Z")
+_POINTER = re.compile(r"message://([A-Za-z0-9_-]+)/(\d+)(?:-(\d+))?\Z")
+
+
+def memory_tools() -> list[FunctionTool]:
+    return [
+        tool(
+            "remember",
+            "Keep one fact, decision, outcome or instruction, in one sentence. Every agent of the session"
+            " can recall it; with scope"
+            " `workspace`, later sessions here too. A new value of the same subject replaces the earlier"
+            " fact by itself; where it"
+            " corrects a fact in other words, name that one's id in `replaces`.",
+            {
+                "text": {"type": "string"},
+                "kind": {"type": "string", "enum": list(facts.KINDS)},
+                "scope": {"type": "string", "enum": ["session", "workspace"]},
+                "replaces": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "description": "the id of the fact that this one corrects",
+                },
+                "also": {
+                    "type": "boolean",
+                    "description": "true: earlier facts about it hold as well, none is replaced",
+                },
+            },
+            ["text"],
+            remember,
+        ),
+        tool(
+            "read_back",
+            "Read what left your context, whole, by its pointer: message://<agent>/<first>-<last>,"
+            " artifact://sha256/… or"
+            " fact://<hex>. Long texts come in pages; `find` gives the page around an exact word, path or"
+            " number.",
+            {
+                "pointer": {"type": "string"},
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "where to read on; with `find`, where to search on",
+                },
+                "find": {
+                    "type": "string",
+                    "description": "what the page must hold; case and line breaks do not matter",
+                },
+            },
+            ["pointer"],
+            read_back,
+        ),
+        tool(
+            "compact",
+            "Make room in your own context now; say what must be kept.",
+            {"instructions": {"type": "string"}},
+            [],
+            compact,
+        ),
+    ]
+
+
+def remember(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    kind = arguments.get("kind") or "fact"
+    if kind not in facts.KINDS:
+        raise ValueError(f"`kind` must be one of {', '.join(facts.KINDS)}")
+    scope = arguments.get("scope") or "session"
+    if scope not in ("session", "workspace"):
+        raise ValueError("`scope` must be `session` or `workspace`")
+    replaces = arguments.get("replaces")
+    if replaces is not None and (not isinstance(replaces, int) or isinstance(replaces, bool)):
+        raise ValueError("`replaces` must be the id of a fact, a whole number")
+    row = tx.one("SELECT last_seq FROM agents WHERE id = ?", (context.agent_id,))
+    kept = facts.add_fact(
+        tx,
+        agent_id=context.agent_id,
+        workspace=str(context.workspace),
+        scope=scope,
+        kind=kind,
+        text=text_of(arguments, "text", limit=2_000),
+        sources=[f"message://{context.agent_id}/{row[0]}"],
+        replaces=replaces,
+        also=bool(arguments.get("also")),
+    )
+    if kept.new:
+        tx.event(
+            "memory.remembered",
+            agent_id=context.agent_id,
+            task_id=context.task_id,
+            fact=kept.id,
+            fact_kind=kind,
+        )
+    said = f"remembered as fact {kept.id}" if kept.new else f"known already, as fact {kept.id}"
+    for fact_id, old in kept.replaced:
+        said += f"; it replaces fact {fact_id}" + ("" if fact_id == replaces else f" ({old[:200]})")
+    return ToolResult(said)
+
+
+def read_back(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    pointer = text_of(arguments, "pointer", limit=400).strip()
+    offset = arguments.get("offset") or 0
+    if not isinstance(offset, int) or offset < 0:
+        raise ValueError("`offset` must be a whole number")
+    if artifacts.digest_of(pointer):
+        data = artifacts.get(tx, pointer)
+        if data is None:
+            raise ValueError(f"nothing is stored under {pointer}")
+        text = data.decode("utf-8", "replace")
+    elif (fact := _FACT.match(pointer)) is not None:
+        found = facts.read_fact(tx, tx.session_id, fact[1], reader=context.agent_id)
+        if found is None:
+            raise ValueError(f"there is no fact {pointer} in this session")
+        text = found
+    else:
+        text = _messages(tx, pointer)
+    wanted = arguments.get("find")
+    if wanted is None or not str(wanted).strip():
+        return ToolResult(_page(text, offset))
+    place = _place(text, str(wanted), offset)
+    if place is None:
+        raise ValueError(
+            f"{pointer} does not hold {str(wanted)[:200]!r}" + (f" behind offset {offset}" if offset else "")
+        )
+    page = _page(text, max(0, place - PAGE_CHARACTERS // 3))
+    message = _number_before(text, place) if pointer.startswith("message:") else None
+    where = f", in message {message}" if message else ""
+    return ToolResult(f"[found at offset {place}{where}; search on with offset {place + 1}]\n{page}")
+
+
+def _page(text: str, offset: int) -> str:
+    piece = text[offset : offset + PAGE_CHARACTERS]
+    if offset + len(piece) < len(text):
+        piece += f"\n[{len(text)} characters in all; go on with offset {offset + len(piece)}]"
+    return piece
+
+
+def _place(text: str, wanted: str, offset: int) -> int | None:
+    """Where `wanted` stands in `text`, as it is written or else whatever its case and spaces; None:
+    nowhere."""
+    exact = text.find(wanted, offset)
+    if exact >= 0:
+        return exact
+    words = [re.escape(word) for word in wanted.split()]
+    found = re.compile(r"\s+".join(words), re.IGNORECASE).search(text, offset)
+    return found.start() if found else None
+
+
+def _number_before(text: str, place: int) -> str | None:
+    """The number of the message that a place in the text of several lies in."""
+    heads = re.findall(r"^(#\d+) (?:user|assistant): ", text[: place + 1], re.MULTILINE)
+    return heads[-1] if heads else None
+
+
+def compact(tx: Transaction, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+    instructions = arguments.get("instructions")
+    return ToolResult(
+        "your context is compacted beside your work; go on",
+        effects={"compact": instructions if isinstance(instructions, str) else ""},
+    )
+
+
+def _messages(tx: Transaction, pointer: str) -> str:
+    match = _POINTER.match(pointer)
+    if match is None:
+        raise ValueError(
+            "a pointer looks like message://<agent>/12-40, message://<agent>/12, artifact://sha256/<hex> or"
+            " fact://<hex>"
+        )
+    agent_id, first, last = match[1], int(match[2]), int(match[3] or match[2])
+    if tx.one("SELECT 1 FROM agents WHERE id = ? AND session_id = ?", (agent_id, tx.session_id)) is None:
+        raise ValueError(f"no agent {agent_id} in this session")
+    messages = message_rows.load_messages(tx, agent_id, first, last)
+    if not messages:
+        raise ValueError(f"no messages {first}-{last} of agent {agent_id}")
+    return "\n".join(f"#{m.seq} {m.role}: {_flat(m.content)}" for m in messages)
+
+
+def _given(arguments: Any) -> str:
+    """Arguments with their texts as they are: in JSON, quotes and line ends hide what is looked for."""
+    if isinstance(arguments, dict):
+        return "\n".join(f"{name}: {_given(value)}" for name, value in arguments.items())
+    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _flat(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    parts: list[str] = []
+    for block in content:
+        kind = block.get("type")
+        if kind == "text":
+            parts.append(str(block.get("text", "")))
+        elif kind == "tool_use":
+            parts.append(f"[calls {block.get('name')} {_given(block.get('input'))}]")
+        elif kind == "tool_result":
+            parts.append(f"[result {_flat(block.get('content') or '')}]")
+        elif kind != "thinking":
+            parts.append(f"[{kind}]")
+    return " ".join(parts)

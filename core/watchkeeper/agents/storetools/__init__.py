@@ -1,2 +1,0 @@
-"""Tools whose whole effect is in the session's database: plan, memory and artifact tools. Each happens
-exactly once."""

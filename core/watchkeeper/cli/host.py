@@ -1,0 +1,43 @@
+"""`wk host`: drive a session in this process. Started by other commands, detached."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from watchkeeper.cli.options import db_option
+
+
+@click.command(hidden=True)
+@click.argument("session")
+@db_option
+@click.option("--resume", "lift", is_flag=True, help="Lift the session's pause.")
+@click.option("--once", type=int, help="Apply this command, finish what it starts, and stop.")
+@click.option(
+    "--approval-timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long a question waits before it is denied.",
+)
+def host(session: str, db: Path | None, lift: bool, once: int | None, approval_timeout: float | None) -> int:
+    """Drive SESSION until it ends or pauses."""
+    from watchkeeper.runtime.run_session import Asking, drive
+    from watchkeeper.store import database
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Redacting("%(asctime)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    path = (db or database.default_path()).expanduser().absolute()
+    asking = Asking(unattended=False, timeout_seconds=approval_timeout)
+    return drive(path, session, resume=lift, once=once, asking=asking).exit_code
+
+
+class _Redacting(logging.Formatter):
+    """A log without secrets: a fault's traceback may quote what a model or a tool said."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        from watchkeeper.store.user_secrets import user_redactor
+
+        return user_redactor().text(super().format(record))

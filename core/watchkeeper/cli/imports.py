@@ -1,0 +1,359 @@
+"""What imported model calls cost: list prices of the day of the call, looked up once for each model, day and
+tier.
+
+`models.prices.price` takes a fifth of a millisecond a call, and a gigabyte of log holds a hundred thousand of
+them. Within a tier a cost is a sum of products, so that its rates are asked once.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+
+from watchkeeper.cli.options import clean, db_option, json_option, print_json, say
+from watchkeeper.records.errors import BadInput, NotFound
+from watchkeeper.records.messages import Cost, PriceStatus
+from watchkeeper.store import database
+from watchkeeper.transcripts.records import ModelCall
+
+if TYPE_CHECKING:
+    from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.importer import Progress, Report
+    from watchkeeper.transcripts.records import Program
+
+
+_DAY_SECONDS = 86_400
+_UNPRICED = Cost(None, PriceStatus.UNPRICED)
+
+
+class _Rates(NamedTuple):
+    """Dollars a token."""
+
+    input: float
+    output: float
+    read: float
+    written: float
+    written_1h: float
+
+
+def list_pricing() -> Callable[[ModelCall], Cost]:
+    """A pricing function by public list prices, both kinds of cache writes told apart. No network."""
+    known: dict[tuple[str, int | None], tuple[tuple[float, ...], dict[int, _Rates]] | None] = {}
+
+    def price(call: ModelCall) -> Cost:
+        _, _, model, fresh, output, read, written, hour, exact, _, at, _, _, told, *_ = call
+        status = PriceStatus.EXACT if exact else PriceStatus.ESTIMATED
+        if told is not None and told > 0:
+            return Cost(told, status)
+        day = None if at is None else int(at // _DAY_SECONDS)
+        try:
+            found = known[model, day]
+        except KeyError:
+            starts = _tiers(call)
+            found = known[model, day] = None if starts is None else (starts, {})
+        if found is None:
+            return _UNPRICED
+        prompt = fresh + read + written
+        tier = bisect_left(found[0], prompt)
+        rates = found[1].get(tier)
+        if rates is None:
+            rates = found[1][tier] = _rates(call, max(1, prompt))
+        a, b, c, d, e = rates
+        return Cost(a * fresh + b * output + c * read + d * (written - hour) + e * hour, status)
+
+    return price
+
+
+def _when(call: ModelCall) -> datetime | None:
+    return None if call.at is None else datetime.fromtimestamp(call.at, UTC)
+
+
+def _tiers(call: ModelCall) -> tuple[float, ...] | None:
+    """Prompt sizes above which the model's prices change; None where nobody knows the model."""
+    provider, _, name = call.model.partition("/")
+    if not name:
+        return None
+    from genai_prices import Usage, calc_price
+    from genai_prices.types import TieredPrices
+
+    try:
+        found = calc_price(
+            Usage(input_tokens=1), name, provider_id=provider, genai_request_timestamp=_when(call)
+        )
+    except (LookupError, ValueError, OverflowError):
+        return None
+    prices = [price for price in vars(found.model_price).values() if isinstance(price, TieredPrices)]
+    return tuple(sorted({float(tier.start) for price in prices for tier in price.tiers}))
+
+
+def _rates(call: ModelCall, prompt: int) -> _Rates:
+    """What one token of each kind costs in a call with a prompt of that size."""
+    from genai_prices import Usage, calc_price
+
+    provider, _, name = call.model.partition("/")
+
+    def usd(**tokens: int) -> float:
+        usage = Usage(input_tokens=prompt, **tokens)
+        return float(
+            calc_price(usage, name, provider_id=provider, genai_request_timestamp=_when(call)).total_price
+        )
+
+    plain = usd()
+    return _Rates(
+        plain / prompt,
+        (usd(output_tokens=1_000_000) - plain) / 1_000_000,
+        usd(cache_read_tokens=prompt) / prompt,
+        usd(cache_write_tokens=prompt) / prompt,
+        usd(cache_write_tokens=prompt, cache_write_1h_tokens=prompt) / prompt,
+    )
+
+
+# --- `wk import`: other programs' sessions into the store, read-only --------------------------------------
+
+TICK_SECONDS = 0.1
+
+
+@click.command("import")
+@click.argument("what", metavar="PATH|claude|codex|opencode", nargs=-1, required=True)
+@click.option("--follow", is_flag=True, help="Then go on importing what is written, until interrupted.")
+@click.option("--verbose", is_flag=True, help="List what was kept raw or left out, by kind and reason.")
+@db_option
+@json_option
+def import_(what: tuple[str, ...], follow: bool, verbose: bool, db: Path | None, as_json: bool) -> int:
+    """Import sessions of Claude Code, Codex and OpenCode, or one that `wk export` wrote.
+
+    PATH is a log, a folder of logs, or a file of `wk export --format json`; `claude`, `codex` and `opencode`
+    mean the usual places. Imported sessions are read-only. Importing again adds what is new; an import may be
+    interrupted and continued.
+    """
+    from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.importer import Importer
+
+    path = (db or database.default_path()).expanduser().absolute()
+    what = _import_exports(path, what, as_json)
+    if not what:
+        return 0
+    places, only = wanted_places(what)
+    writer = Writer(path)
+    importer = Importer(writer, pricing=pricing(), user_id=user(), progress=_progress(as_json), only=only)
+    try:
+        report = importer.run(places)
+        _clear(as_json)
+        if as_json:
+            print_json(as_record(report))
+        else:
+            say(report.line())
+            if verbose:
+                _list(report)
+        if follow:
+            _follow(writer, places, only)
+    except KeyboardInterrupt:
+        importer.settle()
+        _clear(as_json)
+        if not as_json:
+            say(
+                "interrupted; what was read is kept, and the same command carries on:"
+                f" {importer.report.line()}"
+            )
+        return 130
+    finally:
+        importer.close()
+        writer.close()
+    nothing = not (report.files or report.unchanged or report.deleted)
+    return 1 if nothing and (report.left or report.unknown) else 0
+
+
+@click.command(hidden=True)
+@click.argument("what")
+@click.option("--parent", type=int, required=True, help="Stop when this process is no longer the parent.")
+@db_option
+def follow(what: str, parent: int, db: Path | None) -> int:
+    """Import what is written to the logs of WHAT from now on."""
+    from watchkeeper.store.writer import Writer
+
+    places, only = wanted_places((what,))
+    writer = Writer((db or database.default_path()).expanduser().absolute())
+    try:
+        _follow(writer, places, only, parent)
+    finally:
+        writer.close()
+    return 0
+
+
+def _follow(writer: Writer, places: list[Path], only: Program | None, parent: int | None = None) -> None:
+    """Import what is written from now on, until SIGINT or SIGTERM, or until the parent is gone."""
+    import signal
+    import threading
+
+    from watchkeeper.transcripts.follow import Follower
+    from watchkeeper.transcripts.importer import Importer
+
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    importer = Importer(writer, pricing=pricing(), user_id=user(), live=True, only=only)
+    try:
+        Follower(writer, importer, places, go_on=lambda: parent is None or os.getppid() == parent).run(stop)
+    finally:
+        importer.close()
+
+
+def _import_exports(path: Path, what: tuple[str, ...], as_json: bool) -> tuple[str, ...]:
+    """Import the files of `wk export --format json` among what is named; returns the rest."""
+    from watchkeeper.transcripts.export.reading import import_export, is_export
+
+    others: list[str] = []
+    for name in what:
+        file = Path(name).expanduser()
+        if not file.is_file() or not is_export(file):
+            others.append(name)
+            continue
+        found = import_export(path, file)
+        if as_json:
+            print_json(
+                {
+                    "type": "import",
+                    "session": found.session_id,
+                    "already_there": found.already_there,
+                    "messages": found.messages,
+                }
+            )
+        elif found.deleted:
+            say(
+                f"session {found.session_id} is here already, deleted; `wk restore {found.session_id}`"
+                " brings it back"
+            )
+        elif found.already_there:
+            say(f"session {found.session_id} is here already; nothing was done")
+        else:
+            say(
+                f"session {found.session_id} imported: {found.messages:,} messages, {found.rows:,} rows in"
+                " all"
+            )
+    return tuple(others)
+
+
+def wanted_places(what: tuple[str, ...]) -> tuple[list[Path], Program | None]:
+    """Where to look, and for which program's logs only (where one was named).
+
+    Raises:
+        NotFound: no such file or folder, or the program has left no logs.
+    """
+    from watchkeeper.transcripts.reading import by_name, programs
+
+    places: list[Path] = []
+    only: Program | None = None
+    for name in what:
+        path = Path(name).expanduser()
+        program = by_name(name) if not path.exists() else None
+        if program is not None:
+            usual = program.places(os.environ, Path.home())
+            found = [place for place in usual if place.exists()]
+            if not found:
+                looked = " or ".join(str(place) for place in usual)
+                raise NotFound(
+                    f"no logs of {program.label}: there is no {looked}; name a file or folder: wk import PATH"
+                )
+            places += found
+            if len(what) == 1:
+                only = program
+        elif not (path.exists() or path.is_symlink()):
+            known = ", ".join(each.alias for each in programs())
+            raise NotFound(f"there is no file or folder {clean(name, 200)}; give one, or a program: {known}")
+        else:
+            places.append(path)
+    if not places:
+        raise BadInput("nothing to import; give a file, a folder or a program")
+    return places, only
+
+
+def pricing() -> Callable[[Any], Any]:
+    """Public list prices, looked up when the first call is priced."""
+    return list_pricing()
+
+
+def user() -> str:
+    """Whose sessions they are: whoever imports them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def as_record(report: Report) -> dict[str, Any]:
+    """The machine form of what an import did."""
+    return {
+        "type": "import",
+        "files": report.files,
+        "unchanged": report.unchanged,
+        "deleted": report.deleted,
+        "sessions": sorted(report.sessions),
+        "read": report.read,
+        "raw": [
+            {"kind": kind, "reason": reason, "lines": count}
+            for (kind, reason), count in report.raw.most_common()
+        ],
+        "skipped": dict(report.skipped.most_common()),
+        "changed": report.changed,
+        "waiting": report.waiting,
+        "lines": report.lines,
+        "bytes": report.bytes_read,
+        "seconds": round(report.seconds, 3),
+        "unreadable": dict(report.left),
+        "unknown": list(report.unknown),
+    }
+
+
+def _progress(as_json: bool) -> Callable[[Progress], None] | None:
+    """Files, speed and time left on standard error, where somebody looks."""
+    if as_json or not sys.stderr.isatty():
+        return None
+    shown = [0.0]
+
+    def show(progress: Progress) -> None:
+        now = time.monotonic()
+        if now - shown[0] < TICK_SECONDS:
+            return
+        shown[0] = now
+        speed = progress.bytes_done / progress.seconds / 1e6 if progress.seconds > 0 else 0.0
+        left = progress.seconds_left
+        text = (
+            f"{progress.files_done:,}/{progress.files:,} files "
+            f" {progress.bytes_done / 1e6:,.0f}/{progress.bytes / 1e6:,.0f} MB"
+            f"  {speed:,.0f} MB/s" + (f"  {_duration(left)} left" if left is not None else "")
+        )
+        sys.stderr.write(f"\r\x1b[2K{text}")
+        sys.stderr.flush()
+
+    return show
+
+
+def _duration(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60:02d} s"
+
+
+def _clear(as_json: bool) -> None:
+    if not as_json and sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+
+
+def _list(report: Report) -> None:
+    for (kind, reason), count in report.raw.most_common():
+        say(f"  raw      {count:>8,}  {clean(kind, 80)}: {reason}")
+    for reason, count in report.skipped.most_common():
+        say(f"  skipped  {count:>8,}  {reason}")
+    for name, reason in report.left.items():
+        say(f"  unread   {clean(name, 300)}: {reason}")
+    for name in report.unknown:
+        say(f"  unknown  {clean(name, 300)}: no log of a known program")

@@ -1,0 +1,770 @@
+"""Which models a run uses: those that the user named, or picks at a terminal. None is picked for the user,
+and none that a workspace chooses makes the run dearer without the user's word.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from watchkeeper.cli.options import (
+    Opened,
+    clean,
+    complete_session,
+    db_option,
+    is_terminal,
+    json_option,
+    json_text,
+    print_json,
+    say,
+    session_argument,
+)
+from watchkeeper.models.anthropic import ANTHROPIC_HOST, host_of, missing_key
+from watchkeeper.models.registry import SUGGESTED, SURVEYOR
+from watchkeeper.records.errors import BadInput, NotFound, WatchkeeperError
+from watchkeeper.records.ports import random_id
+from watchkeeper.records.text import sanitize
+from watchkeeper.runtime.config import Config
+from watchkeeper.store import budgets, state
+from watchkeeper.store.budgets import BudgetUse
+
+if TYPE_CHECKING:
+    from watchkeeper.runtime.config import RoleModel
+    from watchkeeper.runtime.continuation import Carried
+    from watchkeeper.store.lease import LeaseHolder
+
+
+LOCAL_SERVERS = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
+"""Ports on which programs that can speak the Messages API listen by default."""
+
+PROBE_SECONDS = 0.25
+"""How long all probes of local servers may take together."""
+
+LONGEST_COMMAND = 4_000
+"""Characters of a command that an error repeats whole."""
+
+MOST_ROLES = 5
+"""Roles that one question or warning names."""
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenModel:
+    """A model, and the local server that was picked with it (None: the configured server, or Anthropic's)."""
+
+    ref: str
+    base_url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One line of the question. Without `ref` the user names the server's model."""
+
+    text: str
+    ref: str | None = None
+    base_url: str | None = None
+
+
+def choose_model(
+    named: str | None, config: Config, *, arguments: Sequence[str], may_ask: bool
+) -> ChosenModel:
+    """The model that `--model` named or the configuration holds; else the one that the user picks, if
+    `may_ask`.
+
+    The surveyor is used where `--model` names it, and never otherwise. `arguments` are those of `wk`, for the
+    error.
+
+    Raises:
+        BadInput: none was chosen; the line ends with the command that chooses one.
+    """
+    if named:
+        return ChosenModel(named)
+    if config.model is not None and config.model.strip() != SURVEYOR:
+        return ChosenModel(config.model)
+    why = "no model is chosen"
+    if config.model is not None:
+        why = f"the configured model is {SURVEYOR}, which surveys a folder and reads no goal"
+    offers = _offers(config) if may_ask else []
+    if offers:
+        chosen = _ask(why, offers)
+        if chosen is not None:
+            return chosen
+    key = missing_key(
+        SUGGESTED[0], api_key_env=config.anthropic.api_key_env, base_url=config.anthropic.base_url
+    )
+    first = f"set {key}, then run" if key else "run"
+    raise BadInput(f"{why}; {first}: {_command(arguments, SUGGESTED[0])}")
+
+
+def confirm_roles(
+    workspace: Path, ref: str, allowed: Sequence[str], *, may_ask: bool, show: bool
+) -> tuple[str, ...]:
+    """The user's answers about roles of the workspace that ask for a dearer model, in addition to `allowed`.
+
+    Answers are as `SessionSettings.allow_models` holds them. Without `may_ask` nothing is allowed, and a
+    warning says which
+    model each of these roles runs on. `show`: print role, source and model of each role that is not built in.
+    """
+    from watchkeeper.agents.roles import load_roles
+    from watchkeeper.runtime.config import BUILT_IN, price_of, role_models, warning
+    from watchkeeper.store.user_secrets import config_folder
+
+    roles = load_roles(workspace, config_folder())
+    dearer: dict[tuple[str, str], list[RoleModel]] = {}
+    for choice in role_models(roles, ref, allowed).values():
+        if choice.unconfirmed is not None:
+            dearer.setdefault((choice.unconfirmed, choice.own), []).append(choice)
+    confirmed: list[str] = []
+    for (wanted, own), choices in dearer.items():
+        if not may_ask:
+            for choice in choices[:MOST_ROLES]:
+                click.echo(f"wk: {clean(warning(choice), 600)}", err=True)
+            continue
+        named = ", ".join(f"{one.role} ({one.source})" for one in choices[:MOST_ROLES])
+        more = f" and {len(choices) - MOST_ROLES} more" if len(choices) > MOST_ROLES else ""
+        click.echo(
+            "wk: this workspace chooses a model that costs more than yours, for the role"
+            f" {clean(named, 600)}{more}:",
+            err=True,
+        )
+        click.echo(f"  its choice  {clean(wanted, 120)}: {price_of(wanted)}", err=True)
+        click.echo(f"  yours       {clean(own, 120)}: {price_of(own)}", err=True)
+        if click.confirm("Use its choice", default=False, err=True):
+            confirmed += [f"{one.role}={wanted}" for one in choices]
+    if show:
+        for choice in role_models(roles, ref, (*allowed, *confirmed)).values():
+            if choice.source != BUILT_IN:
+                say(
+                    f"role {clean(choice.role, 40)}  {clean(choice.source, 80)}  {clean(choice.model, 80)} "
+                    f" {price_of(choice.model)}"
+                )
+    return tuple(confirmed)
+
+
+def _offers(config: Config) -> list[Offer]:
+    """What this machine could run on: models of Anthropic where there is a key, the configured server, local
+    servers."""
+    from watchkeeper.models.registry import rates
+
+    own = config.anthropic
+    configured = (own.base_url or os.environ.get("ANTHROPIC_BASE_URL") or "").strip()
+    found: list[Offer] = []
+    if configured and host_of(configured) != ANTHROPIC_HOST:
+        open_ports = [] if host_of(configured) not in LOOPBACK else [configured]
+        if not open_ports or _listening(open_ports):
+            found.append(Offer(f"a model of {clean(configured, 200)}, the configured server"))
+    elif missing_key(SUGGESTED[0], api_key_env=own.api_key_env, base_url=configured) is None:
+        variable = own.api_key_env or next(
+            (name for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN") if os.environ.get(name)),
+            "the SDK's own credentials",
+        )
+        for ref in SUGGESTED:
+            rate = rates(ref)
+            price = f", {rate}" if rate is not None else ""
+            found.append(Offer(f"{ref}{price} (key: {variable})", ref))
+    urls = {f"http://127.0.0.1:{port}": name for port, name in LOCAL_SERVERS.items()}
+    urls = {url: name for url, name in urls.items() if _place(url) != _place(configured)}
+    for url in _listening(list(urls)):
+        found.append(Offer(f"a model of the server at {url} ({urls[url]}'s port), without a key", None, url))
+    return found
+
+
+def _ask(why: str, offers: list[Offer]) -> ChosenModel | None:
+    """Ask on standard error; None where the user chooses nothing."""
+    click.echo(f"wk: {why}. These were found:", err=True)
+    for number, offer in enumerate(offers, 1):
+        click.echo(f"  {number}  {offer.text}", err=True)
+    answer = _line("Which model (a number, or provider/model; empty: none)")
+    while answer:
+        number = int(answer) if answer.isascii() and answer.isdigit() and len(answer) < 4 else 0
+        if 0 < number <= len(offers):
+            return _picked(offers[number - 1])
+        if answer.startswith("claude-"):
+            answer = f"anthropic/{answer}"
+        if answer.partition("/")[0] == "anthropic" and answer.partition("/")[2]:
+            return ChosenModel(answer)
+        click.echo(
+            f"  {clean(answer, 80)} is not one of them; give a number from 1 to {len(offers)}, or"
+            " anthropic/MODEL",
+            err=True,
+        )
+        answer = _line("Which model")
+    return None
+
+
+def _picked(offer: Offer) -> ChosenModel | None:
+    if offer.ref is not None:
+        return ChosenModel(offer.ref)
+    name = _line("The name of the model on that server (empty: none)")
+    return ChosenModel(f"anthropic/{name.removeprefix('anthropic/')}", offer.base_url) if name else None
+
+
+def _line(question: str) -> str:
+    return str(click.prompt(question, default="", show_default=False, err=True)).strip()
+
+
+def _listening(urls: Sequence[str]) -> list[str]:
+    """Those of these loopback URLs where a program accepts a connection. Takes `PROBE_SECONDS` at most."""
+    deadline = time.monotonic() + PROBE_SECONDS
+    found = []
+    for url in urls:
+        host, port = _place(url)
+        left = deadline - time.monotonic()
+        if host not in LOOPBACK or left <= 0:
+            continue
+        try:
+            socket.create_connection((host, port), timeout=left / 2).close()
+        except OSError:
+            continue
+        found.append(url)
+    return found
+
+
+def _place(url: str) -> tuple[str, int]:
+    """Host and port of a URL; `localhost` is 127.0.0.1. A URL that names none gives an empty host."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return "", 0
+    host = parts.hostname or ""
+    return ("127.0.0.1" if host == "localhost" else host), port
+
+
+def _command(arguments: Sequence[str], ref: str) -> str:
+    """`wk ARGUMENTS --model REF` for a shell, on one line."""
+    words = list(arguments)
+    place = words.index("--") if "--" in words else len(words)
+    words[place:place] = ["--model", ref]
+    text = " ".join(["wk", *map(_quoted, words)])
+    return text if len(text) <= LONGEST_COMMAND else f"wk run GOAL --model {ref}"
+
+
+def _quoted(word: str) -> str:
+    """A word for a POSIX shell. What one line of a terminal cannot show is written as `$'…'` (bash, zsh,
+    ksh)."""
+    if " ".join(sanitize(word).split()) != word:
+        escaped = "".join(
+            one if one.isascii() and one.isprintable() and one not in "\\' " else _escaped(one)
+            for one in word
+        )
+        return f"$'{escaped}'"
+    if word and shlex.quote(word) == word:
+        return word
+    return shlex.quote(word) if set(word) & set('"$`\\!') or not word else f'"{word}"'
+
+
+def _escaped(character: str) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+def may_ask(*, as_json: bool) -> bool:
+    """Whether a person sits at a terminal who can answer a question."""
+    return not as_json and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+# --- Budgets on the command line: new limits as a person types them, and what a session that one of them paused ---
+#
+# needs.
+
+PAUSED_EXIT = 5
+
+KINDS = ("usd", "tokens", "turns", "seconds")
+
+_HELP = {
+    "usd": "A new limit in USD: an amount, or +N for N more.",
+    "tokens": "A new limit of tokens, cache reads included (5000, or +5000).",
+    "turns": "A new limit of model replies.",
+    "seconds": "A new limit of hosted time.",
+}
+
+
+def new_budget_options(function: Any) -> Any:
+    """`--budget-usd +2` and its like: options of a command that resumes."""
+    for kind in reversed(KINDS):
+        function = click.option(f"--budget-{kind}", metavar="AMOUNT|+N", help=_HELP[kind])(function)
+    return function
+
+
+def typed_budgets(options: dict[str, Any]) -> dict[str, str]:
+    """Kind → text, of the options that were given."""
+    return {kind: options[f"budget_{kind}"] for kind in KINDS if options.get(f"budget_{kind}") is not None}
+
+
+def limits_meant(opened: Opened, kind: str, text: str) -> list[tuple[str | None, float]]:
+    """Whose limit `--budget-KIND TEXT` changes, and to what: each reached budget of that kind, or else the
+    session's.
+
+    Raises:
+        BadInput: no amount, or not more than what is used.
+    """
+    reached = [
+        use for use in budgets.usage(opened, opened.session_id) if use.is_reached and use.budget.kind == kind
+    ]
+    owners = [use.budget.task_id for use in reached] or [None]
+    try:
+        return [(owner, budgets.amount_of(opened, opened.session_id, owner, kind, text)) for owner in owners]
+    except ValueError as refused:
+        raise BadInput(f"--budget-{kind}: {clean(refused)}") from None
+
+
+def set_limits(opened: Opened, typed: dict[str, str]) -> None:
+    """Set new limits of a session that no host drives. All are checked before the first is written.
+
+    Raises:
+        BadInput: an amount is refused; nothing was changed.
+    """
+    from watchkeeper.runtime.run_session import set_budget_without_host
+
+    meant = {kind: limits_meant(opened, kind, text) for kind, text in typed.items()}
+    for kind, limits in meant.items():
+        for task_id, amount in limits:
+            set_budget_without_host(opened.path, opened.session_id, task_id, kind, amount)
+
+
+def raise_reached(opened: Opened, typed: dict[str, str], *, ask: bool, as_json: bool) -> bool:
+    """Set the limits that were given, then see that no reached budget would pause the session again at once.
+
+    At a terminal (`ask`) each reached budget is shown with what is used of it, and a new limit is asked for.
+    Returns False where the session must stay paused; what to do next was said.
+
+    Raises:
+        BadInput: an amount that was given is refused.
+    """
+    set_limits(opened, typed)
+    blocking = budgets.blocking(opened, opened.session_id)
+    while blocking and ask:
+        use = blocking[0]
+        if not _ask_limit(opened, use):
+            break
+        blocking = budgets.blocking(opened, opened.session_id)
+    if blocking:
+        _advise(opened, blocking, as_json=as_json)
+    return not blocking
+
+
+def budget_lines(uses: list[BudgetUse], session_id: str) -> list[str]:
+    """What is used of each budget, and the command that raises them."""
+    return [*(clean(use.describe()) for use in uses), f"raise it: {budgets.resume_command(session_id, uses)}"]
+
+
+def _ask_limit(opened: Opened, use: BudgetUse) -> bool:
+    """Ask for a new limit until there is one; False where the person gives up."""
+    from watchkeeper.runtime.run_session import set_budget_without_host
+
+    kind, owner = use.budget.kind, use.budget.task_id
+    click.echo(clean(use.describe()))
+    while True:
+        default = f"+{budgets.plain_amount(use.shortfall, kind)}"
+        try:
+            typed = click.prompt(
+                f"New budget in {budgets.UNITS[kind]} (an amount, or +N; q: stay paused)", default=default
+            )
+        except click.Abort:
+            click.echo("")
+            return False
+        if typed.strip().lower() in ("q", "n", "no"):
+            return False
+        try:
+            amount = budgets.raised_amount(opened, opened.session_id, use, typed)
+        except ValueError as refused:
+            click.echo(clean(refused))
+            continue
+        set_budget_without_host(opened.path, opened.session_id, owner, kind, amount)
+        return True
+
+
+def _advise(opened: Opened, blocking: list[BudgetUse], *, as_json: bool) -> None:
+    lines = budget_lines(blocking, opened.session_id)
+    if not as_json:
+        say(f"session {opened.session_id} stays paused: no host was started")
+        for line in lines:
+            say(f"  {line}")
+        return
+    result = state.result(opened, opened.session_id)
+    result["reached_budgets"] = [
+        {
+            "task": use.task_name,
+            "kind": use.budget.kind,
+            "used": use.used,
+            "amount": use.budget.amount,
+            "required": use.budget.required,
+        }
+        for use in blocking
+    ]
+    result["next"] = budgets.resume_command(opened.session_id, blocking)
+    say(json_text(result))
+
+
+# --- `wk demo`, `wk run`, `wk resume` ---------------------------------------------------------------------
+
+SURVEY_GOAL = "Survey this folder: what it holds, in which languages, how large, its entry points, its open TODOs and its tests."
+
+
+def _speed(ctx: click.Context, param: click.Parameter, value: str | None) -> float | str | None:
+    if value is None:
+        return "unset"
+    if value == "max":
+        return None
+    try:
+        speed = float(value)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < 1e6:
+        raise click.BadParameter("give a positive number, or max")
+    return speed
+
+
+approval_timeout_option = click.option(
+    "--approval-timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="How long a question waits before it is denied (headless: 0, unless a dashboard watches).",
+)
+
+
+def driving_options(function: Any) -> Any:
+    """What `demo` and `run` share."""
+    for option in reversed(
+        [
+            db_option,
+            json_option,
+            click.option("--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard."),
+            click.option("--workspace", type=click.Path(path_type=Path), help="The folder to work in (default: this one)."),
+            click.option("--max-parallel", type=click.IntRange(1, 256), help="How many sub-agents work at a time."),
+            click.option("--context-tokens", type=click.IntRange(2_000), help="A smaller context window than the model's own."),
+            click.option("--budget-usd", type=click.FloatRange(0, min_open=True), help="Pause when this much is spent."),
+            click.option("--budget-tokens", type=click.IntRange(1), help="Pause after this many tokens, cache reads included."),
+            click.option("--budget-turns", type=click.IntRange(1), help="Pause after this many model replies."),
+            click.option("--budget-seconds", type=click.FloatRange(0, min_open=True), help="Pause after this time hosted."),
+            click.option("--speed", callback=_speed, metavar="X|max", help="The surveyor's pace: 1 is a model's; max waits for nothing."),
+            click.option("--allow", multiple=True, metavar="TOOL", help="Let a tool run without asking (repeatable)."),
+            click.option("--deny", multiple=True, metavar="TOOL", help="Never let a tool run (repeatable)."),
+            approval_timeout_option,
+        ]
+    ):  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command()
+@driving_options
+def demo(**options: Any) -> int:
+    """Survey a folder with the offline surveyor: real files, real tools, no key and no network.
+
+    The surveyor is no language model: it is a small deterministic program behind the same protocol. Kill it
+    at any moment, and `wk resume last` carries on. Its results: `wk artifacts last SURVEY.md`.
+    """
+    return _start(SURVEY_GOAL, SURVEYOR, options)
+
+
+allow_model_option = click.option(
+    "--allow-model",
+    "allow_models",
+    multiple=True,
+    metavar="REF",
+    help="Let roles of the workspace, and the planner, choose this model although it costs more than yours (repeatable).",
+)
+
+
+@click.command()
+@click.argument("goal", required=False)
+@click.option(
+    "--from",
+    "from_session",
+    metavar="SESSION",
+    shell_complete=complete_session,
+    help="Carry on SESSION, own or imported: its plan and what it knew go along. GOAL may then be left out.",
+)
+@click.option(
+    "--model", metavar="REF", help="anthropic/<model>, or offline/surveyor (default: from the configuration)."
+)
+@allow_model_option
+@driving_options
+def run(goal: str | None, from_session: str | None, model: str | None, **options: Any) -> int:
+    """Start a session towards GOAL: a planner makes a plan, sub-agents work on its tasks.
+
+    With a terminal, a background host drives it and the dashboard opens; quitting the dashboard may leave it
+    running. With --headless, or without a terminal, it runs in the foreground.
+
+    Without --model and without `model` in the configuration, it asks at a terminal which model to use, and
+    refuses elsewhere.
+    """
+    if goal is None and from_session is None:
+        raise click.UsageError(
+            'say what should be done: wk run "GOAL", or which session to carry on: --from SESSION'
+        )
+    if goal is not None and not goal.strip():
+        raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
+    return _start(goal, model, options, from_session)
+
+
+@click.command()
+@session_argument
+@click.argument("agent", required=False)
+@db_option
+@json_option
+@click.option(
+    "--headless", is_flag=True, help="Drive in the foreground and print progress, without the dashboard."
+)
+@click.option("--detach", is_flag=True, help="Start the background host and return.")
+@approval_timeout_option
+@allow_model_option
+@new_budget_options
+def resume(
+    session: str,
+    agent: str | None,
+    db: Path | None,
+    as_json: bool,
+    headless: bool,
+    detach: bool,
+    approval_timeout: float | None,
+    allow_models: tuple[str, ...],
+    **limits: str | None,
+) -> int:
+    """Carry on SESSION from the exact step: plan, queue, every agent's memory. With AGENT, lift that agent's
+    pause.
+
+    Where a budget is used up, it says what is used and asks for a new limit; without a terminal, give one:
+    `wk resume last --budget-usd +2`. A host that is about to end, after `wk pause` or `wk compact` say, is
+    waited for, for 30 s at most.
+    """
+    from watchkeeper.runtime.control import check_configuration, check_resume, refuse_agents
+    from watchkeeper.runtime.lifecycle import SessionSettings
+    from watchkeeper.runtime.run_session import allow_more_models
+    from watchkeeper.store.imports import refuse_imported
+
+    refuse_agents()
+    opened = Opened(db, session, own=True)
+    refuse_imported(opened.connection, opened.session_id)
+    typed = typed_budgets(limits)
+    if agent is not None:
+        from watchkeeper.cli.control import command
+
+        if typed:
+            raise BadInput("a new budget is the session's or a task's: `wk budget`, or resume the session")
+        return command(opened, "resume", as_json, agent_id=opened.agent(agent))
+    _await_others(opened)
+    status = opened.one("SELECT status FROM sessions WHERE id = ?", (opened.session_id,))[0]
+    if status in ("done", "cancelled"):
+        from watchkeeper.cli.headless import print_result
+
+        click.echo(
+            f"wk: session {opened.session_id} is already {status}; there is nothing to resume", err=True
+        )
+        if as_json:
+            print_result(opened.path, opened.session_id, as_json=True)
+        return 0 if status == "done" else 1
+    workspace, model, stored = opened.one(
+        "SELECT workspace, model, settings FROM sessions WHERE id = ?", (opened.session_id,)
+    )
+    check_configuration(Path(workspace))
+    check_resume(opened.path, opened.session_id, environment="this shell")
+    allowed = (*SessionSettings.load(stored).allow_models, *allow_models)
+    asking = may_ask(as_json=as_json)
+    confirmed = confirm_roles(Path(workspace), model, allowed, may_ask=asking, show=headless and not as_json)
+    if allow_models or confirmed:
+        allow_more_models(opened.path, opened.session_id, (*allow_models, *confirmed))
+    foreground = headless or as_json or not is_terminal()
+    if not raise_reached(opened, typed, ask=is_terminal() and not as_json, as_json=as_json):
+        return PAUSED_EXIT
+    return _drive(
+        opened.path, opened.session_id, foreground, as_json, resume=True, detach=detach,
+        approval_timeout_seconds=approval_timeout,
+    )  # fmt: skip
+
+
+def _await_others(opened: Opened) -> None:
+    """Wait for a host that is soon gone, and say so.
+
+    Raises:
+        DrivenElsewhere: one that goes on, or that does not end.
+    """
+    from watchkeeper.records.errors import DrivenElsewhere
+    from watchkeeper.store import library
+
+    session = opened.session_id
+
+    def told(holder: LeaseHolder) -> None:
+        click.echo(
+            f"wk: waiting for the host of session {session} (pid {holder.pid}) to end what it was told to do",
+            err=True,
+        )
+
+    holder = library.outlast(opened.path, session, told)
+    if holder is None:
+        return
+    if library.goes_on(opened.connection, session):
+        raise DrivenElsewhere(
+            f"session {session} is driven by a live host (pid {holder.pid}); watch it with `wk watch"
+            f" {session}`"
+        )
+    raise DrivenElsewhere(
+        f"a host (pid {holder.pid}) still carries out an earlier command of session {session}; resume it"
+        " when that is done"
+        f" (`wk watch {session}`)"
+    )
+
+
+def _start(
+    goal: str | None, model: str | None, options: dict[str, Any], from_session: str | None = None
+) -> int:
+    from watchkeeper.runtime.control import check_configuration, check_key, refuse_agents
+    from watchkeeper.runtime.lifecycle import NewSession, SessionSettings, check_workspace, create_session
+    from watchkeeper.store import database
+
+    refuse_agents()
+    workspace = (options["workspace"] or Path.cwd()).expanduser()
+    path = (options["db"] or database.default_path()).expanduser().absolute()
+    check_workspace(workspace, path)
+    config = check_configuration(workspace)
+    as_json = bool(options["as_json"])
+    arguments = click.get_current_context().find_object(tuple) or ("run", *([goal] if goal else []))
+    asking = may_ask(as_json=as_json)
+    chosen = choose_model(model, config, arguments=arguments, may_ask=asking)
+    ref = chosen.ref
+    headless = bool(options["headless"]) or as_json or not is_terminal()
+    speed = options["speed"]
+    budgets = {
+        kind: float(options[f"budget_{kind}"])
+        for kind in ("usd", "tokens", "turns", "seconds")
+        if options[f"budget_{kind}"] is not None
+    }
+    _check_model(ref, config, budgets)
+    check_key(ref, environment="this shell", then="run this command again", base_url=chosen.base_url)
+    allowed = tuple(options.get("allow_models", ()))
+    allowed += confirm_roles(workspace, ref, allowed, may_ask=asking, show=headless and not as_json)
+    carried = _carried(path, from_session, workspace, quiet=as_json) if from_session is not None else None
+    wanted = NewSession(
+        goal=goal if goal is not None else carried.goal if carried else "",
+        workspace=workspace,
+        model=ref,
+        settings=SessionSettings(
+            max_parallel=options["max_parallel"] or config.max_parallel,
+            context_tokens=options["context_tokens"],
+            speed=1.0 if speed == "unset" else speed,
+            allow=tuple(options["allow"]),
+            deny=tuple(options["deny"]),
+            base_url=chosen.base_url,
+            allow_models=allowed,
+        ),
+        budgets=budgets,
+    )
+    if headless:
+        import_module(
+            "watchkeeper.cli.headless"
+        )  # a Ctrl+C that came while it loads would find a session that nobody drives
+    session_id = random_id()
+    try:
+        create_session(path, wanted, new_id=lambda: session_id, prepare=carried.write if carried else None)
+        seconds = options["approval_timeout"]
+        return _drive(
+            path, session_id, headless, as_json, resume=False, detach=False, approval_timeout_seconds=seconds
+        )
+    except KeyboardInterrupt:
+        if headless:
+            _leave_paused(path, session_id)
+        raise
+
+
+def _leave_paused(path: Path, session_id: str) -> None:
+    """A Ctrl+C between the session's row and its host: it rests, if its row is there at all."""
+    from watchkeeper.runtime.run_session import pause_interrupted
+
+    with suppress(NotFound):
+        pause_interrupted(path, session_id)
+
+
+def _carried(path: Path, name: str, workspace: Path, *, quiet: bool) -> Carried:
+    """What the session `name` hands on, and a line that says so."""
+    from watchkeeper.runtime.continuation import carry
+    from watchkeeper.store.user_secrets import user_redactor
+
+    carried = carry(path, name, redact=user_redactor())
+    brief = carried.brief
+    done = sum(task.status == "done" for task in brief.tasks)
+    if not quiet:
+        say(
+            f"carries on {carried.session_id}: {done} of {len(brief.tasks)} tasks done, {len(brief.facts)}"
+            f" facts  ({clean(carried.goal, 80)})"
+        )
+        if carried.workspace != str(workspace.resolve()):
+            say(
+                f"  it worked in {clean(carried.workspace)}; this run works in {clean(workspace.resolve())}"
+                " (--workspace chooses)"
+            )
+    return carried
+
+
+def _check_model(ref: str, config: Any, budgets: dict[str, float]) -> None:
+    """Say at once what would fail later: an unknown model, or a budget in USD for a model without a price."""
+    if ref != SURVEYOR:
+        from watchkeeper.models.registry import resolve
+        from watchkeeper.runtime.host_factory import model_config
+
+        resolve(ref, config=model_config(config, None))
+    if "usd" in budgets:
+        from watchkeeper.models.registry import is_priced
+
+        if not is_priced(ref):
+            raise BadInput(
+                f"nobody knows a price of {ref}, so --budget-usd cannot be kept; use --budget-tokens"
+            )
+
+
+def _drive(
+    path: Path,
+    session_id: str,
+    headless: bool,
+    as_json: bool,
+    *,
+    resume: bool,
+    detach: bool,
+    approval_timeout_seconds: float | None,
+) -> int:
+    if headless and not detach:
+        from watchkeeper.cli.headless import drive_headless
+
+        return drive_headless(
+            path,
+            session_id,
+            resume=resume,
+            as_json=as_json,
+            approval_timeout_seconds=approval_timeout_seconds,
+        )
+    from watchkeeper.runtime.control import await_host, start_host
+
+    pid = start_host(
+        path,
+        session_id,
+        resume=resume,
+        approval_timeout_seconds=approval_timeout_seconds,
+        environment="this shell",
+    )
+    if detach and pid is not None:
+        trouble = await_host(path, session_id, pid)
+        if trouble is not None:
+            raise WatchkeeperError(f"the background host did not start: {trouble.removeprefix('wk: ')}")
+    if detach and as_json:
+        print_json({"session": session_id, "status": "running", "host": {"pid": pid}})
+        return 0
+    if detach:
+        click.echo(f"session {session_id} runs in the background; watch it with `wk watch {session_id}`")
+        return 0
+    from watchkeeper.cli.watch import open_dashboard
+
+    return open_dashboard(path, session_id)

@@ -1,0 +1,315 @@
+"""textual-serve, with a guard before every route, addresses of its own, and no request to anybody else's
+machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp_jinja2
+import click
+import textual_serve.server
+from aiohttp import web
+from click.core import ParameterSource
+from textual_serve.app_service import AppService
+from textual_serve.server import Server, to_int
+
+from watchkeeper.cli.guard import (
+    SHORTEST_TOKEN,
+    Guard,
+    Refused,
+    Request,
+    cookie_name,
+    is_loopback,
+    new_token,
+    token_file,
+)
+from watchkeeper.cli.options import complete_session, db_option
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.store import database, sessions
+from watchkeeper.store.user_secrets import config_text
+
+MOST_VIEWERS = 16
+"""Each has a process of its own."""
+MOST_DELAYED = 32
+"""Refusals that wait at a time; more are given at once."""
+
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; font-src 'self'; img-src"
+        " 'self' data:;"
+        " connect-src 'self' ws: wss:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+
+
+class DashboardProcess(AppService):
+    """A dashboard's process. It gets the keys for the hosts that it starts through a pipe, never in its
+    environment."""
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
+        with handed_over(config_text()) as handover:
+            own = self._build_environment(width, height)
+            changed = {name: value for name, value in own.items() if os.environ.get(name) != value}
+            self._process = process = await asyncio.create_subprocess_exec(
+                *shlex.split(self.command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=handover.environment | changed,
+                pass_fds=handover.descriptors,
+            )
+        self._stdin = process.stdin
+        return process
+
+
+setattr(textual_serve.server, "AppService", DashboardProcess)  # noqa: B010 - its websocket handler has no other place to choose the process
+
+
+class DashboardServer(Server):
+    """Serves one command, a process for each browser that opens it."""
+
+    def __init__(self, command: str, *, host: str, port: int, title: str, guard: Guard) -> None:
+        super().__init__(
+            command, host=host, port=port, title=title, templates_path=Path(__file__).parent / "templates"
+        )
+        self.guard = guard
+        self._cookie = cookie_name(port)
+        self._viewers = 0
+        self._delayed = 0
+
+    def initialize_logging(self) -> None:
+        """Warnings alone: a request's address may hold the token."""
+        logging.basicConfig(level=logging.WARNING, format="wk serve: %(message)s")
+        logging.getLogger("aiohttp.access").setLevel(logging.CRITICAL)
+
+    async def on_startup(self, app: web.Application) -> None:
+        """Say nothing: the command has said where it listens."""
+
+    def serve_on(self, sockets: list[socket.socket]) -> None:
+        """Serve on sockets that are bound already, until SIGINT, SIGTERM or SIGHUP."""
+        self.initialize_logging()
+        loop = asyncio.new_event_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.request_exit)
+        web.run_app(self._make_app(), sock=sockets, handle_signals=False, loop=loop, print=None)
+
+    async def _make_app(self) -> web.Application:
+        app: web.Application = await super()._make_app()
+        app.middlewares.append(self._guarded)
+        return app
+
+    @web.middleware
+    async def _guarded(
+        self, request: web.Request, handler: Callable[[web.Request], Any]
+    ) -> web.StreamResponse:
+        """Answer a request of any route (page, file, download, websocket) only where the guard admits it."""
+        asks_for_session = request.method == "GET" and request.path == "/" and "token" in request.query
+        decision = self.guard.decide(
+            Request(
+                request.headers.get("Host", ""),
+                request.headers.get("Origin"),
+                request.cookies.get(self._cookie, ""),
+                request.query["token"] if asks_for_session else None,
+            )
+        )
+        if isinstance(decision, Refused):
+            await self._delay(decision.delay_seconds)
+            return web.Response(status=403, text=decision.reason + "\n", headers=HEADERS)
+        if decision.is_new:
+            # The address without the token is what the browser keeps in its history.
+            left = urlencode([(name, value) for name, value in request.query.items() if name != "token"])
+            moved = web.Response(status=303, headers={**HEADERS, "Location": f"/?{left}" if left else "/"})
+            moved.set_cookie(
+                self._cookie,
+                decision.session,
+                httponly=True,
+                samesite="Strict",
+                path="/",
+                secure=request.scheme == "https",
+            )
+            return moved
+        request["session"] = decision.session
+        response: web.StreamResponse = await handler(request)
+        if not response.prepared:
+            response.headers.update(HEADERS)
+        return response
+
+    async def _delay(self, seconds: float) -> None:
+        if seconds <= 0 or self._delayed >= MOST_DELAYED:
+            return
+        self._delayed += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._delayed -= 1
+
+    @aiohttp_jinja2.template("app_index.html")
+    async def handle_index(self, request: web.Request) -> dict[str, Any]:
+        """The one page."""
+        size = min(48, max(6, to_int(request.query.get("fontsize", "16"), 16)))
+        scheme = "wss" if request.scheme == "https" else "ws"
+        return {"title": self.title, "font_size": size, "websocket_url": f"{scheme}://{request.host}/ws"}
+
+    async def handle_websocket(self, request: web.Request) -> web.StreamResponse:  # type: ignore[override,unused-ignore]
+        """A dashboard for one browser, closed when its session ends."""
+        if self._viewers >= MOST_VIEWERS:
+            return web.Response(status=503, text=f"{MOST_VIEWERS} browsers have it open already; close one\n")
+        self._viewers += 1
+        try:
+            with self.guard.hold(request["session"]) as seconds:
+                async with asyncio.timeout(seconds):
+                    answer: web.StreamResponse = await super().handle_websocket(request)
+                    return answer
+        finally:
+            self._viewers -= 1
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on every address of a host, all on one port (any free one for 0).
+
+    A name such as `localhost` has several addresses: one that was left free could be taken by another user,
+    who would be given the token of whoever opens the name.
+
+    Raises:
+        OSError: one of them cannot be bound.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with ExitStack() as undo:
+        sockets: list[socket.socket] = []
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            try:
+                one = socket.socket(family, kind, protocol)
+            except OSError:
+                continue  # a family that this machine has not
+            undo.callback(one.close)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind((address[0], sockets[0].getsockname()[1] if sockets else port, *address[2:]))
+            one.listen(128)
+            sockets.append(one)
+        if not sockets:
+            raise OSError(f"{host} has no address here")
+        undo.pop_all()
+    return sockets
+
+
+# --- `wk serve`: the dashboard in a browser, for whoever has the token that it prints ---------------------
+
+DEFAULT_PORT = 8765
+
+
+@click.command()
+@click.argument("session", required=False, shell_complete=complete_session)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; any but this machine's own needs a token that you chose.",
+)
+@click.option(
+    "--port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0 takes any that is free.",
+)
+@click.option(
+    "--token",
+    envvar="WATCHKEEPER_SERVE_TOKEN",
+    default="",
+    help="Instead of a random one. Others can read it in the list of processes; set WATCHKEEPER_SERVE_TOKEN instead.",
+)
+@db_option
+@click.pass_context
+def serve(ctx: click.Context, session: str | None, host: str, port: int, token: str, db: Path | None) -> int:
+    """Show the dashboard in a browser, until interrupted. Who has the printed address may do all that the
+    dashboard does.
+
+    The address holds a random token; the same address is in a file that only you can read. A browser that
+    opens it gets a session, which ends after an hour without use, after a day, and with this command.
+    """
+    if find_spec("textual_serve") is None:
+        raise BadInput("wk serve needs textual-serve; install it with: pip install textual-serve")
+    if not is_loopback(host) and not token:
+        raise BadInput(
+            f"{host} can be reached by others, who could act on your runs; set WATCHKEEPER_SERVE_TOKEN to a"
+            " token of"
+            f" {SHORTEST_TOKEN} characters or more (python -c 'import secrets;"
+            " print(secrets.token_urlsafe())')"
+        )
+    if token and (len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+        raise BadInput(f"the token must be {SHORTEST_TOKEN} printable ASCII characters or more")
+    if ctx.get_parameter_source("token") is ParameterSource.COMMANDLINE:
+        click.echo(
+            "wk: every user of this machine can read --token in the list of processes; set"
+            " WATCHKEEPER_SERVE_TOKEN instead",
+            err=True,
+        )
+    os.environ.pop("WATCHKEEPER_SERVE_TOKEN", None)  # no process that is started from here needs it
+    path = (db or database.default_path()).expanduser().absolute()
+    connection = database.open_readonly(path)
+    try:
+        session_id = sessions.find(connection, session) if session else ""
+    finally:
+        connection.close()
+    command = shlex.join([sys.executable, "-P", "-m", "watchkeeper_tui", str(path), session_id])
+    # Who chose the token may have a proxy before it that has another name.
+    guard = Guard(token or new_token(), loopback_only=not token)
+    return _serve(command, host, port, guard)
+
+
+def _serve(command: str, host: str, port: int, guard: Guard) -> int:
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        sockets = bind(host, port)
+    except OSError as error:
+        raise BadInput(
+            f"{shown}:{port} cannot be listened on ({error.strerror or error}); choose another --port or"
+            " --host"
+        ) from None
+    port = sockets[0].getsockname()[1]
+    # Told only now that the port is ours: another user's listener there would be given the token.
+    address = f"http://{shown}:{port}/?{guard.token_query}"
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(
+            number, lambda *_: sys.exit(0)
+        )  # so that the file goes, also before the server answers signals
+    with ExitStack() as ending:
+        for one in sockets:
+            ending.callback(one.close)
+        click.echo(f"the dashboard is at {address} · Ctrl+C ends it")
+        try:
+            place = ending.enter_context(
+                token_file(database.user_data_place().parent / "listeners", "serve", address)
+            )
+            click.echo(f"the address is also in {place}, which only you can read")
+        except OSError as error:
+            click.echo(
+                f"wk: the address could not be written into a file ({error.strerror or error})", err=True
+            )
+        if not is_loopback(host):
+            click.echo(
+                "what it shows and what you type is not encrypted; put a proxy with TLS before it on a"
+                " network you do not trust"
+            )
+        sys.stdout.flush()
+        DashboardServer(command, host=host, port=port, title="Watchkeeper", guard=guard).serve_on(sockets)
+    return 0

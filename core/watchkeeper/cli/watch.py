@@ -1,0 +1,296 @@
+"""`wk watch` of other programs' logs without a terminal: what is watched, then a line for each thing that
+happens.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from watchkeeper.cli.headless import EventPrinter, describe
+from watchkeeper.cli.options import (
+    Opened,
+    clean,
+    complete_session,
+    db_option,
+    is_terminal,
+    reader_is_gone,
+    say,
+)
+from watchkeeper.records.errors import NotFound, WatchkeeperError
+from watchkeeper.records.process_secrets import handed_over
+from watchkeeper.records.text import plural
+from watchkeeper.store import database, sessions
+from watchkeeper.store.user_secrets import config_text
+
+LOOK_SECONDS = 0.2
+RIPE_SECONDS = 0.3
+"""How long a reply whose end is not told may still grow, before it is printed as it stands."""
+INTERRUPTED_EXIT = 130
+
+_NEW_CALLS = (
+    "SELECT id, agent_id, turn, stop_reason, input_tokens + cache_read_tokens + cache_write_tokens AS"
+    " prompt, output_tokens,"
+    " usage_exact, cost_usd, started_at + latency_seconds AS at FROM model_calls WHERE session_id = ? AND id"
+    " > ? ORDER BY id"
+)
+
+
+def print_log(path: Path, session_id: str, what: str, follower: subprocess.Popen[bytes]) -> int:
+    """Print what happened and what happens in a followed session, until SIGINT or SIGTERM, or until nobody
+    reads it."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        printer = LogPrinter(path, session_id)
+        printer.introduce(what)
+        printer.start(from_start=True)
+        try:
+            while follower.poll() is None and not reader_is_gone():
+                time.sleep(LOOK_SECONDS)
+        finally:
+            printer.finish()
+    except KeyboardInterrupt:
+        return INTERRUPTED_EXIT
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    printer.tell_trouble()
+    if reader_is_gone():
+        return 0
+    print(
+        f"wk: the process that follows {clean(what, 200)} ended; `wk watch` once more goes on",
+        file=sys.stderr,
+    )
+    return 1
+
+
+class LogPrinter(EventPrinter):
+    """Prints a followed session's events, and its replies with their tokens, as they are imported."""
+
+    quiet = frozenset({"agent.idle", "agent.working", "task.pending"})
+
+    def __init__(self, path: Path, session_id: str) -> None:
+        super().__init__(path, session_id, as_json=False)
+        self._call = 0
+        self._ripening: dict[int, float] = {}
+        """Replies that may still grow, and since when they are here."""
+        self._others: set[str] = set()
+
+    def introduce(self, what: str) -> None:
+        """Say what is watched."""
+        opened = Opened(self._path)
+        try:
+            row = opened.one(
+                "SELECT origin, title, goal, workspace, (SELECT count(*) FROM agents WHERE session_id ="
+                " s.id) AS agents, model_calls"
+                " FROM sessions s WHERE id = ?",
+                (self._session_id,),
+            )
+        finally:
+            opened.connection.close()
+        about = clean(row["title"] or row["goal"] or "", 80)
+        say(f"session {self._session_id}  {row['origin']}  {about}".rstrip())
+        size = f"{plural(row['agents'], 'agent')}, {plural(row['model_calls'], 'model call')} so far"
+        place = f" in {clean(row['workspace'], 100)}" if row["workspace"] else ""
+        say(f"{size}{place}; {clean(what, 200)} is followed (Ctrl+C ends this, not the session)")
+
+    def _lines(self, opened: Opened) -> list[tuple[float, str, str, str]]:
+        lines = [*super()._lines(opened), *self._replies(opened)]
+        self._tell_others(opened)
+        return sorted(lines, key=lambda line: line[0])
+
+    def _replies(self, opened: Opened) -> list[tuple[float, str, str, str]]:
+        rows = opened.all(_NEW_CALLS, (self._session_id, self._call))
+        newest = {row["agent_id"]: row["id"] for row in rows}
+        now, found = time.monotonic(), []
+        for row in rows:
+            since = self._ripening.setdefault(row["id"], now)
+            growing = (
+                row["stop_reason"] is None
+                and newest[row["agent_id"]] == row["id"]
+                and now - since < RIPE_SECONDS
+            )
+            if growing and not self._stop.is_set():
+                break  # those after it wait as well: they are told in order
+            self._ripening.pop(row["id"])
+            self._call = row["id"]
+            found.append((row["at"], row["agent_id"], "model.replied", self._reply(opened, row)))
+        return found
+
+    @staticmethod
+    def _reply(opened: Opened, row: Any) -> str:
+        tools = [
+            each[0]
+            for each in opened.all(
+                "SELECT name FROM tool_calls WHERE agent_id = ? AND turn = ? ORDER BY position",
+                (row["agent_id"], row["turn"]),
+            )
+        ]
+        cost = "unpriced" if row["cost_usd"] is None else f"${row['cost_usd']:.4f}"
+        text = f"turn {row['turn']}  {row['prompt']:,} tok in, {row['output_tokens']:,} out  {cost}"
+        if not row["usage_exact"]:
+            text += " (estimated)"
+        called = ", ".join(clean(each, 40) for each in tools[:4]) + (
+            f" and {len(tools) - 4} more" if len(tools) > 4 else ""
+        )
+        return f"{text}  → {called}" if called else text
+
+    def _describe(self, kind: str, data: dict[str, Any]) -> str:
+        if kind.startswith("tool."):
+            return f"{clean(data.get('tool') or '?', 40)}  {data.get('seconds', 0):.1f} s  {clean(data.get('preview') or '', 120)}"
+        return describe(kind, data)
+
+    def _tell_others(self, opened: Opened) -> None:
+        """Sessions that are live as well: each is named once."""
+        live = opened.all(
+            "SELECT id, title, goal FROM sessions WHERE status = 'running' AND origin != 'run' AND"
+            " deleted_at IS NULL"
+        )
+        for row in live:
+            if row["id"] not in self._others and row["id"] != self._session_id:
+                self._others.add(row["id"])
+                say(
+                    f"session {row['id']} is live as well: {clean(row['title'] or row['goal'] or '', 80)} "
+                    f" (wk watch {row['id']})"
+                )
+
+
+# --- `wk watch`: the dashboard, the one place where the command line reaches into it ----------------------
+
+START_LOCK_SECONDS = 5.0
+"""How long somebody looks at an empty terminal before a lock is told of."""
+FOREIGN = frozenset({"claude", "claude-code", "codex", "opencode"})
+"""Names of programs, none of which can be the beginning of an id."""
+
+
+@click.command()
+@click.argument(
+    "session", required=False, shell_complete=complete_session, metavar="[SESSION|PATH|claude|codex|opencode]"
+)
+@db_option
+@click.pass_context
+def watch(ctx: click.Context, session: str | None = None, db: Path | None = None) -> int:
+    """Open the dashboard on SESSION (default: the newest), running or finished. Several may watch at once.
+
+    PATH (a log or a folder of logs) or a program: its newest session is shown, and every session that is live
+    is followed.
+    """
+    path = (db or database.default_path()).expanduser().absolute()
+    if session is not None and _means_logs(path, session):
+        return _watch_foreign(path, session)
+    if session is not None and _is_path(session):
+        raise NotFound(
+            f"there is no file or folder {clean(session, 200)}; give a log, a folder of logs, a session's"
+            " id, or claude, codex, opencode"
+        )
+    connection = database.open_readonly(path, lock_timeout_seconds=START_LOCK_SECONDS)
+    try:
+        session_id = sessions.find(connection, session or "last")
+    finally:
+        connection.close()
+    if not is_terminal():
+        from watchkeeper.cli.headless import follow
+
+        return follow(path, session_id)
+    return open_dashboard(path, session_id)
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name can only be that of a file: an id is letters and digits."""
+    return os.sep in name or "." in name or name.startswith("~")
+
+
+def _means_logs(path: Path, name: str) -> bool:
+    """Whether a name means a program or logs on disk. A bare name that is a session's means the session."""
+    if name in FOREIGN:
+        return True
+    if not Path(name).expanduser().exists():
+        return False
+    if _is_path(name) or not database.is_there(path):
+        return True
+    connection = database.open_readonly(path)
+    try:
+        sessions.find(connection, name)
+    except WatchkeeperError:
+        return True
+    finally:
+        connection.close()
+    return False
+
+
+def open_dashboard(path: Path, session_id: str | None) -> int:
+    """Show the dashboard until the user quits it."""
+    from watchkeeper_tui.app import run
+
+    return int(run(path, session_id))
+
+
+def _watch_foreign(path: Path, what: str) -> int:
+    """Import the newest session of `what`, follow all that are live in a process beside this one, and show
+    the newest."""
+    session_id = _import_newest(path, what)
+    with _followed(path, what) as follower:
+        if is_terminal():
+            return open_dashboard(path, session_id)
+        return print_log(path, session_id, what, follower)
+
+
+def _import_newest(path: Path, what: str) -> str:
+    from watchkeeper.cli.imports import pricing, user, wanted_places
+    from watchkeeper.store.writer import Writer
+    from watchkeeper.transcripts.files import find
+    from watchkeeper.transcripts.importer import Importer
+
+    places, only = wanted_places((what,))
+    writer = Writer(path)
+    importer = Importer(writer, pricing=pricing(), user_id=user(), only=only)
+    try:
+        # A log comes last that is perhaps no log, or of another program: then the one before it is meant.
+        found = sorted(
+            find(places, importer.may_be_log, lambda name, why: None), key=lambda each: each.modified_at
+        )
+        for each in reversed(found):
+            beside = each.path.with_suffix("")
+            importer.run([each.path, beside] if beside.is_dir() else [each.path])
+            session_id = importer.session_of(each.path)
+            if session_id is not None:
+                return session_id
+    finally:
+        importer.close()
+        writer.close()
+    raise NotFound(
+        f"no session of a known program in {', '.join(map(str, places))}; `wk import` says what lies there"
+    )
+
+
+@contextmanager
+def _followed(path: Path, what: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that imports what is written to the logs, as long as this one lives."""
+    place = str(Path(what).expanduser().absolute()) if Path(what).expanduser().exists() else what
+    command = [sys.executable, "-P", "-m", "watchkeeper", "follow", place, "--parent", str(os.getpid())]
+    with handed_over(config_text()) as handover:
+        follower = subprocess.Popen(
+            [*command, "--db", str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=handover.environment,
+            pass_fds=handover.descriptors,
+        )
+    try:
+        yield follower
+    finally:
+        follower.terminate()
+        try:
+            follower.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            follower.kill()

@@ -1,0 +1,588 @@
+"""Reading an agent's context: what it shows, how large it is, what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from watchkeeper.memory import fitting, history
+from watchkeeper.memory.content import copied_messages, cut_points, frozen_content, newest_turn
+from watchkeeper.memory.digest import Notebook
+from watchkeeper.memory.fitting import Assembly, assemble, pinnable
+from watchkeeper.memory.history import Books, Change, ContextLimits, Prepared, Rejection, WindowTooSmall
+from watchkeeper.memory.tokens import TokenCounter, count_message
+from watchkeeper.memory.validation import spliced
+from watchkeeper.records.messages import Content, Message, Observation, Role, View
+
+
+class ContextReading:
+    """What of a `ContextState` may be asked without changing it."""
+
+    def __init__(
+        self, limits: ContextLimits, counter: TokenCounter, agent_id: str, pin_first: bool, books: Books
+    ) -> None:
+        self.agent_id = agent_id
+        self.counter = counter
+        self.calibration = 1.0
+        self.limits = limits
+        self.epoch = 0
+        """Advances when the view changes by hand (undo, redo, a digest asked for): a pass begun before is
+        void."""
+        self.last_refusal = ""
+        """Why the last `digest` had nothing to gain."""
+        self.notebook = Notebook()
+        """What a digest would say of the messages shown, noted when they were added."""
+        self._labels: dict[str, int] = {}
+        self._pin_first = pin_first
+        self._books = books
+        self._held = bool(books.redo) or books.view.reason == "undo"
+        self._assembly = self._assemble(books.view)
+
+    @property
+    def view(self) -> View:
+        """The version now current."""
+        return self._books.view
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Every version that is loaded, oldest first."""
+        return tuple(view for _, view in sorted(self._books.views.items()))
+
+    @property
+    def messages(self) -> list[Message]:
+        """Every message that is loaded, oldest first. Not to be changed by callers."""
+        return self._books.messages
+
+    @property
+    def verbatim(self) -> Sequence[Message]:
+        """The messages that the view does not cover."""
+        return self._books.tail(self.view)
+
+    def covered_by(self, observation: Observation) -> Sequence[Message]:
+        """The messages that an observation stands for; empty where they are not all loaded."""
+        return self._books.covered_by(observation)
+
+    def content_of(self, message: Message) -> Content:
+        """A message's content as it may be sent: without the lone surrogates that no encoder takes."""
+        return self._books.content_of(message)
+
+    def shown_tokens(self, message: Message) -> int:
+        """Tokens of a message as the view shows it: whole, or shortened."""
+        shortened = self.view.elided.get(message.seq)
+        return message.tokens if shortened is None else shortened.tokens
+
+    @property
+    def last_seq(self) -> int:
+        """The newest message's number; 0 before the first."""
+        return self._books.last_seq
+
+    @property
+    def total_tokens(self) -> int:
+        """Of every message ever appended, raw."""
+        return self._books.total_tokens
+
+    @property
+    def tokens(self) -> int:
+        """Of `render()`, raw, without `overhead_tokens`."""
+        return self._assembly.tokens
+
+    @property
+    def limit(self) -> int:
+        """How many of our own tokens the context may take: the window less reply and overhead, calibrated."""
+        return self._scaled(self.limits.max_tokens - self.limits.reserve_tokens)
+
+    @property
+    def threshold(self) -> int:
+        """From how many of our own tokens on a compaction should run."""
+        return min(
+            self.limit, self._scaled(int(self.limits.max_tokens * self.limits.summarization_threshold))
+        )
+
+    def _scaled(self, provider_tokens: int) -> int:
+        return max(0, int(provider_tokens / self.calibration) - self.limits.overhead_tokens)
+
+    def composition(self) -> dict[str, int]:
+        """Tokens of the window by what they are spent on; `messages` are those shown whole, the assignment
+        included."""
+        made = self._assembly
+        elided = min(max(0, made.elided), made.tokens - made.observations)
+        return {
+            "observations": made.observations,
+            "messages": made.tokens - made.observations - elided,
+            "elided": elided,
+            "headroom": max(0, self.limit - made.tokens),
+            "overhead": self.limits.overhead_tokens,
+        }
+
+    def stable_prefix(self) -> int:
+        """How many rendered messages are byte-identical in the next turn, as long as the view stays."""
+        rendering = self._assembly.rendering
+        return len(rendering.items) - rendering.unstable
+
+    def render(self) -> list[dict[str, Any]]:
+        """The context, valid for the Messages API. The caller may change what it gets: a copy of all that is
+        shown.
+
+        Raises:
+            WindowTooSmall: not even the newest group of messages fits.
+        """
+        return copied_messages(self.rendered())
+
+    def rendered(self) -> list[dict[str, Any]]:
+        """`render()` with messages that cannot be changed: later calls share them, so that nothing is copied.
+
+        Raises:
+            WindowTooSmall: not even the newest group of messages fits.
+        """
+        if self.tokens > self.limit and self._books.last_seq:
+            raise WindowTooSmall(self.tokens, self.limit)
+        return self._assembly.rendering.items[:]
+
+    def missing_for(self, move: Literal["undo", "redo"]) -> tuple[int, int] | None:
+        """The first and last message to be given to `load_earlier` before that move; None where all are
+        there.
+
+        Raises:
+            ValueError: there is nothing to undo, or to redo.
+        """
+        start = history.needed_from(self._target(move))
+        base = self.messages[0].seq if self.messages else self.last_seq + 1
+        return (start, base - 1) if start < base else None
+
+    def needs_compaction(self) -> bool:
+        """Whether the threshold is reached; never right after an undo, which would only be undone itself."""
+        return not self._held and self.tokens >= self.threshold
+
+    @property
+    def held(self) -> bool:
+        """Whether automatic passes wait, because somebody undid one."""
+        return self._held
+
+    def _target(self, move: Literal["undo", "redo"]) -> View:
+        if move == "undo":
+            return history.undo_target(self._books.views, self.view)
+        if not self._books.redo:
+            raise ValueError("There is nothing to redo: no undo, or the context has changed since.")
+        return self._books.views[self._books.redo[-1]]
+
+    @property
+    def _pinned(self) -> Message | None:
+        return self._books.first if self._pin_first and pinnable(self._books.first) else None
+
+    def _assemble(self, view: View) -> Assembly:
+        return assemble(
+            self.agent_id,
+            view,
+            self._books.tail(view),
+            self._pinned,
+            self.counter,
+            self._labels,
+            self._books.odd,
+        )
+
+
+# --- One agent's context: every message it ever had, and the view that is shown of them. No I/O -----------
+#
+# Each call that changes something returns a `Change`, the records to store; nothing here is lost by a crash of
+# the caller between two calls, because nothing here is the truth: the stored records are.
+#
+# What always holds, whatever is appended:
+#
+# - every message is verbatim, elided or covered by a cited observation;
+# - no cut separates a tool call from its result;
+# - `tokens` never exceeds `limit` (else `render` raises `WindowTooSmall`);
+# - messages and observations are only ever added.
+
+LOW_KEEP_SHARE, LOW_DIGEST_SHARE, LOW_OBSERVATIONS_SHARE = 0.4, 0.2, 0.4
+"""Of the threshold: what a pass leaves verbatim, a digest takes, and observations may grow to before they are
+folded. They
+bind where the threshold is low: what a pass leaves must lie well below it, or the next message begins the
+next pass."""
+
+
+class ContextState(ContextReading):
+    """See the module's docstring. Sequence numbers are the ids of messages, from 1."""
+
+    def __init__(
+        self,
+        limits: ContextLimits,
+        counter: TokenCounter,
+        *,
+        agent_id: str = "agent",
+        at: float = 0.0,
+        pin_first: bool = True,
+    ) -> None:
+        """`pin_first`: keep the first user message (the assignment) at the front for ever, observed or
+        not."""
+        first = View(version=1, observations=(), verbatim_from=1, created_at=at)
+        super().__init__(limits, counter, agent_id, pin_first, Books(first))
+        self._marks: list[int] = []
+
+    @classmethod
+    def restore(
+        cls,
+        limits: ContextLimits,
+        counter: TokenCounter,
+        *,
+        agent_id: str,
+        messages: Sequence[Message],
+        views: Sequence[View],
+        current: int,
+        observations: Sequence[Observation] = (),
+        calibration: float = 1.0,
+        pin_first: bool = True,
+        total_tokens: int | None = None,
+    ) -> ContextState:
+        """The state as stored.
+
+        `messages`: at least those that the current view does not cover (consecutive, to the newest), and the
+        first message where it is to stay pinned; all of them where undo shall reach back. `views`: at least
+        the current one; undo needs its ancestors. `total_tokens`: of all messages, where the newest one is
+        not among `messages`.
+        """
+        state = cls.__new__(cls)
+        books = Books.restore(
+            messages=messages,
+            views=views,
+            current=current,
+            observations=observations,
+            total_tokens=total_tokens,
+        )
+        ContextReading.__init__(state, limits, counter, agent_id, pin_first, books)
+        state.calibration = calibration
+        state._marks = []
+        return state
+
+    def append(self, role: Role, content: Content, *, at: float, tokens: int | None = None) -> Change:
+        """Add a message; where the bound would be passed, a digest takes older ones' place in the same
+        change.
+
+        O(1) in the length of the history, but for that digest. `tokens`: the raw count where it is known
+        already.
+        """
+        before = self.tokens
+        content = frozen_content(content)
+        counted = count_message(role, content, self.counter) if tokens is None else tokens
+        message = self._books.add(role, content, counted, at)
+        self.notebook.of(message)
+        views: list[View] = []
+        if self.view.verbatim_from is None:
+            views.append(self._enter(replace(self.view, verbatim_from=message.seq), "append", at))
+        self._assembly.rendering.push(role, self._books.content_of(message), counted)
+        change = self._fitted(at)
+        if change is None:
+            return Change(
+                messages=(message,),
+                views=tuple(views),
+                view=self.view,
+                tokens=self.tokens,
+                tokens_before=before,
+                reason="append" if views else "",
+            )
+        return replace(
+            change,
+            messages=(message,),
+            views=(*views, *change.views),
+            tokens_before=before,
+            cache_tokens_invalidated=min(before, change.cache_tokens_invalidated),
+        )
+
+    def fit(self, *, at: float) -> Change | None:
+        """Enforce the bound now, as after `set_limits`; None where it holds already."""
+        return self._fitted(at)
+
+    def set_limits(self, limits: ContextLimits, calibration: float) -> None:
+        """New limits, between turns. Changes nothing by itself: the next `append` or `fit` does."""
+        self.limits = limits
+        self.calibration = calibration
+
+    def forget_covered(self) -> None:
+        """Let go of the messages that nothing reads any more as long as the view stays: what a context takes
+        in memory is bounded by its window then. For callers that store each `Change`; see `missing_for`."""
+        start = history.uncovered_from(self.view)
+        for observation in reversed(self.view.observations):
+            again = self.covered_by(observation) if observation.provisional else ()
+            # A summary reads what a digest stands in for, but never more than the window holds.
+            if not again or again[-1].total_tokens - again[0].total_tokens + again[0].tokens > self.limit:
+                break
+            start = observation.covers[0]
+        self._books.forget_before(start)
+
+    def load_earlier(self, messages: Sequence[Message]) -> None:
+        """Messages before the first one loaded, consecutive up to it: views that show them can be gone back
+        to."""
+        self._books.load_earlier(messages)
+
+    def begin_pass(self, high_water: int) -> None:
+        """A pass that reads up to `high_water` is in flight: digests made meanwhile split there."""
+        self._marks.append(high_water)
+
+    def end_pass(self, high_water: int) -> None:
+        """The pass that `begin_pass` announced is over."""
+        if high_water in self._marks:
+            self._marks.remove(high_water)
+
+    def descends_from(self, version: int) -> bool:
+        """Whether only the bound (digests, elisions) has changed the context since `version`, and nobody by
+        hand."""
+        return self._books.descends_from(version)
+
+    def digest(
+        self,
+        *,
+        up_to: int | None = None,
+        at: float,
+        reason: str = "digest",
+        instructions: str | None = None,
+        keep_newest: bool = True,
+    ) -> Change | None:
+        """Compact now, without a model. None where nothing is gained: `last_refusal` says why.
+
+        `up_to`: the last message to cover (moved back so that no pair is cut); None: all but the newest turn
+        and about a fifth of the window. `keep_newest=False` lets `up_to` reach into the newest turn.
+        """
+        tail = self.verbatim
+        bench = self._bench(at, instructions=instructions, provisional=False)
+        latest = newest_turn(tail) if keep_newest and tail else len(tail)
+        if up_to is None:
+            cut = self.cut_for_pass(latest)
+        else:
+            cut = self.cut_before(up_to, latest)
+        if cut == 0:
+            self.last_refusal = (
+                "Everything that could be digested is digested already; the newest messages stay, "
+                "and so does what follows a tool call that has no result yet."
+            )
+            return None
+        covered = sum(bench.cost(message) for message in tail[:cut])
+        budget = min(fitting.digest_budget(self.limit), covered // 2, int(self.threshold * LOW_DIGEST_SHARE))
+        observed = sum(o.tokens for o in self.view.observations)
+        crowded = bench.crowded() or observed > self.threshold * LOW_OBSERVATIONS_SHARE
+        fitted = bench.build(cut, budget, fold_all=crowded)
+        if fitted.tokens >= self.tokens:
+            self.last_refusal = f"A digest of messages {tail[0].seq} to {tail[cut - 1].seq} would take as much room as they do."
+            return None
+        self.last_refusal = ""
+        self.epoch += 1
+        return self._take(fitted, reason, at)
+
+    def fold(self, *, at: float) -> Change | None:
+        """Make one provisional digest of all observations, for a reflection still to come; None where none is
+        smaller."""
+        fitted = self._bench(at).build(0, fitting.digest_budget(self.limit), fold_all=True)
+        if not fitted.new or fitted.tokens >= self.tokens:
+            return None
+        return self._take(fitted, "digest", at)
+
+    def cut_for_pass(self, latest: int | None = None) -> int:
+        """How many of the verbatim messages a pass should cover that nobody gave a mark: all but the newest
+        fifth of the window; where everything is within that, all but the newest turn."""
+        tail = self.verbatim
+        if not tail:
+            return 0
+        if latest is None:
+            latest = newest_turn(tail)
+        bench = self._bench(0.0)
+        keep = int(min(self.limit * fitting.KEEP_BY_HAND, self.threshold * LOW_KEEP_SHARE))
+        return bench.cut_keeping(keep, latest) or bench.cut_keeping(0, latest)
+
+    def cut_before(self, up_to: int, latest: int | None = None) -> int:
+        """How many of the verbatim messages a cut behind message `up_to` covers, moved back so that no pair
+        is cut."""
+        tail = self.verbatim
+        if not tail:
+            return 0
+        allowed = cut_points(tail)
+        cut = min(max(0, up_to - tail[0].seq + 1), len(tail) if latest is None else latest)
+        while cut > 0 and not allowed[cut]:
+            cut -= 1
+        return cut
+
+    def publish(self, prepared: Prepared, *, at: float) -> Change | Rejection:
+        """Put what a pass made in its place, if it may stand there; else say why not, and change nothing."""
+        if prepared.epoch != self.epoch:
+            return Rejection("The context was changed by hand while the pass ran.")
+        observation = Observation(
+            id=self._books.next_observation,
+            kind=prepared.kind,
+            text=prepared.text,
+            tokens=prepared.tokens,
+            covers=prepared.covers,
+            citations=prepared.citations,
+            level=prepared.level,
+            replaces=prepared.replaces,
+            created_at=at,
+        )
+        parts = spliced(prepared, observation, self.view, self.verbatim, self._books.last_seq + 1)
+        if isinstance(parts, Rejection):
+            return parts
+        observations, verbatim_from = parts
+        view = replace(
+            self.view,
+            observations=observations,
+            verbatim_from=verbatim_from,
+            elided={
+                seq: shown
+                for seq, shown in self.view.elided.items()
+                if seq == 1 or (verbatim_from is not None and seq >= verbatim_from)
+            },
+        )
+        assembly = self._assemble(view)
+        stands_in = any(
+            have.provisional and have.covers[1] <= prepared.covers[1] for have in self.view.observations
+        )
+        if assembly.tokens >= self.tokens and not stands_in:
+            return Rejection(
+                f"The context would not be smaller: {assembly.tokens} tokens instead of {self.tokens}."
+            )
+        fitted: fitting.Fitted | None = fitting.Fitted(view, (observation,), assembly)
+        if assembly.tokens > self.limit:
+            # A digest filled the window to the last token: what is shown short already makes room for the
+            # summary.
+            tail = (
+                self.verbatim
+                if verbatim_from is None
+                else self.verbatim[-(self._books.last_seq + 1 - verbatim_from) :]
+            )
+            fitted = fitting.shortened_again(
+                self._bench(at, view=view, tail=[] if verbatim_from is None else tail)
+            )
+        if fitted is None:
+            return Rejection(
+                f"The context with the summary takes {assembly.tokens} tokens,"
+                f" {assembly.tokens - self.limit} too many."
+            )
+        return self._take(replace(fitted, new=(observation,)), prepared.reason, at)
+
+    def undo(self, *, at: float) -> Change:
+        """Go back to the view before the last compaction; messages appended since stay.
+
+        Raises:
+            ValueError: there is none, or it does not fit any more; the message says why, and by how much.
+        """
+        leaving = self.view.version
+        change = self._point_at(self._target("undo"), "undo", at)
+        self._books.redo.append(leaving)
+        return change
+
+    def redo(self, *, at: float) -> Change:
+        """Undo the last undo.
+
+        Raises:
+            ValueError: nothing was undone, or a newer view came since, or it does not fit any more.
+        """
+        kept = self._books.redo[:-1]
+        change = self._point_at(self._target("redo"), "redo", at)
+        self._books.redo = kept
+        self._held = bool(kept)
+        return change
+
+    # --- how ------------------------------------------------------------------------------------------------
+
+    def _bench(
+        self,
+        at: float,
+        *,
+        view: View | None = None,
+        tail: Sequence[Message] | None = None,
+        instructions: str | None = None,
+        provisional: bool = True,
+    ) -> fitting.Bench:
+        return fitting.Bench(
+            agent_id=self.agent_id,
+            counter=self.counter,
+            limit=self.limit,
+            view=self.view if view is None else view,
+            tail=self.verbatim if tail is None else tail,
+            pinned=self._pinned,
+            marks=tuple(self._marks),
+            next_id=self._books.next_observation,
+            at=at,
+            instructions=instructions,
+            provisional=provisional,
+            notebook=self.notebook,
+            labels=self._labels,
+            odd=self._books.odd,
+        )
+
+    def _fitted(self, at: float) -> Change | None:
+        if self.tokens <= self.limit:
+            return None
+        fitted = fitting.forced(self._bench(at))
+        if (
+            fitted.view.observations == self.view.observations
+            and fitted.view.verbatim_from == self.view.verbatim_from
+            and fitted.view.elided == self.view.elided
+        ):
+            return None
+        return self._take(fitted, "digest" if fitted.new else "elision", at)
+
+    def _take(self, fitted: fitting.Fitted, reason: str, at: float) -> Change:
+        before, removed_before = self.tokens, history.uncovered_from(self.view)
+        view = self._enter(fitted.view, reason, at)
+        shared = fitted.assembly.rendering.shared_with(self._assembly.rendering)
+        self._assembly = fitted.assembly
+        self._books.next_observation += len(fitted.new)
+        if fitted.new:
+            self._held = False  # the bound forced it, or somebody asked
+        start = history.uncovered_from(view)
+        self.notebook.forget(start)
+        return Change(
+            observations=fitted.new,
+            views=(view,),
+            view=view,
+            tokens=self.tokens,
+            tokens_before=before,
+            messages_removed=max(0, start - removed_before),
+            high_water=max((o.covers[1] for o in fitted.new), default=None),
+            reason=reason,
+            cache_tokens_invalidated=max(0, before - shared),
+        )
+
+    def _enter(self, parts: View, reason: str, at: float) -> View:
+        self._books.redo.clear()
+        return self._books.enter(parts, reason, at)
+
+    def _point_at(self, target: View, reason: str, at: float) -> Change:
+        books = self._books
+        before, start_before = self.tokens, history.uncovered_from(books.view)
+        start = history.uncovered_from(target)
+        parts = target
+        assembly = self._assemble(target)
+        if (target.verbatim_from is None and start <= books.last_seq) or assembly.tokens > self.limit:
+            # Messages that came later keep the short form that they have now.
+            later = {seq: shown for seq, shown in books.view.elided.items() if seq >= start and shown.tokens}
+            parts = replace(
+                target,
+                verbatim_from=start if start <= books.last_seq else None,
+                elided={**later, **target.elided},
+            )
+            assembly = self._assemble(parts)
+            if assembly.tokens > self.limit:
+                fitted = fitting.shortened_again(self._bench(at, view=parts, tail=books.tail(parts)), later)
+                if fitted is not None:
+                    parts, assembly = fitted.view, fitted.assembly
+            if assembly.tokens > self.limit:
+                raise ValueError(
+                    f"Version {target.version} of the context does not fit any more: it would take "
+                    f"{assembly.tokens} tokens, {assembly.tokens - self.limit} more than the {self.limit}"
+                    " allowed."
+                )
+        if parts is target:
+            books.view = target
+        else:
+            books.enter(parts, reason, at, parent=target.version)
+        shared = assembly.rendering.shared_with(self._assembly.rendering)
+        self._assembly = assembly
+        self.epoch += 1
+        self._held = True
+        return Change(
+            views=() if parts is target else (books.view,),
+            view=books.view,
+            tokens=self.tokens,
+            tokens_before=before,
+            messages_removed=max(0, start - start_before),
+            reason=reason,
+            cache_tokens_invalidated=max(0, before - shared),
+        )

@@ -1,0 +1,655 @@
+"""Applying commands: each in the transaction that changes what it changes, or refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from watchkeeper.agents import reporting
+from watchkeeper.agents.agent_memory import AgentMemory, limits_of
+from watchkeeper.agents.compaction import Compaction
+from watchkeeper.agents.environment import AgentControl
+from watchkeeper.agents.loop import AgentLoop
+from watchkeeper.agents.session_tools import plan as plan_tools
+from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.agents.tools.builtin import mark_fault
+from watchkeeper.agents.tools.contract import validate_arguments
+from watchkeeper.memory.compactor import CompactionPass, Outcome
+from watchkeeper.memory.history import Rejection
+from watchkeeper.memory.recall.pinned import lift
+from watchkeeper.records.approval_subjects import parse_pattern, pattern_of
+from watchkeeper.records.states import (
+    AGENT_ENDED,
+    SESSION_ENDED,
+    TASK_ENDED,
+    AgentStatus,
+    ApprovalStatus,
+    CommandStatus,
+    SessionStatus,
+    TaskStatus,
+)
+from watchkeeper.runtime import lifecycle
+from watchkeeper.store import agents, budgets, commands, facts, plans, sessions
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.approvals import add_grant, revoke_grant
+from watchkeeper.store.driver import decode
+from watchkeeper.store.plans import Task
+from watchkeeper.store.transaction import Transaction
+
+if TYPE_CHECKING:
+    from watchkeeper.runtime.host import SessionHost
+
+
+MOST_PINNED = 2_000
+"""Characters of a text that is pinned: it is in every prompt."""
+
+T = TypeVar("T")
+
+
+class CommandQueue:
+    """The host's side of `commands`."""
+
+    def __init__(self, host: SessionHost) -> None:
+        self._host = host
+        self._store = host.store
+        self.compactions = CompactionOrders(host, self.memory_of)
+        self._appliers: dict[str, Callable[[Command], Awaitable[str | None]]] = {
+            "pause": self._pause,
+            "resume": self._resume,
+            "cancel": self._cancel,
+            "rerun": self._rerun,
+            "compact": self.compactions.apply,
+            "undo": self._undo,
+            "redo": self._undo,
+            "steer": self._steer,
+            "approve": self._decide,
+            "deny": self._decide,
+            "set_budget": self._set_budget,
+            "memory_sync": self._sync,
+            "pin": self._pin,
+            "unpin": self._pin,
+            "revoke": self._revoke,
+        }
+
+    async def apply_waiting(self) -> None:
+        """Apply what is queued, in order."""
+        rows = self._store.all(
+            "SELECT id, kind, agent_id, task_id, payload, requested_by FROM commands"
+            " WHERE session_id = ? AND status = 'queued' ORDER BY id",
+            (self._store.session_id,),
+        )
+        for row in rows:
+            command = Command(
+                row[0], row[1], row[2], row[3], self._host.environment.redact(decode(row[4])), row[5]
+            )
+            try:
+                applier = self._appliers.get(command.kind)
+                if applier is None:
+                    raise ValueError(f"this host knows no command {command.kind}")
+                said = await applier(command)
+            except ValueError as refused:
+                reason = str(refused)
+                await self._settle(command, CommandStatus.REFUSED, reason)
+            except NotYet:
+                continue
+            else:
+                if said is not None:
+                    await self._settle(command, CommandStatus.APPLIED, said)
+            self._host.kick()
+
+    async def _settle(self, command: Command, status: CommandStatus, result: str) -> None:
+        await self._store.commit(
+            lambda tx: commands.settle(
+                tx,
+                command.id,
+                command.kind,
+                status,
+                result,
+                agent_id=command.agent_id,
+                task_id=command.task_id,
+            ),
+            urgent=True,
+        )
+
+    async def _commit(self, command: Command, said: str, change: Callable[[Transaction], T]) -> T:
+        """Change rows and mark the command applied in one transaction: after a crash it is done once, or
+        still queued."""
+
+        def write(tx: Transaction) -> T:
+            changed = change(tx)
+            commands.settle(
+                tx,
+                command.id,
+                command.kind,
+                CommandStatus.APPLIED,
+                said,
+                agent_id=command.agent_id,
+                task_id=command.task_id,
+            )
+            return changed
+
+        return await self._store.commit(write, urgent=True)
+
+    # --- each kind ------------------------------------------------------------------------------------------
+
+    async def _pause(self, command: Command) -> str | None:
+        reason = f"paused by {command.requested_by}"
+        now = bool(command.payload.get("now"))
+        if command.agent_id is None:
+            self._host.pause_all(reason, now=now)
+            return "pausing every agent" + (" at once" if now else " at its next step")
+        agent = self._agent(command)
+        control = self._host.control_of(agent.id)
+        if control is None:
+            if agent.status in (AgentStatus.IDLE, AgentStatus.PARKED):
+                said = f"{agent.name} is paused"
+                await self._commit(
+                    command, said, lambda tx: lifecycle.pause_agent(tx, agent.id, agent.task_id, reason)
+                )
+                return None
+            raise ValueError(f"{agent.name} is {agent.status}; there is nothing to pause")
+        control.pause(reason, now=now)
+        return f"{agent.name} pauses" + (" at once" if now else " at its next step")
+
+    async def _resume(self, command: Command) -> str | None:
+        self._refuse_by_budget(command)
+        if command.agent_id is None:
+            # The host of another command drives nothing: it goes on as one that does when that command is
+            # done.
+            if self._host.driving_once or not self._host.go_on():
+                raise NotYet
+            await self._commit(command, "resumed", lifecycle.lift_pauses)
+            self._host.usage_limits.allow_test()
+            return None
+        agent = self._agent(command)
+        control = self._host.control_of(agent.id)
+        if control is not None and agent.status in AGENT_ENDED:
+            control.stop_now()  # the loop still waits for what was cancelled with the agent; it ends first
+            raise NotYet
+        if control is not None and control.pause_reason is not None:
+            if self._host.pausing:
+                raise ValueError("the whole run is being paused; resume the run")
+            if agent.status is not AgentStatus.PAUSED:
+                if not control.go_on():
+                    raise NotYet
+                return f"{agent.name} goes on: its pause had not come"
+        if agent.status is AgentStatus.PARKED:
+            await self._host.parking.wake_now(agent)
+            return f"{agent.name} tries one call now; where the usage limit still holds, it is parked again"
+        if agent.status is AgentStatus.PAUSED:
+            said = f"{agent.name} goes on" + self._after_its_compaction(agent)
+            await self._commit(command, said, lambda tx: lifecycle.lift(tx, agent.id, agent.task_id))
+            return None
+        task = self._task_of(agent)
+        if task is not None and task.status in (TaskStatus.FAILED, TaskStatus.CANCELLED):
+            text = "A person resumed you. Go on where you stopped."
+            said = f"{agent.name} goes on where it stopped" + self._after_its_compaction(agent)
+            await self._commit(command, said, lambda tx: plan_tools.resume(tx, task, text))
+            return None
+        raise ValueError(
+            f"{agent.name} is {agent.status}; only a paused, parked, failed or cancelled agent can be resumed"
+        )
+
+    def _refuse_by_budget(self, command: Command) -> None:
+        """A resume that would pause again at once is refused with what is used and how to raise the budget.
+
+        Raises:
+            ValueError: a budget of the session, or of the agent's task, covers no further call.
+        """
+        agent = agents.load(self._store, command.agent_id) if command.agent_id else None
+        uses = budgets.blocking(self._store, self._store.session_id) if agent is None else []
+        if agent is not None:
+            every = budgets.usage(self._store, self._store.session_id)
+            uses = [use for use in every if use.is_reached and use.budget.task_id in (None, agent.task_id)]
+        if uses:
+            raise ValueError(f"{uses[0].describe()}; raise it with `wk budget`, then resume")
+
+    def _after_its_compaction(self, agent: Agent) -> str:
+        """Said, and shown, of an agent that cannot go on at once."""
+        if not self.compactions.is_about(agent.id):
+            return ""
+        self._host.environment.live.show(
+            agent.id, "working", "goes on when its context has been compacted, as was ordered"
+        )
+        return ", when its compaction has ended"
+
+    async def _cancel(self, command: Command) -> None:
+        reason = f"cancelled by {command.requested_by}"
+        if command.agent_id is None and command.task_id is None:
+            await self._commit(command, "the session is cancelled", lambda tx: cancel_session(tx, reason))
+            return
+        task = self._task(command) if command.task_id else self._task_of(self._agent(command))
+        if task is None:
+            raise ValueError("the planner cannot be cancelled alone; cancel the session")
+        if task.status in TASK_ENDED:
+            raise ValueError(f"{task.name} is {task.status} already")
+
+        def change(tx: Transaction) -> None:
+            plan_tools.stop_agent(tx, task, reason)
+            plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
+            reporting.tell_planner(tx, "task_cancelled", task.id)
+
+        await self._commit(command, f"{task.name} is cancelled", change)
+
+    async def _rerun(self, command: Command) -> None:
+        task = self._task(command) if command.task_id else self._task_of(self._agent(command))
+        if task is None:
+            raise ValueError("the planner cannot be run again; start a new session, or steer it")
+        fresh = bool(command.payload.get("fresh"))
+        status = SessionStatus(
+            self._store.one("SELECT status FROM sessions WHERE id = ?", (self._store.session_id,))[0]
+        )
+
+        def change(tx: Transaction) -> set[str]:
+            current = plans.load_task(tx, task.id)
+            assert current is not None
+            plan_tools.rerun(tx, current, fresh=fresh)
+            plans.revise(tx, task.parent_plan_id, f"{command.requested_by} re-runs {task.name}")
+            later = plan_tools.downstream(plans.load_tasks(tx, tx.session_id), task.id)
+            return {task.id, *(other.id for other in later if other.status is TaskStatus.STALE)}
+
+        kept = "without" if fresh else "with"
+        said = f"{task.name} runs again as attempt {task.attempt + 1}, {kept} its memory"
+        touched = await self._commit(command, said, change)
+        if status in SESSION_ENDED or self._host.driving_once:
+            self._host.restrict_to(touched)
+
+    async def _undo(self, command: Command) -> None:
+        agent = self._agent(command)
+        if self.compactions.is_about(agent.id):
+            raise NotYet
+        memory = self.memory_of(agent)
+        at = self._host.environment.clock.now()
+        memory.reach(self._store, "undo" if command.kind == "undo" else "redo")
+        change = memory.state.undo(at=at) if command.kind == "undo" else memory.state.redo(at=at)
+        recorded = memory.record(change)
+        said = f"{agent.name}: back to view {change.view.version}, {change.tokens} tokens"
+        await self._commit(command, said, lambda tx: recorded.write(tx, trigger=command.kind))
+
+    async def _steer(self, command: Command) -> None:
+        text = str(command.payload.get("text") or "").strip()
+        if not text:
+            raise ValueError("there is nothing to say; give a text")
+        agent = self._agent(command)
+        if agent.status in AGENT_ENDED:
+            raise ValueError(f"{agent.name} is {agent.status}; resume or re-run it, or steer the planner")
+        message = {"text": text, "from": command.requested_by}
+        said = f"{agent.name} reads it before its next turn"
+        workspace = str(self._host.environment.workspace)
+
+        def change(tx: Transaction) -> None:
+            plans.post(tx, agent.id, "steer", message)
+            lift(tx, text, workspace=workspace, agent_id=agent.id)
+
+        await self._commit(command, said, change)
+
+    async def _decide(self, command: Command) -> None:
+        wanted = str(command.payload.get("approval") or "")
+        row = self._store.one(
+            "SELECT id, tool, status, cause, agent_id, task_id FROM approvals WHERE session_id = ?"
+            " AND (id = ? OR (? = '' AND agent_id = ?))"
+            " ORDER BY status = 'waiting' DESC, created_at DESC LIMIT 1",
+            (self._store.session_id, wanted, wanted, command.agent_id),
+        )
+        if row is None:
+            raise ValueError(f"no question {wanted!r} waits in this session")
+        approves = command.kind == "approve"
+        status = ApprovalStatus.APPROVED if approves else ApprovalStatus.DENIED
+        reason, by = command.payload.get("reason"), command.requested_by
+        edited = self._edited(command, row["tool"]) if approves else None
+        scope, pattern = self._scope(command, row["tool"], row["cause"]) if approves else (None, None)
+        seen = command.payload.get("subject_digest")
+
+        def change(tx: Transaction) -> None:
+            if not commands.decide_approval(
+                tx, row[0], status, by, reason, scope=scope, edited_input=edited,
+                subject_digest=seen if isinstance(seen, str) and seen else None,
+            ):  # fmt: skip
+                raise ValueError(f"that question was answered before ({row[2]})")
+            about = {"edited": True} if edited is not None else {}
+            tx.event(
+                f"approval.{status}",
+                agent_id=row["agent_id"],
+                task_id=row["task_id"],
+                approval=row[0],
+                tool=row["tool"],
+                by=by,
+                **about,
+            )
+            if scope in ("tool", "pattern"):
+                add_grant(tx, tool=row["tool"], pattern=pattern, approval_id=row[0], by=by)
+
+        said = f"{row['tool']}: {status}" + (", as edited" if edited is not None else "")
+        if scope in ("tool", "pattern"):
+            said += f"; from now on without a question: {pattern or f'every call of {row[1]}'}"
+        await self._commit(command, said, change)
+        decisions = self._host.environment.decisions
+        # A grant may cover questions of other agents too.
+        for event in (
+            decisions.values() if scope in ("tool", "pattern") else filter(None, [decisions.get(row[0])])
+        ):
+            event.set()
+
+    def _edited(self, command: Command, tool_name: str) -> dict[str, Any] | None:
+        """The input that the person put in the place of the model's, or None.
+
+        Raises:
+            ValueError: the tool would not take it.
+        """
+        edited = command.payload.get("edited_input")
+        if edited is None:
+            return None
+        tool = self._host.environment.tools.get(tool_name)
+        if tool is None:
+            raise ValueError(
+                f"the tool {tool_name} is not there now, so its edited input cannot be checked; approve it"
+                " later"
+            )
+        fault = validate_arguments(tool.spec.input_schema, edited) or mark_fault(tool_name, edited)
+        if fault:
+            raise ValueError(f"the edited input cannot be used: {fault}")
+        return dict(edited)
+
+    @staticmethod
+    def _scope(command: Command, tool_name: str, cause: str | None) -> tuple[str, str | None]:
+        """`once`, `tool` or `pattern`, and the pattern.
+
+        Raises:
+            ValueError: this question cannot be answered so.
+        """
+        scope = str(command.payload.get("scope") or "once")
+        if scope not in ("once", "tool", "pattern"):
+            raise ValueError(f"an answer is for once, for the tool or for a pattern, not for {scope!r}")
+        if scope == "once":
+            return scope, None
+        if cause == "repetition":
+            raise ValueError("this call repeats itself; it can be allowed once, not always")
+        if scope == "tool":
+            return scope, None
+        if tool_name != "bash":
+            raise ValueError(f"only commands of bash have patterns; allow every call of {tool_name} instead")
+        return scope, pattern_of(parse_pattern(str(command.payload.get("pattern") or "")))
+
+    async def _revoke(self, command: Command) -> None:
+        number = command.payload.get("grant")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise ValueError("name a grant by its number")
+        await self._commit(
+            command, f"grant {number} is revoked", lambda tx: revoke_grant(tx, number, command.requested_by)
+        )
+
+    async def _set_budget(self, command: Command) -> None:
+        kind, amount = str(command.payload.get("kind")), command.payload.get("amount")
+        task = self._task(command) if command.task_id else None
+        task_id = task.id if task else None
+        limit = float(amount) if amount is not None else None
+        of = f"{task.name}'s" if task else "the session's"
+        said = f"{of} budget: {'no limit' if limit is None else f'{limit:g}'} {kind}"
+        await self._commit(command, said, lambda tx: budgets.write(tx, task_id, kind, limit))
+        self._host.environment.budgets.look_again()
+
+    async def _pin(self, command: Command) -> None:
+        """`fact` (an id), or for `pin` a `text` with its `sources`: what every prompt of the session is to
+        show."""
+        fact, text = command.payload.get("fact"), str(command.payload.get("text") or "").strip()
+        pinned = command.kind == "pin"
+        if (
+            isinstance(fact, bool)
+            or not isinstance(fact, int | None)
+            or (fact is None and not (pinned and text))
+        ):
+            raise ValueError("name a fact by its number" + (", or give a text" if pinned else ""))
+        workspace = str(self._host.environment.workspace)
+        sources = [str(source) for source in command.payload.get("sources") or () if isinstance(source, str)]
+
+        def change(tx: Transaction) -> None:
+            if fact is not None:
+                facts.set_pinned(tx, fact, pinned)
+            else:
+                facts.add_fact(
+                    tx, agent_id=None, workspace=workspace, scope="session", kind="instruction", text=text[:MOST_PINNED],
+                    sources=sources, pinned=True,
+                )  # fmt: skip
+
+        said = "in every prompt from the next turn on" if pinned else "not in every prompt any more"
+        await self._commit(command, f"fact {fact}: {said}" if fact is not None else f"pinned: {said}", change)
+
+    async def _sync(self, command: Command) -> str:
+        everyone = [
+            agent
+            for agent in agents.load_all(self._store, self._store.session_id)
+            if agent.status not in AGENT_ENDED
+        ]
+        for agent in everyone:
+            snapshot = self.memory_of(agent).snapshot()
+            current = agents.load(self._store, agent.id)
+            await self._store.commit(partial(snapshot.write, turn=current.turn if current else agent.turn))
+        return f"{len(everyone)} memories persisted"
+
+    # --- who is meant ---------------------------------------------------------------------------------------
+
+    def memory_of(self, agent: Agent) -> AgentMemory:
+        """The memory that the agent's loop uses, or one loaded from the rows where none runs."""
+        loop = self._host.loop_of(agent.id)
+        if loop is not None:
+            return loop.memory
+        environment = self._host.environment
+        specs = Toolbox(environment, agent, AgentControl()).specs()
+        return AgentMemory.load(
+            self._store, agent.id, limits_of(environment, agent, specs), environment.counter
+        )
+
+    def _agent(self, command: Command) -> Agent:
+        agent = agents.load(self._store, command.agent_id) if command.agent_id else None
+        if agent is None:
+            raise ValueError(f"no agent {command.agent_id} in this session")
+        return agent
+
+    def _task(self, command: Command) -> Task:
+        task = plans.load_task(self._store, command.task_id) if command.task_id else None
+        if task is None:
+            raise ValueError(f"no task {command.task_id} in this session")
+        return task
+
+    def _task_of(self, agent: Agent) -> Task | None:
+        return plans.load_task(self._store, agent.task_id) if agent.task_id else None
+
+
+def cancel_session(tx: Transaction, reason: str) -> None:
+    """End a session for good: every task and agent that has not ended is cancelled, and all that was done is
+    kept.
+
+    Raises:
+        ValueError: it has ended already.
+    """
+    status = tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0]
+    if status in (SessionStatus.DONE, SessionStatus.CANCELLED):
+        raise ValueError(f"the session is {status} already")
+    for task in plans.load_tasks(tx, tx.session_id):
+        if task.status not in TASK_ENDED and task.status is not TaskStatus.STALE:
+            plan_tools.stop_agent(tx, task, reason)
+            plans.move(tx, task.id, TaskStatus.CANCELLED, reason)
+    for agent in agents.load_all(tx, tx.session_id):
+        if agent.status not in AGENT_ENDED:
+            agents.move(tx, agent.id, AgentStatus.CANCELLED, reason)
+    sessions.set_status(tx, SessionStatus.CANCELLED, reason)
+
+
+# --- The command `compact`: beside the loop of an agent that works, and beside everything else where the agent ---
+#
+# rests.
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One row of the queue."""
+
+    id: int
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    payload: dict[str, Any]
+    requested_by: str
+
+
+class NotYet(Exception):
+    """The command stays queued: it can be applied later, when something has ended that makes the host look
+    again."""
+
+
+class CompactionOrders:
+    """Begins what is ordered. The command is told as applied in the transaction in which its pass begins, or,
+    where the agent has ended, in the one in which it is published; until then it is queued, so that a crash
+    forgets neither."""
+
+    def __init__(self, host: SessionHost, memory_of: Callable[[Agent], AgentMemory]) -> None:
+        self._host = host
+        self._memory_of = memory_of
+        self._tasks: dict[str, tuple[int, asyncio.Task[None]]] = {}
+        """Agent → the command that compacts it, and its work."""
+        self._ends = False
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass runs over the context of an agent that has no loop."""
+        return bool(self._tasks)
+
+    def is_about(self, agent_id: str) -> bool:
+        """Whether such a pass runs over the context of this agent, so that no loop of it may start."""
+        return agent_id in self._tasks
+
+    async def end(self) -> None:
+        """The host ends first: the passes are abandoned, and their commands wait for the next host."""
+        self._ends = True
+        await self.drop()
+
+    async def drop(self) -> None:
+        """Stop; without a word where the store takes none any more."""
+        tasks = [task for _, task in self._tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def apply(self, command: Command) -> None:
+        """Begin the pass.
+
+        Raises:
+            ValueError: why it cannot be.
+        """
+        host = self._host
+        agent = agents.load(host.store, command.agent_id) if command.agent_id else None
+        if agent is None:
+            raise ValueError(f"no agent {command.agent_id} in this session")
+        up_to = command.payload.get("up_to")
+        if up_to is not None and (isinstance(up_to, bool) or not isinstance(up_to, int)):
+            raise ValueError("up_to must be the number of a message")
+        if agent.id in self._tasks:
+            if self._tasks[agent.id][0] == command.id:
+                raise NotYet
+            raise ValueError(f"a compaction of {agent.name} is running already")
+        loop = host.loop_of(agent.id)
+        if loop is not None:
+            await self._begin(command, agent, loop)
+            now = agents.load(host.store, agent.id)
+            if now is not None and now.status is AgentStatus.IDLE and host.loop_of(agent.id) is None:
+                host.resting.keep(agent.id, loop)  # it came to rest while the pass was begun
+        elif agent.status is AgentStatus.IDLE and not host.driving_once:
+            loop = AgentLoop(host.environment, agent, AgentControl())
+            await loop.compaction.take_over(begin_again=False)  # this order is newer
+            await self._begin(command, agent, loop)
+            host.resting.keep(agent.id, loop)
+        elif host.driving_once:
+            await self._whole(command, agent)
+        else:
+            task = asyncio.create_task(self._beside(command, agent), name=f"compact-{agent.id}")
+            self._tasks[agent.id] = command.id, task
+            raise NotYet
+
+    async def _begin(self, command: Command, agent: Agent, loop: AgentLoop) -> None:
+        doing = "rests" if agent.status is AgentStatus.IDLE else "works"
+
+        def tell(tx: Transaction, begun: CompactionPass) -> None:
+            said = f"{agent.name} is compacted up to message {begun.high_water} while it {doing}"
+            _settle(tx, command, CommandStatus.APPLIED, said)
+
+        begun = await loop.compaction.begin(
+            trigger="manual",
+            up_to=command.payload.get("up_to"),
+            instructions=_instructions(command),
+            also=tell,
+        )
+        if isinstance(begun, Rejection):
+            raise ValueError(begun.reason)
+
+    async def _beside(self, command: Command, agent: Agent) -> None:
+        """The whole pass over the context of an agent that has ended, while the host goes on."""
+        try:
+            try:
+                await self._whole(command, agent)
+            except ValueError as refused:
+                reason = str(refused)
+                await self._host.store.commit(
+                    lambda tx: _settle(tx, command, CommandStatus.REFUSED, reason), urgent=True
+                )
+        except Exception as error:
+            self._host.failed(error)
+        finally:
+            del self._tasks[agent.id]
+            self._host.kick(agent.id)
+
+    async def _whole(self, command: Command, agent: Agent) -> None:
+        compaction = Compaction(self._host.environment, agent, self._memory_of(agent))
+        await compaction.take_over(
+            begin_again=False
+        )  # this command is newer, or the one that was not finished
+        made = commands.compaction_made(self._host.store, command.id, agent.id)
+        if made is not None:
+            said = _compacted(agent, *made)
+            await self._host.store.commit(
+                lambda tx: _settle(tx, command, CommandStatus.APPLIED, said), urgent=True
+            )
+            return
+
+        def settle(tx: Transaction, outcome: Outcome) -> None:
+            if outcome.applied:
+                said = _compacted(
+                    agent, outcome.tokens_before, outcome.tokens_after, outcome.high_water, outcome.reason
+                )
+                _settle(tx, command, CommandStatus.APPLIED, said)
+
+        try:
+            outcome = await compaction.run(
+                trigger="manual",
+                up_to=command.payload.get("up_to"),
+                instructions=_instructions(command),
+                command=command.id,
+                also=settle,
+            )
+        except asyncio.CancelledError:
+            if self._ends:
+                await compaction.abandon("its host ended")
+            else:
+                compaction.drop()
+            raise
+        if isinstance(outcome, Rejection) or not outcome.applied:
+            raise ValueError(outcome.reason)
+
+
+def _instructions(command: Command) -> str | None:
+    return command.payload.get("instructions") or None
+
+
+def _settle(tx: Transaction, command: Command, status: CommandStatus, said: str) -> None:
+    commands.settle(
+        tx, command.id, command.kind, status, said, agent_id=command.agent_id, task_id=command.task_id
+    )
+
+
+def _compacted(
+    agent: Agent, before: int | None, after: int | None, high_water: int | None, reason: str
+) -> str:
+    said = f"{agent.name}: {before} → {after} tokens, up to message {high_water}"
+    return said if reason == "summary" else f"{said} ({reason})"

@@ -1,0 +1,373 @@
+"""A model none of whose words hold a secret: what a run keeps of a model is cleaned where it comes in, once
+for all.
+
+Turns, summaries, observers and reflectors all call models through here, so that no text of theirs reaches a
+message, an observation, an error or a rate limit's reason with a key in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.agents.environment import Environment, LoopSettings
+from watchkeeper.agents.roles import ALWAYS, Roles, agents_md, load_roles
+from watchkeeper.agents.session_tools.artifacts import artifact_tools
+from watchkeeper.agents.session_tools.memory import RecallTool, memory_tools
+from watchkeeper.agents.session_tools.plan import PlanTools
+from watchkeeper.agents.tools.builtin import Permissions, builtin_tools, parse_rules
+from watchkeeper.agents.tools.containment import SessionContainment, check_containment
+from watchkeeper.agents.tools.contract import Tool
+from watchkeeper.agents.tools.mcp import McpServers, parse_servers
+from watchkeeper.agents.tools.processes import SESSION_VARIABLE, mark_of
+from watchkeeper.agents.tools.workers import WorkerPool
+from watchkeeper.memory.tokens import default_counter
+from watchkeeper.models.gate import Gate, Gates
+from watchkeeper.models.registry import ModelConfig, resolve
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.known_secrets import known_secrets
+from watchkeeper.records.messages import (
+    Cost,
+    Delta,
+    Model,
+    ModelError,
+    ModelEvent,
+    ModelRequest,
+    Reply,
+    Retrying,
+    Usage,
+)
+from watchkeeper.records.ports import Clock, IdSource, random_id
+from watchkeeper.records.redact import Redactor
+from watchkeeper.records.states import AGENT_ENDED
+from watchkeeper.runtime import lifecycle
+from watchkeeper.runtime.budgets import Budgets
+from watchkeeper.runtime.config import Config, load_config, load_workspace_config, role_models
+from watchkeeper.runtime.config import warning as role_warning
+from watchkeeper.runtime.host import SessionHost
+from watchkeeper.runtime.lifecycle import SessionSettings, check_workspace
+from watchkeeper.runtime.live import LiveRows
+from watchkeeper.store import budgets
+from watchkeeper.store.lease import is_watched
+from watchkeeper.store.session_store import SessionStore
+from watchkeeper.store.user_secrets import config_folder
+
+
+class RedactedModel:
+    """Another model, without the secrets that it says.
+
+    Deltas pass as they are: a key may come in pieces, which only whoever gathers them can see (`LiveRows`).
+
+    Args:
+        model: whom it stands for.
+        redact: takes secrets out of any JSON-like value.
+    """
+
+    def __init__(self, model: Model, redact: Callable[[Any], Any]) -> None:
+        self._model = model
+        self._redact = redact
+
+    @property
+    def ref(self) -> str:
+        return self._model.ref
+
+    @property
+    def context_window(self) -> int:
+        return self._model.context_window
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelEvent]:
+        """As the other model's, cleaned.
+
+        Raises:
+            ModelError: as the other model does, with a clean message.
+        """
+        try:
+            async for event in self._model.stream(request):
+                yield event if isinstance(event, Delta) else self._clean(event)
+        except ModelError as error:
+            error.args = tuple(self._redact(error.args))
+            raise
+
+    def _clean(self, event: Reply | Retrying) -> Reply | Retrying:
+        if isinstance(event, Retrying):
+            return replace(event, reason=self._redact(event.reason))
+        return replace(
+            event,
+            content=self._redact(event.content),
+            stop_reason=self._redact(event.stop_reason),
+            request_id=self._redact(event.request_id),
+            model=self._redact(event.model),
+            invalid_inputs=self._redact(dict(event.invalid_inputs)),
+        )
+
+
+# --- Putting a host together from a session's row, the user's configuration and the workspace -------------
+
+ApprovalTimeout = Callable[[float | None], float | None]
+"""From the seconds in a session's settings to those that hold for the host that runs now."""
+
+
+def as_stored(seconds: float | None) -> float | None:
+    """A program's own host: what the program wrote into the settings."""
+    return seconds
+
+
+@dataclass(slots=True)
+class Assembled:
+    """A host and what must be closed after it."""
+
+    host: SessionHost
+    pool: WorkerPool
+    mcp: McpServers
+    models: dict[str, Model]
+    """Those that this host resolved."""
+    containment: SessionContainment
+
+    async def aclose(self) -> None:
+        """End worker processes and MCP servers, and close the models' connections."""
+        await self.pool.aclose()
+        await self.mcp.aclose()
+        await self.containment.aclose()
+        for model in self.models.values():
+            close = getattr(model, "close", None)
+            if close is not None:
+                await close()
+
+
+async def assemble(
+    store: SessionStore,
+    clock: Clock,
+    *,
+    once: int | None = None,
+    config: Config | None = None,
+    model: Model | None = None,
+    new_id: IdSource = random_id,
+    approval_timeout: ApprovalTimeout = as_stored,
+) -> Assembled:
+    """A host for the session that `store` has claimed.
+
+    `approval_timeout` gives this host's time-out of questions.
+    `model` stands in for every model reference: for somebody else's program, and for tests.
+
+    Raises:
+        BadInput: the configuration or the workspace cannot be used. The session is paused with that reason
+            (not for a host that was started for one command: that leaves the session as it was).
+    """
+    try:
+        return await _assemble(
+            store,
+            clock,
+            once=once,
+            config=config,
+            model=model,
+            new_id=new_id,
+            approval_timeout=approval_timeout,
+        )
+    except BadInput as error:
+        if once is None:
+            reason = str(error)
+            await store.commit(lambda tx: lifecycle.pause_open_session(tx, reason))
+        raise
+
+
+async def _assemble(
+    store: SessionStore,
+    clock: Clock,
+    *,
+    once: int | None,
+    config: Config | None,
+    model: Model | None,
+    new_id: IdSource,
+    approval_timeout: ApprovalTimeout,
+) -> Assembled:
+    row = store.one("SELECT workspace, settings, model FROM sessions WHERE id = ?", (store.session_id,))
+    workspace, settings = Path(row[0]), SessionSettings.load(row[1])
+    check_workspace(workspace, store.path)
+    config = config or load_config()
+    roles = load_roles(workspace, config_folder())
+    chosen = role_models(roles, row[2], settings.allow_models)
+    dearer = [line for one in chosen.values() if (line := role_warning(one)) is not None]
+    mark = mark_of(store.session_id, store.path)
+    containment = SessionContainment(
+        store, mark, await asyncio.to_thread(check_containment, config.containment)
+    )
+    # What an earlier host's tools left running when it was killed ends before a model looks whether it had
+    # its effect.
+    left = await containment.end_earlier()
+    environ = os.environ | {SESSION_VARIABLE: mark}
+    pool = WorkerPool(
+        settings.max_parallel,
+        workspace,
+        environ,
+        database_path=store.path,
+        containment=containment,
+        timeout_seconds=config.tool_timeout_seconds,
+    )
+    redact = Redactor(os.environ, known_secrets(config.model_dump(), os.environ))
+    mcp = McpServers(
+        parse_servers(config.mcp_servers), workspace, environ, redact, clock=clock, containment=containment
+    )
+    counter = default_counter()
+    # The first count loads the encoding, which takes a third of a second: beside the loop, while servers
+    # start.
+    await asyncio.gather(mcp.start(), asyncio.to_thread(counter.count, "warm"))
+    recalling = RecallTool(store, vectors=config.recall_vectors)
+    tools = _tools(roles, pool, mcp, new_id, recalling)
+    defaults = {name: tool.permission for name, tool in tools.items()}
+    permissions = Permissions(
+        defaults=defaults,
+        user=parse_rules(config.permissions, "permissions"),
+        workspace=parse_rules(load_workspace_config(workspace).permissions, ".watchkeeper/config.toml"),
+        allow=frozenset(settings.allow),
+        deny=frozenset(settings.deny),
+    )
+    live = LiveRows(store, clock, redactor=redact)
+    models: dict[str, Model] = {}
+
+    def model_of(ref: str) -> Model:
+        if model is not None:
+            return RedactedModel(model, redact)
+        if ref not in models:
+            models[ref] = resolve(
+                ref,
+                config=model_config(config, settings.speed, settings.context_tokens, settings.base_url),
+                clock=clock,
+            )
+        return RedactedModel(models[ref], redact)
+
+    gates = Gates(lambda ref: shared_gate(store, ref, config.slots, clock))
+    environment = Environment(
+        store=store,
+        clock=clock,
+        new_id=new_id,
+        session_id=store.session_id,
+        workspace=workspace,
+        model=model_of,
+        gate=gates.of,
+        price=partial(
+            _price, settings.base_url or config.anthropic.base_url or os.environ.get("ANTHROPIC_BASE_URL")
+        ),
+        counter=counter,
+        tools=tools,
+        tools_of=partial(tools_of, roles, tools),
+        permission=permissions.resolve,
+        redact=redact,
+        release=pool.release,
+        shell_folder=pool.shell_folder,
+        program=pool.program,
+        look_for=mcp.look_for,
+        live=live,
+        watched=partial(is_watched, store.path, store.session_id),
+        settings=LoopSettings(
+            approval_timeout_seconds=approval_timeout(settings.approval_timeout_seconds),
+            max_output_tokens=config.max_output_tokens,
+            context_tokens=settings.context_tokens,
+            summarization_threshold=config.summarization_threshold,
+            observational=config.memory == "observational",
+        ),
+    )
+
+    async def joined(server: str, found: dict[str, Tool]) -> None:
+        defaults.update({name: tool.permission for name, tool in found.items()})
+        tools.update(found)
+        text = f"MCP server {server} answers now: {len(found)} tools"
+        await store.commit(lambda tx: tx.event("host.warning", text=text))
+
+    mcp.on_late = joined
+    host = SessionHost(
+        environment, live, roles, models=chosen, settings=settings, agents_md=agents_md(workspace), once=once
+    )
+    host.warnings = redact(
+        [
+            *left,
+            *roles.warnings,
+            *_roles_gone(store, roles),
+            *dearer,
+            *mcp.warnings,
+            *([recalling.warning] if recalling.warning else []),
+        ]
+    )
+    environment.usage_limits = host.usage_limits
+    environment.budgets = Budgets(store, host.heartbeat.hosted_seconds, environment.price)
+    return Assembled(host, pool, mcp, models, containment)
+
+
+def shared_gate(store: SessionStore, ref: str, slots: int, clock: Clock) -> Gate:
+    """The gate of a model, which holds back while any host on this database was told to by the provider."""
+    return Gate(
+        slots,
+        clock=clock,
+        rate_limited_until=partial(_limited_until, store, ref),
+        on_rate_limited=partial(_note_limit, store, clock, ref),
+    )
+
+
+def model_config(
+    config: Config, speed: float | None, surveyor_window: int | None = None, base_url: str | None = None
+) -> ModelConfig:
+    """What the user's configuration says about models. `base_url`: the local server of the session, which
+    gets no key."""
+    own = config.anthropic
+    return ModelConfig(
+        api_key=os.environ.get(own.api_key_env) if own.api_key_env else None,
+        base_url=base_url or own.base_url,
+        sends_key=base_url is None,
+        context_window=own.context_window,
+        prompt_cache=own.prompt_cache,
+        speed=speed,
+        surveyor_window=surveyor_window,
+    )
+
+
+def tools_of(roles: Roles, everything: Iterable[str], role_name: str) -> list[str]:
+    """The names of the tools that a role may call; of a role that is gone, only those that every role may
+    (`ALWAYS`)."""
+    role = roles.get(role_name)
+    return [name for name in everything if (role.may_call(name) if role is not None else name in ALWAYS)]
+
+
+def _roles_gone(store: SessionStore, roles: Roles) -> list[str]:
+    """A line for each role of an agent that has not ended, where the role has no file any more."""
+    ended = sorted(AGENT_ENDED)
+    rows = store.all(
+        f"SELECT DISTINCT role FROM agents WHERE session_id = ? AND status NOT IN ({', '.join('?' for _ in ended)})",  # noqa: S608
+        (store.session_id, *ended),
+    )
+    return [
+        f"{roles.gone(row[0])}; agents that have it keep the memory and artifact tools, and no others"
+        for row in rows
+        if row[0] not in roles
+    ]
+
+
+def _tools(
+    roles: Roles, pool: WorkerPool, mcp: McpServers, new_id: IdSource, recalling: RecallTool
+) -> dict[str, Tool]:
+    tools: dict[str, Tool] = {recalling.spec.name: recalling}
+    for one in (*PlanTools(new_id, frozenset(roles)).tools(), *memory_tools(), *artifact_tools()):
+        tools[one.spec.name] = one
+    tools |= builtin_tools(pool)
+    tools |= mcp.tools()
+    return tools
+
+
+def _price(base_url: str | None, ref: str, usage: Usage, exact: bool) -> Cost:
+    from watchkeeper.models.registry import price
+
+    return price(ref, usage, exact, base_url=base_url)
+
+
+def _note_limit(store: SessionStore, clock: Clock, ref: str, until: float, reason: str) -> None:
+    """Tell every host on this database that the provider asks for silence. Waits for nothing."""
+    noted = budgets.NotedLimit(budgets.RATE, until, reason, clock.now())
+    store.writer.submit(lambda group: budgets.note(group, ref, noted))
+
+
+def _limited_until(store: SessionStore, ref: str) -> float:
+    found = budgets.find(store, ref)
+    return found.until if found is not None and found.kind == budgets.RATE else 0.0

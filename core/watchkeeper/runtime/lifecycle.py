@@ -1,0 +1,276 @@
+"""Starting a session: one row, with everything that a host needs to drive it later, on its own."""
+
+from __future__ import annotations
+
+import getpass
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.records.errors import BadInput
+from watchkeeper.records.ports import IdSource, random_id
+from watchkeeper.records.states import AgentStatus, CommandStatus, SessionStatus, TaskStatus
+from watchkeeper.runtime.config import BUILT_IN, RoleModel
+from watchkeeper.store import agents, commands, database, plans, sessions
+from watchkeeper.store.database import refuse_inside
+from watchkeeper.store.driver import decode, sqlite3
+from watchkeeper.store.plans import Task
+from watchkeeper.store.transaction import Transaction
+from watchkeeper.store.user_secrets import user_redactor
+from watchkeeper.store.writer import Group
+
+BUDGET_KINDS = ("usd", "tokens", "turns", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What was decided when a session started; kept in its row, so that a resume needs no flag again."""
+
+    max_parallel: int = 4
+    context_tokens: int | None = None
+    speed: float | None = 1.0
+    """The surveyor's pace; None waits for nothing."""
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    approval_timeout_seconds: float | None = None
+    """Set by a program that embeds `Runtime`. The command line gives a time-out to the host that it
+    starts."""
+    base_url: str | None = None
+    """A local server that was picked for this session; it is sent no key. None: the server of the
+    configuration."""
+    allow_models: tuple[str, ...] = ()
+    """Models that the user allowed although they cost more: `provider/model`, or `role=provider/model`
+    (`runtime.role_models`)."""
+
+    @classmethod
+    def load(cls, text: str) -> SessionSettings:
+        """From the JSON of a row; what a newer program wrote there is passed over."""
+        known = {key: value for key, value in decode(text).items() if key in cls.__slots__}
+        for name in ("allow", "deny", "allow_models"):
+            known[name] = tuple(known.get(name, ()))
+        return cls(**known)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a person asks for."""
+
+    goal: str
+    workspace: Path
+    model: str
+    settings: SessionSettings = field(default_factory=SessionSettings)
+    budgets: dict[str, float] = field(default_factory=dict)
+    """Kind (`usd`, `tokens`, `turns`, `seconds`) → amount."""
+
+
+def create_session(
+    database_path: Path,
+    wanted: NewSession,
+    *,
+    new_id: IdSource = random_id,
+    now: float | None = None,
+    prepare: Callable[[Transaction], None] | None = None,
+) -> str:
+    """Write the session's row, without secrets in its goal; returns its id. A host drives it from there.
+
+    `prepare` writes more in the same transaction: what the session starts with (see `runtime.carrying`).
+
+    Raises:
+        BadInput: the workspace is no folder or contains the database, the goal is empty, or a budget cannot
+            be kept.
+        StoreUnusable: the database cannot be written.
+    """
+    check_workspace(wanted.workspace, database_path)
+    if not wanted.goal.strip():
+        raise BadInput('the goal is empty; say what should be done: wk run "GOAL"')
+    for kind, amount in wanted.budgets.items():
+        if kind not in BUDGET_KINDS or not 0 < amount < math.inf:  # NaN neither
+            raise BadInput(f"a budget of {amount} {kind} makes no sense; give a positive amount")
+    session_id = new_id()
+    connection = database.open_writable(database_path)
+    try:
+        with database.writing(connection, "session"):
+            group = Group(connection)
+            at = now if now is not None else time.time()
+            sessions.create(
+                group,
+                session_id=session_id,
+                user_id=_user(),
+                goal=user_redactor().text(wanted.goal),
+                workspace=str(wanted.workspace.resolve()),
+                model=wanted.model,
+                settings=_plain(asdict(wanted.settings)),
+                budgets=wanted.budgets,
+                now=at,
+            )
+            if prepare is not None:
+                prepare(Transaction(group, session_id, 0, at))
+                group.flush()
+    except sqlite3.DatabaseError as error:
+        raise database.unusable(database_path, error) from error
+    finally:
+        connection.close()
+    return session_id
+
+
+def check_workspace(workspace: Path, database_path: Path) -> None:
+    """Refuse a workspace that is no folder, or that contains the session's database.
+
+    Raises:
+        BadInput: one line that says which.
+    """
+    try:
+        if workspace.is_dir():
+            with_names = next(iter(workspace.iterdir()), None)
+            del with_names
+            refuse_inside(database_path, workspace)
+            return
+        exists = workspace.exists()
+    except OSError as error:
+        raise BadInput(
+            f"the workspace {workspace} cannot be read ({error.strerror}); choose another with --workspace"
+        ) from None
+    raise BadInput(
+        f"the workspace {workspace} is {'no folder' if exists else 'not there'}; choose a folder with"
+        " --workspace"
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _plain(settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}
+
+
+# --- Opening and closing a session's drive: what a resume, a pause and a re-run change in the rows --------
+
+
+def open_session(
+    tx: Transaction,
+    *,
+    resume: bool,
+    warnings: Sequence[str] = (),
+    last_command: int = 0,
+    roles: Sequence[RoleModel] = (),
+) -> None:
+    """Let a host begin: `resume` lifts the session's pause and every agent's.
+
+    `roles`: what each role runs on, for people to see.
+    `last_command`: the newest when the resume was asked for; a pause up to it, which reached a session at
+    rest, is refused.
+    """
+    status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
+    if status is SessionStatus.PAUSED or (resume and status is SessionStatus.FAILED):
+        sessions.set_status(tx, SessionStatus.RUNNING, "resumed")
+    tx.execute("DELETE FROM live WHERE session_id = ?", (tx.session_id,))
+    records = [one.as_record() for one in roles]
+    sessions.set_roles(tx, records)
+    other = [one for one in records if one["source"] != BUILT_IN]
+    about: dict[str, Any] = {"resume": resume, "epoch": tx.epoch} | ({"roles": other} if other else {})
+    tx.event("host.started", **about)
+    for warning in warnings:
+        tx.event("host.warning", text=warning)
+    if resume:
+        if (
+            status is not SessionStatus.RUNNING
+        ):  # else its host died before it could pause, and the wish stands
+            refuse_old_pauses(tx, last_command)
+        lift_pauses(tx)
+        if status is SessionStatus.FAILED:
+            revive_planner(tx)
+
+
+def refuse_old_pauses(tx: Transaction, last_command: int) -> None:
+    """A pause that met a session without a host has its wish; whoever resumes later wants it to go on."""
+    waiting = tx.all(
+        "SELECT id FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status ="
+        " 'queued' AND id <= ?",
+        (tx.session_id, last_command),
+    )
+    for row in waiting:
+        commands.settle(
+            tx,
+            row[0],
+            "pause",
+            CommandStatus.REFUSED,
+            "the session had stopped already, and was resumed since",
+        )
+
+
+def lift_pauses(tx: Transaction) -> None:
+    """Every paused agent and task goes on where it stopped; attempts stay what they are."""
+    for agent in agents.load_all(tx, tx.session_id):
+        if agent.status is AgentStatus.PAUSED:
+            lift(tx, agent.id, agent.task_id)
+    for task in plans.load_tasks(tx, tx.session_id):
+        if task.status is TaskStatus.PAUSED:
+            plans.move(
+                tx, task.id, TaskStatus.RUNNING if task.assigned_agent else TaskStatus.PENDING, "resumed"
+            )
+
+
+def pause_agent(tx: Transaction, agent_id: str, task_id: str | None, reason: str) -> None:
+    """Pause an agent whose loop does not run, and its task."""
+    agents.move(tx, agent_id, AgentStatus.PAUSED, reason)
+    task = plans.load_task(tx, task_id) if task_id else None
+    if task is not None and task.status is TaskStatus.RUNNING and task.assigned_agent == agent_id:
+        plans.move(tx, task.id, TaskStatus.PAUSED, reason, agent=agent_id)
+
+
+def lift(tx: Transaction, agent_id: str, task_id: str | None) -> None:
+    """One agent, and its task, go on."""
+    agents.move(tx, agent_id, AgentStatus.WORKING, "resumed")
+    task = plans.load_task(tx, task_id) if task_id else None
+    if task is not None and task.status is TaskStatus.PAUSED and task.assigned_agent == agent_id:
+        plans.move(tx, task.id, TaskStatus.RUNNING, "resumed", agent=agent_id)
+
+
+def revive_planner(tx: Transaction) -> None:
+    """A session that failed is resumed: its planner is told, and decides."""
+    row = tx.one("SELECT planner_agent_id FROM sessions WHERE id = ?", (tx.session_id,))
+    planner = agents.load(tx, row[0]) if row and row[0] else None
+    if planner is not None and planner.status in (
+        AgentStatus.FAILED,
+        AgentStatus.DONE,
+        AgentStatus.CANCELLED,
+    ):
+        agents.move(tx, planner.id, AgentStatus.IDLE, "resumed")
+        plans.post(
+            tx, planner.id, "resumed", {"text": "The session was resumed by a person. Go on with the plan."}
+        )
+
+
+def pause_session(tx: Transaction, reason: str) -> None:
+    """Nothing runs any more, and the goal is not reached."""
+    sessions.set_status(tx, SessionStatus.PAUSED, reason)
+
+
+def pause_open_session(tx: Transaction, reason: str) -> None:
+    """A host cannot begin, for this reason: a session that has not ended is paused, and can be resumed."""
+    status = SessionStatus(tx.one("SELECT status FROM sessions WHERE id = ?", (tx.session_id,))[0])
+    if status in (SessionStatus.RUNNING, SessionStatus.PAUSED):
+        pause_session(tx, reason)
+
+
+def settle_stale(tx: Transaction, *, task: Task, again: bool) -> None:
+    """A stale task whose inputs are all there again: as good as before, or run anew."""
+    current = plans.load_task(tx, task.id)
+    if current is None or current.status is not TaskStatus.STALE:
+        return
+    if not again:
+        plans.move(tx, task.id, TaskStatus.DONE, "its inputs did not change")
+        return
+    plans.move(tx, task.id, TaskStatus.PENDING, "its inputs changed")
+    tx.execute(
+        "UPDATE tasks SET attempt = attempt + 1, starts_from = NULL, assigned_agent = NULL, result = NULL"
+        " WHERE id = ?",
+        (task.id,),
+    )

@@ -1,0 +1,375 @@
+"""What may run next: the tasks of a session and who waits for whom, kept up to date from the log of its
+events.
+
+Every change of a task or an agent is a row of `events`, in the transaction that made it. So a look at the
+board costs as much as has changed since the last one, however many tasks and agents the session has; and
+nothing is kept here that the rows do not say, so that a host that takes over begins by reading them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection
+from typing import Any
+
+from watchkeeper.agents import prompts
+from watchkeeper.agents.agent_memory import AgentMemory, limits_of
+from watchkeeper.agents.environment import AgentControl, Environment
+from watchkeeper.agents.prompts import Input
+from watchkeeper.agents.roles import Role
+from watchkeeper.agents.toolbox import Toolbox
+from watchkeeper.memory.recall.pinned import lift
+from watchkeeper.records.states import AgentStatus, TaskStatus
+from watchkeeper.runtime.continuation import bounded_text, brief_of, room_for
+from watchkeeper.store import agents, artifacts, facts, plans
+from watchkeeper.store.agents import Agent
+from watchkeeper.store.driver import encode
+from watchkeeper.store.plans import Standing, Task
+from watchkeeper.store.transaction import Transaction
+
+SATISFIED = frozenset({TaskStatus.DONE, TaskStatus.DROPPED})
+"""States of a dependency that let its dependants go."""
+
+
+class Board:
+    """How the tasks of one session stand, and which of its agents have changed.
+
+    `reads` needs `one` and `all`, as a `SessionStore` has them.
+    """
+
+    def __init__(self, reads: Any, session_id: str) -> None:
+        self._reads = reads
+        self._session_id = session_id
+        self._seen = 0
+        """The last event that is taken into account."""
+        self._whole = False
+        """Whether everything was read; else the next `refresh` does."""
+        self._tasks: dict[str, Standing] = {}
+        self._dependants: dict[str, list[str]] = {}
+        self._stale: set[str] = set()
+        self._queue: list[tuple[tuple[str, int], str]] = []
+        """Tasks that were ready when they were put here, a heap in the planner's order."""
+        self._queued: set[str] = set()
+        self._agents: dict[str, None] = {}
+
+    def refresh(self) -> None:
+        """Take into account what was committed since the last time."""
+        newest = int(self._reads.one("SELECT event_seq FROM sessions WHERE id = ?", (self._session_id,))[0])
+        if not self._whole:
+            self._agents.update(dict.fromkeys(agents.open_ids(self._reads, self._session_id)))
+        if self._seen and newest > self._seen:
+            changed = plans.changed_between(self._reads, self._session_id, self._seen, newest)
+            self._agents.update(dict.fromkeys(changed.agents))
+            self._whole = self._whole and not changed.plan
+            for task in plans.load_standings(self._reads, changed.tasks if self._whole else []):
+                self._enter(task)
+        if not self._whole:
+            self._read_plan()
+        self._seen, self._whole = newest, True
+
+    def forget(self) -> None:
+        """Read everything again at the next `refresh`: other tasks and agents may run than could before."""
+        self._whole = False
+
+    def look_at(self, agent_id: str) -> None:
+        """Let `take_agents` give this agent too."""
+        self._agents[agent_id] = None
+
+    def take_agents(self) -> list[str]:
+        """Agents that changed since the last time, or were to be looked at, in that order; at first all that
+        have not ended."""
+        taken, self._agents = list(self._agents), {}
+        return taken
+
+    def next_ready(
+        self, among: Collection[str] | None = None, may_start: Callable[[str], bool] | None = None
+    ) -> str | None:
+        """The first task, in the planner's order, that is pending and whose dependencies are all done (or
+        dropped).
+
+        It is given once: again only after it has changed. `among`: only these count (None: all); those that
+        `may_start` refuses are asked about again.
+        """
+        left, found = [], None
+        while self._queue and found is None:
+            entry = heapq.heappop(self._queue)
+            if not self._may_go(entry[1], TaskStatus.PENDING):
+                self._queued.discard(entry[1])
+            elif (among is not None and entry[1] not in among) or (
+                may_start is not None and not may_start(entry[1])
+            ):
+                left.append(entry)
+            else:
+                found = entry[1]
+                self._queued.discard(found)
+        for entry in left:
+            heapq.heappush(self._queue, entry)
+        return found
+
+    def has_ready(self, among: Collection[str] | None = None) -> bool:
+        """Whether `next_ready` would give a task."""
+        return any(
+            (among is None or one in among) and self._may_go(one, TaskStatus.PENDING) for one in self._queued
+        )
+
+    def settled_stale(self) -> list[str]:
+        """Stale tasks whose dependencies are all done again, in the planner's order."""
+        found = [one for one in self._stale if self._may_go(one, TaskStatus.STALE)]
+        return sorted(found, key=lambda one: self._tasks[one].place)
+
+    def _may_go(self, task_id: str, status: TaskStatus) -> bool:
+        task = self._tasks.get(task_id)
+        return (
+            task is not None
+            and task.status is status
+            and all(self._is_satisfied(need) for need in task.depends_on)
+        )
+
+    def _is_satisfied(self, task_id: str) -> bool:
+        task = self._tasks.get(task_id)
+        return task is not None and task.status in SATISFIED
+
+    def _read_plan(self) -> None:
+        self._tasks, self._dependants, self._stale = {}, {}, set()
+        self._queue, self._queued = [], set()
+        everything = plans.all_standings(self._reads, self._session_id)
+        self._tasks = {task.id: task for task in everything}
+        for task in everything:
+            for need in task.depends_on:
+                self._dependants.setdefault(need, []).append(task.id)
+        for task in everything:
+            self._consider(task.id)
+
+    def _enter(self, task: Standing) -> None:
+        was_satisfied = self._is_satisfied(task.id)
+        self._tasks[task.id] = task
+        self._consider(task.id)
+        if self._is_satisfied(task.id) and not was_satisfied:
+            for dependant in self._dependants.get(task.id, ()):
+                self._consider(dependant)
+
+    def _consider(self, task_id: str) -> None:
+        task = self._tasks[task_id]
+        if task.status is TaskStatus.STALE:
+            self._stale.add(task_id)
+        else:
+            self._stale.discard(task_id)
+        if task_id not in self._queued and self._may_go(task_id, TaskStatus.PENDING):
+            self._queued.add(task_id)
+            heapq.heappush(self._queue, (task.place, task_id))
+
+
+# --- Giving a ready task to a sub-agent: the agent, its memory, the handoff and its first message in one ---
+#
+# transaction.
+
+
+async def dispatch(
+    environment: Environment, task: Task, role: Role, *, model: str, planner_id: str, agents_md: str | None
+) -> str:
+    """Start a task's attempt with a new agent; returns the agent's id.
+
+    The agent begins with a copy of the memory that the task starts from, if it names one.
+    """
+    store = environment.store
+    agent_id = environment.new_id()
+    window = environment.settings.context_tokens or environment.model(model).context_window
+    prompt = prompts.system_prompt(
+        role.name, role.prompt, workspace=str(environment.workspace), agents_md=agents_md
+    )
+    system = environment.redact(prompt)
+    source = _starts_from(environment, task)
+    inputs = inputs_of(store, task)
+    agent = Agent(
+        id=agent_id, task_id=task.id, name=_name(environment, role.name), role=role.name, model=model, attempt=task.attempt,
+        system=system, status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0,
+        current_goal=task.title, context_limit=window,
+    )  # fmt: skip
+    limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+    now = environment.clock.now()
+    known = facts.current_facts(
+        store,
+        environment.session_id,
+        reader=source,
+        workspace=str(environment.workspace),
+        limit=prompts.FACTS_IN_ASSIGNMENT,
+    )
+    learned = [fact.cited() for fact in known]
+
+    def write(tx: Transaction) -> None:
+        current = plans.load_task(tx, task.id)
+        if current is None or current.status is not TaskStatus.PENDING or current.attempt != task.attempt:
+            return
+        agents.create(
+            tx, agent_id=agent_id, name=agent.name, role=agent.role, model=model, system=system, goal=task.title,
+            context_limit=window, task_id=task.id, parent_agent_id=planner_id, attempt=task.attempt, copied_from=source,
+        )  # fmt: skip
+        if source is not None:
+            copy_memory(tx, source, agent_id)
+            memory = AgentMemory.load(tx, agent_id, limits, environment.counter)
+        else:
+            memory = AgentMemory.empty(limits, environment.counter, agent_id, now)
+            memory.start(tx)
+        delta_ref = _delta(tx, task, source)
+        text = prompts.assignment(
+            task, inputs, memory_delta_ref=delta_ref, facts=learned, resumed_memory=source is not None
+        )
+        memory.append("user", environment.redact(text), at=now).write(tx)
+        refs = [one.ref for one in inputs]
+        plans.add_handoff(
+            tx,
+            plan_id=task.parent_plan_id,
+            task_id=task.id,
+            assigned_agent=agent_id,
+            inputs_ref=refs,
+            memory_delta_ref=delta_ref,
+            expected_outputs=task.expected_outputs,
+        )
+        tx.execute(
+            "UPDATE tasks SET assigned_agent = ?, inputs_ref = ?, inputs_hash = ?, resume_token = ?,"
+            " ended_at = NULL WHERE id = ?",
+            (
+                agent_id,
+                encode(refs),
+                plans.inputs_hash(refs, task.instructions),
+                f"{agent_id}:0:{memory.state.last_seq}",
+                task.id,
+            ),
+        )
+        plans.move(tx, task.id, TaskStatus.RUNNING, None, agent=agent_id, attempt=task.attempt)
+
+    await store.commit(write)
+    return agent_id
+
+
+def inputs_of(reads: Any, task: Task) -> list[Input]:
+    """The outputs of the tasks that a task depends on, by task and name."""
+    found: list[Input] = []
+    for need in task.depends_on:
+        other = plans.load_task(reads, need)
+        if other is None or other.assigned_agent is None:
+            continue
+        outputs = reads.all(
+            "SELECT name, digest FROM outputs WHERE agent_id = ? ORDER BY id", (other.assigned_agent,)
+        )
+        names = {artifacts.ref_of(row[1]): row[0] for row in outputs}
+        wanted = set(other.expected_outputs)
+        kept = [Input(names.get(ref, ref), ref, other.name) for ref in other.artifact_refs]
+        # Of many outputs only the promised ones are handed on; the others can still be read by name.
+        promised = [one for one in kept if one.name in wanted or one.name.startswith("result/")]
+        found += promised if wanted else kept
+    return found
+
+
+def copy_memory(tx: Transaction, source: str, target: str) -> None:
+    """Give `target` everything that `source` remembers: messages, observations, views and where it stands."""
+    for table, columns in (
+        ("messages", "seq, role, content, tokens, total_tokens, created_at"),
+        ("observations", "id, kind, level, text, tokens, first_seq, last_seq, citations, replaces, provisional, status,"
+         " compaction_id, created_at"),
+        ("views", "version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id, created_at"),
+    ):  # fmt: skip
+        tx.execute(
+            f"INSERT INTO {table} (agent_id, commit_seq, {columns}) SELECT ?, ?, {columns} FROM {table} WHERE agent_id = ?",  # noqa: S608
+            (target, tx.commit_seq, source),
+        )
+    tx.execute(
+        "UPDATE agents SET (view_version, last_seq, message_tokens, context_tokens) ="
+        " (SELECT view_version, last_seq, message_tokens, context_tokens FROM agents WHERE id = ?) WHERE id"
+        " = ?",
+        (source, target),
+    )
+
+
+def _starts_from(environment: Environment, task: Task) -> str | None:
+    row = environment.store.one("SELECT starts_from FROM tasks WHERE id = ?", (task.id,))
+    return row[0] if row else None
+
+
+def _name(environment: Environment, role: str) -> str:
+    """`explorer-3`: the role, and one more than the newest of that role has."""
+    row = environment.store.one(
+        "SELECT name FROM agents WHERE session_id = ? AND role = ? ORDER BY rowid DESC LIMIT 1",
+        (environment.session_id, role),
+    )
+    number = str(row[0]).rpartition("-")[2] if row else "0"
+    return f"{role}-{int(number) + 1 if number.isdecimal() else 1}"
+
+
+def _delta(tx: Transaction, task: Task, source: str | None) -> str | None:
+    """What the session has learned that is new to the assignee (`source`: whose memory it has), as an
+    artifact; None where nothing is."""
+    learned = [
+        fact
+        for fact in facts.current_facts(tx, tx.session_id, reader=source)
+        if source is None or fact.agent_id != source
+    ]
+    if not learned:
+        return None
+    told = [
+        {
+            "id": one.id,
+            "kind": one.kind,
+            "text": one.text,
+            "sources": one.sources,
+            "agent": one.agent_id,
+            "replaces": one.replaces,
+        }
+        for one in learned
+    ]
+    return artifacts.put(
+        tx, encode({"task": task.name, "facts": told}).encode("utf-8", "replace"), "application/json"
+    )
+
+
+# --- The planner of a session: made once, when the session is first driven --------------------------------
+
+
+async def ensure_planner(environment: Environment, role: Role, *, model: str, agents_md: str | None) -> None:
+    """Give the session its planner, with the goal as its first message, unless it has one. One transaction.
+
+    `model` is what the role runs on. Where the session carries on another, the message tells what that one
+    left.
+    """
+    store = environment.store
+    row = store.one("SELECT planner_agent_id, goal FROM sessions WHERE id = ?", (store.session_id,))
+    if row[0] is not None:
+        return
+    goal = environment.redact(row[1])
+    window = environment.settings.context_tokens or environment.model(model).context_window
+    workspace = str(environment.workspace)
+    system = environment.redact(
+        prompts.system_prompt("planner", role.prompt, workspace=workspace, agents_md=agents_md)
+    )
+    agent = Agent(
+        id=environment.new_id(), task_id=None, name="planner", role="planner", model=model, attempt=1, system=system,
+        status=AgentStatus.WORKING, status_reason=None, turn=0, view_version=0, last_seq=0, current_goal=goal,
+        context_limit=window,
+    )  # fmt: skip
+    limits = limits_of(environment, agent, Toolbox(environment, agent, AgentControl()).specs())
+    now = environment.clock.now()
+    message = prompts.goal_message(goal, workspace)
+    brief = brief_of(store, store.session_id)
+    if brief is not None:
+        message += "\n\n" + environment.redact(bounded_text(brief, room_for(window)))
+
+    def write(tx: Transaction) -> None:
+        memory = AgentMemory.empty(limits, environment.counter, agent.id, now)
+        agents.create(
+            tx,
+            agent_id=agent.id,
+            name=agent.name,
+            role=agent.role,
+            model=model,
+            system=system,
+            goal=goal,
+            context_limit=window,
+        )
+        memory.start(tx)
+        memory.append("user", message, at=now).write(tx)
+        if brief is None or brief.trusted or not brief.same_goal:
+            # A goal that came with an imported log is not the word of whoever sits here.
+            lift(tx, goal, workspace=workspace, source=f"message://{agent.id}/1", agent_id=agent.id)
+        tx.execute("UPDATE sessions SET planner_agent_id = ? WHERE id = ?", (agent.id, tx.session_id))
+
+    await store.commit(write)

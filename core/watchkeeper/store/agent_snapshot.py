@@ -1,0 +1,574 @@
+"""What the dashboard reads of the one agent it looks at: transcript, model calls, facts, the make-up of its
+context.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.snapshot import AgentFacts, CompactionFacts, Folded, compaction_facts, lines
+
+LARGEST_MESSAGE_CHARS = 400_000
+_LARGEST = 1 << 62
+"""A message whose stored text is longer is read in part, and shown as cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """One message. `content` is the stored JSON text, or its beginning where `cut` (then it does not
+    parse)."""
+
+    seq: int
+    role: str
+    content: str
+    tokens: int
+    total_tokens: int
+    created_at: float
+    chars: int
+
+    @property
+    def cut(self) -> bool:
+        return self.chars > LARGEST_MESSAGE_CHARS
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallFacts:
+    """How one tool call stands."""
+
+    tool_use_id: str
+    name: str
+    status: str
+    is_error: bool
+    started_at: float | None
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """One call to a model."""
+
+    id: int
+    turn: int
+    purpose: str
+    model: str
+    status: str
+    stop_reason: str | None
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    usage_exact: bool
+    cost_usd: float | None
+    price_status: str
+    started_at: float
+    latency_seconds: float
+    first_token_seconds: float | None
+    waited_seconds: float
+    retries: int
+    error: str | None
+
+    @property
+    def prompt_tokens(self) -> int:
+        """All that the model read."""
+        return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFacts:
+    """One turn's call to a model: what it read, and when."""
+
+    prompt_tokens: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class FactFacts:
+    """One thing remembered."""
+
+    id: int
+    agent_id: str | None
+    kind: str
+    text: str
+    sources: str
+    pinned: bool
+    confidence: float
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationFacts:
+    """A text that stands for a range of messages in the agent's context."""
+
+    id: int
+    kind: str
+    level: int
+    text: str
+    tokens: int
+    first_seq: int
+    last_seq: int
+    citations: tuple[int, ...]
+    provisional: bool
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ViewFacts:
+    """One version of an agent's context."""
+
+    version: int
+    parent: int | None
+    verbatim_from: int | None
+    reason: str
+    tokens: int
+    created_at: float
+    observations: tuple[ObservationFacts, ...] = ()
+    elided: tuple[int, ...] = ()
+    """The `seq`s of messages that are shown in part, with a pointer to the whole."""
+    damaged: tuple[str, ...] = ()
+    """What of it cannot be read, by the names of columns; left out above."""
+
+
+@dataclass(frozen=True, slots=True)
+class InboxFacts:
+    """Something from outside that the agent has not read yet. `payload` is JSON text."""
+
+    id: int
+    kind: str
+    payload: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReading:
+    """One consistent reading of what changes beside the transcript. Unchanged parts are the objects of the
+    one before."""
+
+    tool_calls: tuple[ToolCallFacts, ...]
+    """The newest, newest first."""
+    calls: tuple[CallFacts, ...]
+    """The newest calls to models, newest first."""
+    facts: tuple[FactFacts, ...]
+    """What this agent remembers and what the session has pinned: pinned first, then newest first."""
+    views: tuple[ViewFacts, ...]
+    """The newest versions of its context without their observations, newest first."""
+    inbox: tuple[InboxFacts, ...]
+    """What it will be told before its next turn, oldest first."""
+
+
+_TOOL_CALLS = lines(
+    "id, tool_use_id, name, status, is_error, started_at, ended_at",
+    "tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 100",
+)
+_MODEL_CALLS = lines(
+    "id, turn, purpose, model, status, stop_reason, input_tokens, output_tokens, cache_read_tokens,"
+    " cache_write_tokens,"
+    " usage_exact, cost_usd, price_status, started_at, latency_seconds, first_token_seconds, waited_seconds,"
+    " retries,"
+    " substr(error, 1, 2000)",
+    "model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 300",
+)
+_FACTS = lines(
+    "id, agent_id, kind, substr(text, 1, 2000), substr(sources, 1, 500), pinned, confidence, created_at",
+    "facts WHERE superseded_by IS NULL AND (agent_id = ? OR (session_id = ? AND pinned = 1)) ORDER BY pinned"
+    " DESC, id DESC"
+    " LIMIT 300",
+)
+_VIEWS = lines(
+    "version, parent, verbatim_from, reason, tokens, created_at",
+    "views WHERE agent_id = ? ORDER BY version DESC LIMIT 100",
+)
+_INBOX = lines(
+    "id, kind, substr(payload, 1, 4000), created_at",
+    "inbox WHERE agent_id = ? AND delivered_seq IS NULL ORDER BY id LIMIT 50",
+)
+
+
+class AgentFold:
+    """What is read again and again of the one agent looked at."""
+
+    def __init__(self, session_id: str, agent_id: str) -> None:
+        self._session_id, self._agent_id = session_id, agent_id
+        self._tool_calls = Folded(
+            _TOOL_CALLS, lambda raw: ToolCallFacts(*[*raw[1:4], bool(raw[4]), *raw[5:]])
+        )
+        self._calls = Folded(_MODEL_CALLS, lambda raw: CallFacts(*[*raw[:10], bool(raw[10]), *raw[11:]]))
+        self._facts = Folded(_FACTS, lambda raw: FactFacts(*[*raw[:5], bool(raw[5]), *raw[6:]]))
+        self._views = Folded(_VIEWS, lambda raw: ViewFacts(*raw))
+        self._inbox = Folded(_INBOX, lambda raw: InboxFacts(*raw))
+
+    def read(self, connection: Connection) -> AgentReading:
+        """All of it as it stands. To be called inside one transaction."""
+        agent = (self._agent_id,)
+        return AgentReading(
+            self._tool_calls.read(connection, agent),
+            self._calls.read(connection, agent),
+            self._facts.read(connection, (self._agent_id, self._session_id)),
+            self._views.read(connection, agent),
+            self._inbox.read(connection, agent),
+        )
+
+
+def newest_turns(connection: Connection, agent_id: str, limit: int = 12) -> list[TurnFacts]:
+    """The last turns' calls that brought a reply, newest first."""
+    rows = connection.execute(
+        "SELECT input_tokens + cache_read_tokens + cache_write_tokens, started_at FROM model_calls WHERE"
+        " agent_id = ?"
+        " AND status = 'done' AND purpose IN ('turn', 'planner') ORDER BY id DESC LIMIT ?",
+        (agent_id, limit),
+    )
+    return [TurnFacts(*row) for row in rows]
+
+
+def newest_messages(connection: Connection, agent_id: str, limit: int) -> list[StoredMessage]:
+    """The last `limit` messages, oldest first."""
+    return list(reversed(_messages(connection, agent_id, 0, limit, newest_first=True)))
+
+
+def messages_after(connection: Connection, agent_id: str, seq: int, limit: int) -> list[StoredMessage]:
+    """At most `limit` messages that followed `seq`, oldest first."""
+    return _messages(connection, agent_id, seq, limit, newest_first=False)
+
+
+def messages_between(connection: Connection, agent_id: str, first: int, last: int) -> list[StoredMessage]:
+    """Messages `first … last`, both included, oldest first."""
+    rows = connection.execute(
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
+        " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+        (agent_id, first, last),
+    )
+    return [StoredMessage(*row) for row in rows]
+
+
+def _messages(
+    connection: Connection, agent_id: str, seq: int, limit: int, *, newest_first: bool
+) -> list[StoredMessage]:
+    backwards = (
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
+        " WHERE agent_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?"
+    )
+    forwards = (
+        "SELECT seq, role, substr(content, 1, 400000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
+        " WHERE agent_id = ? AND seq > ? ORDER BY seq LIMIT ?"
+    )
+    rows = connection.execute(backwards if newest_first else forwards, (agent_id, seq, limit))
+    return [StoredMessage(*row) for row in rows]
+
+
+def view(connection: Connection, agent_id: str, version: int) -> ViewFacts | None:
+    """One version of the agent's context with its observations, or None."""
+    row = connection.execute(
+        "SELECT version, parent, verbatim_from, reason, tokens, created_at, observations, elided FROM views"
+        " WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
+    ).fetchone()
+    if row is None:
+        return None
+    damaged: list[str] = []
+    wanted = _numbers(row[6], "views.observations", damaged)
+    found = connection.execute(
+        "SELECT id, kind, level, substr(text, 1, 20000), tokens, first_seq, last_seq, citations,"
+        " provisional, created_at"
+        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY"
+        " first_seq, id",
+        (agent_id, json.dumps(wanted)),
+    )
+    observations = tuple(_observation(each, damaged) for each in found)
+    elided = _numbers(row[7], "views.elided", damaged)
+    return ViewFacts(*(*row[:6], observations, elided, tuple(dict.fromkeys(damaged))))
+
+
+def _observation(row: Any, damaged: list[str]) -> ObservationFacts:
+    return ObservationFacts(
+        *(*row[:7], _numbers(row[7], "observations.citations", damaged), bool(row[8]), row[9])
+    )
+
+
+def _numbers(text: str, column: str, damaged: list[str]) -> tuple[int, ...]:
+    """A list of whole numbers (or of lists that begin with one); what is none is left out, and its column
+    named in `damaged`."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    listed = value if isinstance(value, list) else []
+    firsts = [each[0] if isinstance(each, list) and each else each for each in listed]
+    found = tuple(each for each in firsts if isinstance(each, int) and abs(each) < _LARGEST)
+    if not isinstance(value, list) or len(found) < len(listed):
+        damaged.append(column)
+    return found
+
+
+def system_prompt(connection: Connection, agent_id: str) -> str:
+    """The agent's system prompt, at most 200,000 characters of it."""
+    row = connection.execute(
+        "SELECT substr(system, 1, 200000) FROM agents WHERE id = ?", (agent_id,)
+    ).fetchone()
+    return str(row[0]) if row else ""
+
+
+# --- What the dashboard's report on one agent rests on, beside its row: what it was asked and gave back, what it ---
+#
+# made, and its tool and model calls summed up. Texts are as stored: hostile until sanitised.
+
+MOST_ARTIFACTS = 200
+
+_TASK = (
+    "SELECT substr(instructions, 1, 20000), expected_outputs, CASE WHEN assigned_agent = ?2 THEN"
+    " substr(result, 1, 100000) END,"
+    " CASE WHEN assigned_agent = ?2 THEN length(result) ELSE 0 END FROM tasks WHERE id = ?1"
+)
+_HANDED = (
+    "SELECT inputs_ref FROM handoffs WHERE session_id = ? AND assigned_agent = ? ORDER BY id DESC LIMIT 1"
+)
+_OUTPUTS = (
+    "SELECT o.name, o.kind, a.size, max(o.created_at), count(*) FROM outputs o LEFT JOIN artifacts a ON"
+    " a.digest = o.digest"
+    " WHERE o.agent_id = ? GROUP BY o.kind, o.name ORDER BY max(o.id) LIMIT ?"
+)
+RECENT = 100
+"""The newest calls of each kind are read anew each time: they may still change. Those before are counted
+once."""
+
+_OLDEST_TURN = (
+    "SELECT turn FROM tool_calls WHERE agent_id = ? ORDER BY turn DESC, position DESC LIMIT 1 OFFSET ?"
+)
+_OLDEST_CALL = "SELECT id FROM model_calls WHERE agent_id = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+_TOOLS = (
+    "SELECT name, count(*), sum(is_error OR status IN ('error', 'denied', 'unknown')), sum(status IN"
+    " ('pending', 'running')),"
+    " total(ended_at - started_at) FROM tool_calls WHERE agent_id = ? AND turn > ? AND turn <= ? GROUP BY"
+    " name"
+)
+_CALLS = (
+    "SELECT count(*), total(NOT usage_exact), total(price_status = 'estimated'), total(cost_usd IS NULL)"
+    " FROM model_calls WHERE agent_id = ? AND id > ? AND id <= ? AND status <> 'error'"
+)
+_ALL = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class ToolTotal:
+    """All calls of one tool."""
+
+    name: str
+    calls: int
+    errors: int
+    """Those that failed, were denied, or of which nobody knows what they did."""
+    running: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFacts:
+    """Something that the agent saved: the newest of its name."""
+
+    name: str
+    kind: str
+    """`artifact`, or `result` for the text that it handed back."""
+    size: int | None
+    """In bytes; None where the text itself is gone."""
+    created_at: float
+    versions: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFacts:
+    """One agent's work."""
+
+    instructions: str
+    """Of its task; empty for an agent without one."""
+    expected: tuple[str, ...]
+    """Names of the outputs that were asked for."""
+    inputs: int
+    """How many artifacts it was given."""
+    result: str | None
+    """What it handed back, at most 100,000 characters of it; None where another attempt did, or none has
+    yet."""
+    result_chars: int
+    tools: tuple[ToolTotal, ...]
+    """The most used first."""
+    artifacts: tuple[ArtifactFacts, ...]
+    calls: int
+    """Calls to models that ended, but for those that failed."""
+    estimated_usage: int
+    """Those of them whose tokens are an estimate."""
+    estimated_price: int
+    unpriced: int
+
+
+class ReportFold:
+    """Reads one agent's report again and again, at the price of what may still change."""
+
+    def __init__(self, session_id: str, agent_id: str) -> None:
+        self._session_id, self._agent_id = session_id, agent_id
+        self._through = -_ALL
+        """The last turn whose tool calls are counted once and for all."""
+        self._counted: dict[str, ToolTotal] = {}
+        self._through_call = 0
+        self._calls = (0, 0, 0, 0)
+        self._artifacts: tuple[ArtifactFacts, ...] = ()
+        self._stood: tuple[object, ...] = ()
+        """What the artifacts were read for."""
+        self._report: ReportFacts | None = None
+
+    def read(self, connection: Connection, agent: AgentFacts) -> ReportFacts:
+        """The report as it stands; the same object where nothing changed. To be called inside one
+        transaction."""
+        task = connection.execute(_TASK, (agent.task_id, agent.id)).fetchone() or ("", "[]", None, 0)
+        handed = connection.execute(_HANDED, (self._session_id, agent.id)).fetchone()
+        tools = tuple(sorted(self._tools(connection).values(), key=lambda each: (-each.calls, each.name)))
+        # What is saved is saved by a tool, or at the end.
+        stands = (tools, agent.status, agent.last_seq)
+        if stands != self._stood:
+            self._stood = stands
+            found = connection.execute(_OUTPUTS, (agent.id, MOST_ARTIFACTS))
+            self._artifacts = tuple(ArtifactFacts(*row) for row in found)
+        report = ReportFacts(
+            task[0],
+            tuple(str(name) for name in _listed(task[1])),
+            len(_listed(handed[0])) if handed else 0,
+            task[2],
+            task[3] or 0,
+            tools,
+            self._artifacts,
+            *self._models(connection),
+        )
+        if report != self._report:
+            self._report = report
+        return self._report if self._report is not None else report
+
+    def _tools(self, connection: Connection) -> dict[str, ToolTotal]:
+        oldest = connection.execute(_OLDEST_TURN, (self._agent_id, RECENT - 1)).fetchone()
+        if oldest is not None and oldest[0] - 1 > self._through:
+            self._counted, self._through = self._added(connection, oldest[0] - 1), oldest[0] - 1
+        return self._added(connection, _ALL)
+
+    def _added(self, connection: Connection, last: int) -> dict[str, ToolTotal]:
+        totals = dict(self._counted)
+        for name, calls, errors, running, seconds in connection.execute(
+            _TOOLS, (self._agent_id, self._through, last)
+        ):
+            before = totals.get(name, ToolTotal(name, 0, 0, 0, 0.0))
+            totals[name] = ToolTotal(
+                name,
+                before.calls + calls,
+                before.errors + errors,
+                running,
+                before.seconds + max(0.0, seconds),
+            )
+        return totals
+
+    def _models(self, connection: Connection) -> tuple[int, int, int, int]:
+        oldest = connection.execute(_OLDEST_CALL, (self._agent_id, RECENT - 1)).fetchone()
+        if oldest is not None and oldest[0] - 1 > self._through_call:
+            self._calls, self._through_call = self._more_calls(connection, oldest[0] - 1), oldest[0] - 1
+        return self._more_calls(connection, _ALL)
+
+    def _more_calls(self, connection: Connection, last: int) -> tuple[int, int, int, int]:
+        before = self._calls
+        count, usage, price, unpriced = connection.execute(
+            _CALLS, (self._agent_id, self._through_call, last)
+        ).fetchone()
+        return before[0] + count, before[1] + int(usage), before[2] + int(price), before[3] + int(unpriced)
+
+
+def _listed(text: str | None) -> list[object]:
+    try:
+        value = json.loads(text or "[]")
+    except ValueError:
+        return []
+    return value if isinstance(value, list) else []
+
+
+# --- What the dashboard reads of one compaction: the views before and after it, and the messages that it ---
+#
+# replaced.
+
+MOST_MESSAGES = 300
+"""The newest replaced messages that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionDetail:
+    """One pass with both sides of it. Texts are as stored: hostile until sanitised."""
+
+    facts: CompactionFacts
+    seconds: float | None
+    """How long the pass took beside the loop."""
+    before: ViewFacts | None
+    after: ViewFacts | None
+    """None while the pass has not been applied."""
+    first: int
+    last: int
+    """The messages `first … last` were, or would be, replaced; none where `last < first`."""
+    messages: tuple[StoredMessage, ...]
+    """Those of them that were read, oldest first; of a long text its beginning."""
+    tokens: int
+    """Of all that were replaced."""
+
+    @property
+    def count(self) -> int:
+        """How many messages were replaced."""
+        return max(0, self.last - self.first + 1)
+
+
+def compaction_detail(connection: Connection, compaction_id: int) -> CompactionDetail | None:
+    """The pass of that id, or None."""
+    row = connection.execute(
+        "SELECT id, agent_id, trigger, status, instructions, reason, high_water, messages_removed,"
+        " tokens_before,"
+        " tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated,"
+        " requested_at,"
+        " ended_at, seconds, (SELECT origin FROM sessions s WHERE s.id = session_id) FROM compactions WHERE"
+        " id = ?",
+        (compaction_id,),
+    ).fetchone()
+    if row is None:
+        return None
+    facts, agent_id = compaction_facts(row[:18], row[19]), row[1]
+    base = facts.view_before
+    if base is None:
+        current = connection.execute("SELECT view_version FROM agents WHERE id = ?", (agent_id,)).fetchone()
+        base = current[0] if current else 0
+    before = view(connection, agent_id, base)
+    after = view(connection, agent_id, facts.view_after) if facts.view_after is not None else None
+    first, last = _replaced(facts, before, after)
+    messages = connection.execute(
+        "SELECT seq, role, substr(content, 1, 100000), tokens, total_tokens, created_at, length(content)"
+        " FROM messages"
+        " WHERE agent_id = ? AND seq BETWEEN ? AND ? ORDER BY seq DESC LIMIT ?",
+        (agent_id, first, last, MOST_MESSAGES),
+    ).fetchall()
+    tokens = connection.execute(
+        "SELECT coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq"
+        " DESC LIMIT 1), 0)"
+        " - coalesce((SELECT total_tokens FROM messages WHERE agent_id = ? AND seq < ? ORDER BY seq DESC"
+        " LIMIT 1), 0)",
+        (agent_id, last, agent_id, first),
+    ).fetchone()[0]
+    return CompactionDetail(
+        facts,
+        row[18],
+        before,
+        after,
+        first,
+        last,
+        tuple(StoredMessage(*each) for each in reversed(messages)),
+        max(0, int(tokens)) if last >= first else 0,
+    )
+
+
+def _replaced(facts: CompactionFacts, before: ViewFacts | None, after: ViewFacts | None) -> tuple[int, int]:
+    """Which messages were verbatim before the pass, and are not after it."""
+    if before is not None and before.verbatim_from is None:
+        return 1, 0
+    first = before.verbatim_from if before is not None and before.verbatim_from else 1
+    if after is not None and after.verbatim_from is not None:
+        return first, after.verbatim_from - 1
+    return first, facts.high_water or 0

@@ -1,0 +1,288 @@
+"""A copy of the whole database, consistent while hosts write to it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, StoreUnusable
+from watchkeeper.store import database
+from watchkeeper.store.database import lease_folder
+from watchkeeper.store.driver import Connection, make_private, sqlite3
+from watchkeeper.store.faultpoints import reach
+from watchkeeper.store.lease import holders
+
+PAGES_AT_ONCE = 2_000
+
+MOVED_APPLICATION_ID = 0x57_4B_4D_56
+"""Of a file whose content was moved elsewhere, for who had it open ("WKMV")."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackupDone:
+    """A backup that was made and checked."""
+
+    path: Path
+    bytes: int
+    sessions: int
+    seconds: float
+
+
+def back_up(
+    path: Path,
+    target: Path,
+    *,
+    overwrite: bool = False,
+    told: Callable[[int, int], None] | None = None,
+    migrating: bool = False,
+) -> BackupDone:
+    """Copy the database at `path` to `target` by SQLite's backup API, as of the moment at which it begins.
+
+    Hosts go on writing meanwhile. The copy has mode 0600, stands under its name only once it is whole and its
+    integrity was checked, and never takes the place of another file unless `overwrite`. `told` hears (pages
+    done, pages in all). `migrating`: the file has an earlier schema and is copied as it is; the caller holds
+    its write lock.
+
+    Raises:
+        BadInput: `target` exists, is no place for a file, or is the database itself.
+        StoreUnusable: the database cannot be read, the copy cannot be written, or it is damaged.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    _check(path, target, overwrite)
+    if migrating:
+        source = sqlite3.connect(database.read_only_uri(path), uri=True, isolation_level=None)
+    else:
+        source = database.open_readonly(path)
+    try:
+        with unfinished(target) as (part, descriptor):
+            _copy(source, part, told)
+            reach("backup.copied")
+            sessions = _checked(part, count=not migrating)
+            os.fsync(descriptor)
+            if overwrite:
+                os.replace(part, target)
+            else:
+                os.link(part, target)  # unlike a rename, it fails where a file came meanwhile
+                part.unlink()  # at once: a database with two names is not opened
+            reach("backup.named")
+        _sync(target.parent)
+        return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
+    except FileExistsError:
+        raise BadInput(f"{target} exists already; choose another name, or --overwrite it") from None
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(path, error)) from error
+    except OSError as error:
+        raise StoreUnusable(
+            f"{target} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
+    finally:
+        source.close()
+
+
+def move_database(path: Path, target: Path) -> BackupDone:
+    """Move the database at `path` to `target`, which gets its folder if there is none. Nothing may use it
+    meanwhile.
+
+    The copy is whole and checked before the old file is removed. A program that waited for the old file finds
+    that it is no database of Watchkeeper any more.
+
+    Raises:
+        BadInput: `target` exists, is no place for a file, or is the database itself.
+        DrivenElsewhere: a host drives a session of it, or another program has it open.
+        StoreUnusable: the database cannot be read, the copy cannot be written, or it is damaged.
+    """
+    began = time.monotonic()
+    target = target.expanduser().absolute()
+    for session_id, pid in holders(path):
+        raise DrivenElsewhere(
+            f"session {session_id} runs on {path} (pid {pid}); pause it, then move the database"
+        )
+    connection = database.open_writable(path)
+    try:
+        make_private(target.parent)
+        _check(path, target, overwrite=False)
+        try:
+            # Leaving WAL mode brings the log into the file, and fails while any other connection is open.
+            connection.execute("PRAGMA journal_mode=DELETE")
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE")
+            connection.execute("BEGIN EXCLUSIVE")
+            connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if database.is_busy(error):
+                raise DrivenElsewhere(
+                    f"{path} is open in another program; close it, then move the database"
+                ) from None
+            raise
+        with unfinished(target) as (part, descriptor):
+            _copy(connection, part, None)
+            sessions = _checked(part, count=True)
+            os.fsync(descriptor)
+            os.link(part, target)
+            part.unlink()
+        _sync(target.parent)
+        connection.execute(f"PRAGMA application_id={MOVED_APPLICATION_ID:d}")
+        path.resolve().unlink()
+        _remove_leases(path)
+        return BackupDone(target, target.stat().st_size, sessions, time.monotonic() - began)
+    except FileExistsError:
+        raise BadInput(f"{target} exists already; choose another name") from None
+    except sqlite3.DatabaseError as error:
+        raise StoreUnusable(database.explain(path, error)) from error
+    except OSError as error:
+        raise StoreUnusable(
+            f"{target} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
+    finally:
+        connection.close()
+
+
+def _remove_leases(path: Path) -> None:
+    """What is left beside a database that was moved: leases that no host holds, and the logs of hosts."""
+    folder = lease_folder(path)
+    with contextlib.suppress(OSError):
+        for left in [*folder.glob("*.lock"), *folder.glob("*.log")]:
+            left.unlink()
+        folder.rmdir()
+
+
+def _check(path: Path, target: Path, overwrite: bool) -> None:
+    if target.is_dir() or not target.name:
+        raise BadInput(f"{target} is a folder; name a file in it")
+    if not target.parent.is_dir():
+        raise BadInput(f"there is no folder {target.parent}; make it first")
+    live = path.resolve()
+    if target.resolve() in (live, live.with_name(live.name + "-wal"), live.with_name(live.name + "-shm")):
+        raise BadInput(f"{target} is the database itself; a backup needs a name of its own")
+    if target.exists() and not overwrite:
+        raise BadInput(f"{target} exists already; choose another name, or --overwrite it")
+
+
+def _copy(source: Connection, part: Path, told: Callable[[int, int], None] | None) -> None:
+    copy = sqlite3.connect(str(part), isolation_level=None)
+    try:
+        # With a read transaction of its own the copy stays with one moment: without it, every commit of a
+        # host would make SQLite begin again.
+        source.execute("BEGIN")
+        source.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        try:
+            source.backup(
+                copy,
+                pages=PAGES_AT_ONCE,
+                sleep=0.0,
+                progress=(lambda _, left, pages: told(pages - left, pages)) if told is not None else None,
+            )
+        finally:
+            source.execute("ROLLBACK")
+        copy.execute("PRAGMA journal_mode=WAL")
+    finally:
+        copy.close()
+
+
+def _checked(part: Path, *, count: bool) -> int:
+    """How many sessions the copy holds (0 unless `count`: an earlier schema cannot say which were deleted).
+
+    Raises:
+        StoreUnusable: it is damaged.
+    """
+    copy = sqlite3.connect(database.read_only_uri(part), uri=True)
+    try:
+        found = copy.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreUnusable(
+                f"the database is damaged ({found}), so nothing was backed up; run `wk doctor`"
+            )
+        return (
+            int(copy.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0])
+            if count
+            else 0
+        )
+    finally:
+        copy.close()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- Files that are being written under a name of their own, and what is left of those whose writer was killed ---
+#
+# A writer holds a lock on its file as long as it lives. So a file of this kind that nobody holds was left by a
+# kill, and whoever writes the next one into the same folder takes it away.
+
+_SUFFIX = ".wk-part"
+_NAME = re.compile(rf"\..*\.[0-9a-f]{{12}}{re.escape(_SUFFIX)}", re.DOTALL)
+_COMPANIONS = ("-wal", "-shm", "-journal")
+"""What SQLite lays beside a database."""
+
+
+@contextmanager
+def unfinished(target: Path) -> Iterator[tuple[Path, int]]:
+    """A new, empty file beside `target` (hidden, mode 0600): its path, and a descriptor that writes it.
+
+    Where the block has not renamed it, it is taken away with what SQLite laid beside it. So are, first, those
+    in this folder whose writers were killed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    _sweep(target.parent)
+    part, descriptor = _made(target)
+    try:
+        yield part, descriptor
+    finally:
+        _remove(part)
+        os.close(descriptor)
+
+
+def _made(target: Path) -> tuple[Path, int]:
+    while True:
+        part = target.with_name(f".{target.name[:200]}.{secrets.token_hex(6)}{_SUFFIX}")
+        # Created anew and for us alone: what was put there before we came is not written through.
+        descriptor = os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):  # a file system without locks: then nothing there is ever swept
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Another writer may have swept it between its making and its lock.
+        if os.path.lexists(part):
+            return part, descriptor
+        os.close(descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    try:
+        names = [name for name in os.listdir(folder) if _NAME.fullmatch(name)]
+    except OSError:
+        return  # a folder that may be written and not read
+    for name in names:
+        with contextlib.suppress(OSError):
+            _remove_if_left(folder / name)
+
+
+def _remove_if_left(part: Path) -> None:
+    descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises where its writer lives
+            _remove(part)
+    finally:
+        os.close(descriptor)
+
+
+def _remove(part: Path) -> None:
+    for name in (part, *(part.with_name(part.name + companion) for companion in _COMPANIONS)):
+        with contextlib.suppress(FileNotFoundError):
+            name.unlink()

@@ -1,0 +1,613 @@
+"""The SQL of importing other programs' logs: what was read of which file, and the rows that an import writes.
+
+An import's transaction is no host's: nobody drives an imported session, so there is no lease and no epoch.
+What keeps two importers of one file apart is the file's row (`transcript_files`): it is read inside the
+transaction, and a batch that began elsewhere than where the row says is given up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from typing import Any
+from zlib import crc32
+
+from watchkeeper.records.errors import BadInput
+from watchkeeper.store.driver import Connection, decode, encode
+
+PROGRAMS = {"claude-code": "Claude Code", "codex": "Codex", "opencode": "OpenCode"}
+"""`sessions.origin` of sessions that another program ran → what people call it."""
+
+
+NO_RESULT = "the log holds no result of it"
+"""Why an imported agent is cancelled of which neither its call's result nor a last reply is known."""
+NOT_FINISHED = "not finished: the session ended while it ran"
+"""Why an imported task is paused: it was running when its session ended."""
+
+
+_ORIGINS = ", ".join(f"'{origin}'" for origin in PROGRAMS)
+MISSING_LOGS = (
+    f"(CASE WHEN replace(sessions.origin, 'export:', '') IN ({_ORIGINS}) THEN (SELECT count(*) FROM agents a"  # noqa: S608
+    " WHERE a.session_id = sessions.id AND a.last_seq = 0 AND (a.parent_agent_id IS NOT NULL OR EXISTS"
+    " (SELECT 1 FROM agents b WHERE b.session_id = sessions.id AND b.last_seq > 0))) ELSE 0 END)"
+)
+"""Of a row of `sessions`, in SQL: how many of its agents have no log here, where another program ran it. Its
+totals are lower bounds where there are any."""
+
+
+def missing_logs(connection: Connection, session_id: str) -> int:
+    """How many agents of an imported session have no log here, so that tokens and cost are lower bounds."""
+    row = connection.execute(f"SELECT {MISSING_LOGS} FROM sessions WHERE id = ?", (session_id,)).fetchone()  # noqa: S608
+    return int(row[0]) if row else 0
+
+
+def partial_reason(missing: int) -> str:
+    """What a reader is told of totals to which so many agents' logs are missing; empty for none."""
+    if not missing:
+        return ""
+    return f"partial: {missing} agent{'' if missing == 1 else 's'} without a log here, so that tokens and cost are lower bounds"
+
+
+def imported_from(origin: str) -> str | None:
+    """The program that ran a session of this origin, as people call it; None for sessions of our own."""
+    return "an exported file" if origin.startswith("export:") else PROGRAMS.get(origin)
+
+
+def refuse_imported(connection: Connection, session_id: str) -> None:
+    """Control is for runs of our own.
+
+    Raises:
+        BadInput: another program ran the session.
+    """
+    row = connection.execute("SELECT origin FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    program = imported_from(row[0]) if row else None
+    if program is not None:
+        raise BadInput(
+            f"session {session_id} was imported from {program}, and imported sessions are read-only;"
+            f" look at it with `wk watch {session_id}` or `wk show {session_id}`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FileRow:
+    """How far one log was read."""
+
+    path: str
+    program: str
+    session_id: str | None
+    size: int
+    modified_at: float
+    read_bytes: int
+    head_digest: str
+    tail_digest: str
+    state: dict[str, Any]
+    lines: int
+    lines_raw: int
+    lines_skipped: int
+    imported_at: float
+
+
+_FILE = (
+    "path, program, session_id, size, modified_at, read_bytes, head_digest, tail_digest, state, lines,"
+    " lines_raw,"
+    " lines_skipped, imported_at"
+)
+
+
+def load_file(connection: Connection, path: str) -> FileRow | None:
+    row = connection.execute(f"SELECT {_FILE} FROM transcript_files WHERE path = ?", (path,)).fetchone()  # noqa: S608
+    return FileRow(*(*row[:8], decode(row[8]), *row[9:])) if row else None
+
+
+def file_marks(connection: Connection) -> dict[str, tuple[int, float, int]]:
+    """Path → size, time of change and bytes read, of every log that was read."""
+    rows = connection.execute("SELECT path, size, modified_at, read_bytes FROM transcript_files")
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+
+def file_heads(connection: Connection) -> list[tuple[str, str]]:
+    """Path, and a digest of the beginning, of every log that is read line by line."""
+    return connection.execute(
+        "SELECT path, head_digest FROM transcript_files WHERE tail_digest <> ''"
+    ).fetchall()
+
+
+def move_file(connection: Connection, row: FileRow, path: str) -> None:
+    """A log has another path than before."""
+    connection.execute("UPDATE OR IGNORE transcript_files SET path = ? WHERE path = ?", (path, row.path))
+    connection.execute(
+        "UPDATE raw_records SET path = ? WHERE session_id = ? AND path = ?", (path, row.session_id, row.path)
+    )
+
+
+def is_deleted(connection: Connection, session_id: str | None) -> bool:
+    """Whether somebody deleted the session here, and may still restore it."""
+    row = connection.execute(
+        "SELECT deleted_at IS NOT NULL FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    return bool(row and row[0])
+
+
+def save_file(connection: Connection, row: FileRow) -> None:
+    connection.execute(
+        f"INSERT OR REPLACE INTO transcript_files ({_FILE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+        (
+            row.path, row.program, row.session_id, row.size, row.modified_at, row.read_bytes, row.head_digest, row.tail_digest,
+            encode(row.state), row.lines, row.lines_raw, row.lines_skipped, row.imported_at,
+        ),
+    )  # fmt: skip
+
+
+def last_ids(connection: Connection) -> dict[str, int]:
+    """The highest id of each table whose rows an import numbers itself; good until the transaction ends."""
+    return {
+        "tool_calls": _one(connection, "SELECT coalesce(max(id), 0) FROM tool_calls"),
+        "model_calls": _one(connection, "SELECT coalesce(max(id), 0) FROM model_calls"),
+        "compactions": _one(connection, "SELECT coalesce(max(id), 0) FROM compactions"),
+    }
+
+
+def _one(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> int:
+    return int(connection.execute(sql, parameters).fetchone()[0])
+
+
+_MANY = 40
+_RECORDS = "SELECT r.digest, r.agent_id, r.seq, r.figures FROM transcript_records r"
+
+Place = tuple[str, int, int | None]
+"""What a record became: agent, `seq` of the message, and a number for the usage that it told (0: none; None:
+it was imported before such numbers were kept)."""
+
+
+def find_records(cursor: Any, digests: Sequence[int]) -> dict[int, Place]:
+    """Of those digests that were imported: what the records became."""
+    if len(digests) > _MANY:
+        # Records of one file have numbers near each other: mostly there are none between them, or few.
+        between, most = (min(digests), max(digests)), len(digests) // 4
+        near = cursor.execute(
+            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? LIMIT ?", (*between, most)
+        ).fetchall()
+        if len(near) < most:
+            wanted = set(digests)
+            return {row[0]: row[1:] for row in near if row[0] in wanted}
+    found = cursor.execute(
+        "SELECT r.digest, r.agent_id, r.seq, r.figures FROM json_each(?) j CROSS JOIN transcript_records r"
+        " ON r.digest = j.value",
+        (encode(list(digests)),),
+    )
+    return {row[0]: row[1:] for row in found}
+
+
+def records_between(
+    cursor: Any, first: int, last: int, agent_ids: Sequence[str]
+) -> list[tuple[int, str, int, int | None]]:
+    """Digest and place of each record of these agents whose digest is in a range."""
+    return list(
+        cursor.execute(
+            f"{_RECORDS} WHERE r.digest BETWEEN ? AND ? AND r.agent_id IN (SELECT value FROM json_each(?))",  # noqa: S608
+            (first, last, encode(list(agent_ids))),
+        )
+    )
+
+
+def agents_of(cursor: Any, session_id: str) -> list[str]:
+    """The agents of a session."""
+    return [row[0] for row in cursor.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))]
+
+
+def tool_use_ids(cursor: Any, agent_id: str) -> set[str]:
+    """The program's ids of an agent's tool calls."""
+    return {
+        row[0] for row in cursor.execute("SELECT tool_use_id FROM tool_calls WHERE agent_id = ?", (agent_id,))
+    }
+
+
+def revision_digests(cursor: Any, source: str, record_id: str) -> list[str]:
+    """The digests of a record's revisions behind the first, the oldest first."""
+    rows = cursor.execute(
+        "SELECT digest FROM transcript_revisions WHERE source = ? AND record_id = ? ORDER BY revision",
+        (source, record_id),
+    )
+    return [row[0] for row in rows]
+
+
+def compacted_through(cursor: Any, agent_id: str, at: float, earliest: float) -> int | None:
+    """The last message that the compaction of that time saw; None where there was none."""
+    row = cursor.execute(
+        "SELECT high_water FROM compactions WHERE agent_id = ? AND ended_at BETWEEN ? AND ? ORDER BY id DESC"
+        " LIMIT 1",
+        (agent_id, earliest, at),
+    ).fetchone()
+    return None if row is None or row[0] is None else int(row[0])
+
+
+def has_observation(cursor: Any, agent_id: str, text: str) -> bool:
+    """Whether a summary of that text is stored."""
+    return (
+        cursor.execute(
+            "SELECT 1 FROM observations WHERE agent_id = ? AND text = ?", (agent_id, text)
+        ).fetchone()
+        is not None
+    )
+
+
+def message_content(cursor: Any, agent_id: str, seq: int) -> str | None:
+    row = cursor.execute(
+        "SELECT content FROM messages WHERE agent_id = ? AND seq = ?", (agent_id, seq)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def session_of(cursor: Any, agent_id: str) -> str | None:
+    row = cursor.execute("SELECT session_id FROM agents WHERE id = ?", (agent_id,)).fetchone()
+    return row[0] if row else None
+
+
+Call = tuple[int, str, str, int, int, int, int, float | None, str]
+"""Of a stored model call: id, session, agent, input, output, cache read, cache written, cost, model."""
+
+
+def find_calls(cursor: Any, keys: Sequence[str]) -> dict[str, Call]:
+    """The stored model calls of those keys."""
+    wanted = {call_digest(key): key for key in keys}
+    if len(wanted) < len(keys):  # two keys of one digest: they are asked after one by one
+        return {found: call for key in keys for found, call in find_calls(cursor, [key]).items()}
+    rows = cursor.execute(
+        "SELECT c.digest, m.request_id, m.id, m.session_id, m.agent_id, m.input_tokens, m.output_tokens,"
+        " m.cache_read_tokens,"
+        " m.cache_write_tokens, m.cost_usd, m.model FROM json_each(?) j CROSS JOIN transcript_calls c ON"
+        " c.digest = j.value"
+        " CROSS JOIN model_calls m ON m.id = c.model_call_id",
+        (encode(list(wanted)),),
+    )
+    return {row[1]: tuple(row[2:]) for row in rows if wanted[row[0]] == row[1]}
+
+
+def call_digest(key: str) -> int:
+    """Under what a model call's key is looked up: short, so that the keys of a thousand sessions lie on few
+    pages. Several keys may have one digest; the call's row tells which it is."""
+    return crc32(key.encode("utf-8", "replace"))
+
+
+SESSION = (
+    "id", "user_id", "goal", "title", "workspace", "model", "settings", "origin", "source", "status", "created_at",
+    "last_active", "ended_at", "hosted_seconds", "current_plan_id", "planner_agent_id", "event_seq", "input_tokens",
+    "output_tokens", "cache_read_tokens", "cache_write_tokens", "cost_usd", "unpriced_calls", "model_calls", "retries",
+    "errors", "forked_from", "forked_at_seq",
+)  # fmt: skip
+"""Columns of a session that an import reads and writes, in the order of its rows."""
+
+AGENT = (
+    "id", "session_id", "parent_agent_id", "name", "role", "model", "current_goal", "status", "status_reason", "turn",
+    "view_version", "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at",
+    "started_at", "ended_at", "last_active", "active_seconds", "input_tokens", "output_tokens", "cache_read_tokens",
+    "cache_write_tokens", "cost_usd", "unpriced_calls", "model_calls", "retries", "errors", "compactions",
+)  # fmt: skip
+"""Columns of an agent that an import reads and writes."""
+
+
+def load_session(cursor: Any, session_id: str) -> dict[str, Any] | None:
+    return _load(cursor, "sessions", (*SESSION, "deleted_at"), session_id)
+
+
+def load_agent(cursor: Any, agent_id: str) -> dict[str, Any] | None:
+    return _load(cursor, "agents", AGENT, agent_id)
+
+
+def _load(cursor: Any, table: str, columns: Sequence[str], row_id: str) -> dict[str, Any] | None:
+    found = cursor.execute(f"SELECT {', '.join(columns)} FROM {table} WHERE id = ?", (row_id,)).fetchone()  # noqa: S608
+    return dict(zip(columns, found, strict=True)) if found else None
+
+
+def open_calls(cursor: Any, agent_id: str) -> dict[str, tuple[int, str, float]]:
+    """Tool calls without a result: the program's id of each → ours, the tool's name, and when it was
+    called."""
+    rows = cursor.execute(
+        "SELECT tool_use_id, id, name, started_at FROM tool_calls WHERE agent_id = ? AND result_seq IS NULL"
+        " AND status IN ('running', 'unknown')",
+        (agent_id,),
+    )
+    return {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+
+def last_turn(cursor: Any, agent_id: str, turn: int) -> tuple[str | None, int]:
+    """The key of the newest model call of an agent, and how many tool calls its turn has so far."""
+    row = cursor.execute(
+        "SELECT request_id FROM model_calls WHERE agent_id = ? AND turn = ? ORDER BY id DESC LIMIT 1",
+        (agent_id, turn),
+    ).fetchone()
+    count = cursor.execute(
+        "SELECT coalesce(max(position) + 1, 0) FROM tool_calls WHERE agent_id = ? AND turn = ?",
+        (agent_id, turn),
+    ).fetchone()[0]
+    return (row[0] if row else None), int(count)
+
+
+def current_view(cursor: Any, agent_id: str, version: int) -> tuple[list[int], int | None, list[Any], int]:
+    """Observations, first verbatim `seq` and elided messages of a view, and the tokens of its
+    observations."""
+    row = cursor.execute(
+        "SELECT observations, verbatim_from, elided FROM views WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
+    ).fetchone()
+    if row is None:
+        return [], 1, [], 0
+    tokens = cursor.execute(
+        "SELECT coalesce(sum(tokens), 0) FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM"
+        " json_each(?))",
+        (agent_id, row[0]),
+    ).fetchone()[0]
+    return decode(row[0]), row[1], decode(row[2]), int(tokens)
+
+
+def last_compaction(cursor: Any, agent_id: str) -> tuple[int, int | None, int | None] | None:
+    """Of an agent's newest compaction: id, tokens after (None: not known yet), and its observation that waits
+    for a text."""
+    row = cursor.execute(
+        "SELECT c.id, c.tokens_after, (SELECT o.id FROM observations o WHERE o.agent_id = c.agent_id AND"
+        " o.compaction_id = c.id AND o.text = '') FROM compactions c WHERE c.agent_id = ? ORDER BY c.id DESC"
+        " LIMIT 1",
+        (agent_id,),
+    ).fetchone()
+    return (row[0], row[1], row[2]) if row else None
+
+
+def last_observation(cursor: Any, agent_id: str) -> int:
+    row = cursor.execute(
+        "SELECT coalesce(max(id), 0) FROM observations WHERE agent_id = ?", (agent_id,)
+    ).fetchone()
+    return int(row[0])
+
+
+def total_tokens(cursor: Any, agent_id: str, seq: int) -> int:
+    """Running total of an agent's tokens through message `seq`."""
+    row = cursor.execute(
+        "SELECT total_tokens FROM messages WHERE agent_id = ? AND seq <= ? ORDER BY seq DESC LIMIT 1",
+        (agent_id, seq),
+    ).fetchone()
+    return int(row[0]) if row else 0
+
+
+def tokens_of(cursor: Any, agent_id: str, seqs: Sequence[int]) -> int:
+    """Tokens of these messages together."""
+    row = cursor.execute(
+        "SELECT coalesce(sum(tokens), 0) FROM messages WHERE agent_id = ? AND seq IN (SELECT value FROM"
+        " json_each(?))",
+        (agent_id, encode(list(seqs))),
+    ).fetchone()
+    return int(row[0])
+
+
+def message_times(cursor: Any, agent_id: str, first_seq: int) -> list[tuple[int, float]]:
+    """`seq` and time of the messages from `first_seq` on."""
+    return list(
+        cursor.execute(
+            "SELECT seq, created_at FROM messages WHERE agent_id = ? AND seq >= ? ORDER BY seq",
+            (agent_id, first_seq),
+        )
+    )
+
+
+def result_places(cursor: Any, agent_id: str, tool_use_ids: Sequence[str]) -> list[int]:
+    """The messages that hold the results of these calls."""
+    rows = cursor.execute(
+        "SELECT DISTINCT result_seq FROM tool_calls WHERE agent_id = ? AND result_seq IS NOT NULL AND"
+        " tool_use_id IN"
+        " (SELECT value FROM json_each(?)) ORDER BY result_seq",
+        (agent_id, encode(list(tool_use_ids))),
+    )
+    return [row[0] for row in rows]
+
+
+def load_plan(cursor: Any, plan_id: str) -> tuple[int, list[list[Any]]] | None:
+    """Revision of a plan, and its tasks: id, name, position, title, status, instructions, started, ended,
+    needs."""
+    plan = cursor.execute("SELECT revision FROM plans WHERE id = ?", (plan_id,)).fetchone()
+    if plan is None:
+        return None
+    needs: dict[str, list[str]] = {}
+    for task_id, need in cursor.execute(
+        "SELECT d.task_id, d.depends_on FROM task_dependencies d JOIN tasks t ON t.id = d.task_id WHERE"
+        " t.parent_plan_id = ?",
+        (plan_id,),
+    ):
+        needs.setdefault(task_id, []).append(need)
+    tasks = cursor.execute(
+        "SELECT id, name, position, title, status, instructions, started_at, ended_at FROM tasks WHERE"
+        " parent_plan_id = ?"
+        " ORDER BY position, rowid",
+        (plan_id,),
+    ).fetchall()
+    return int(plan[0]), [[*row, needs.get(row[0], [])] for row in tasks]
+
+
+def raw_kept(cursor: Any, path: str, session_id: str, number_of: Callable[[str], int]) -> Counter[int]:
+    """The numbers of the texts that are kept raw of a file, and how often; nothing else of the file stays in
+    memory."""
+    rows = cursor.execute(
+        "SELECT data FROM raw_records WHERE session_id = ? AND path = ?", (session_id, path)
+    )
+    return Counter(number_of(row[0]) for row in rows)
+
+
+# --- The rows that an import writes, gathered table by table ----------------------------------------------
+
+
+def _upsert(table: str, columns: Sequence[str]) -> str:
+    sets = ", ".join(f"{column} = excluded.{column}" for column in columns if column != "id")
+    marks = ", ".join("?" * len(columns))
+    return (
+        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {sets}"  # noqa: S608
+    )
+
+
+_SAVE_SESSION = _upsert("sessions", SESSION)
+_SAVE_AGENT = _upsert("agents", AGENT)
+
+
+# Measured: the driver looks for an adapter of whatever is not exactly a str, int, float or bytearray (None,
+# bytes, an enum), and takes longer for it than for all else of the row. What every line has is given as one
+# of those.
+_INSERTS = {
+    "messages": "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at)"
+    " VALUES (?, ?, ?, CAST(? AS TEXT), ?, ?, ?)",  # UTF-8, as it was written
+    "tool_calls": "INSERT INTO tool_calls (id, session_id, agent_id, turn, position, seq, tool_use_id, name, idempotent, status,"
+    " result_seq, is_error, started_at, ended_at, runs) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, 1)",
+    "tool_results": "UPDATE tool_calls SET status = ?, result_seq = ?, is_error = ?, ended_at = ? WHERE id = ?",
+    "model_calls": "INSERT INTO model_calls (id, session_id, agent_id, turn, purpose, model, status, stop_reason, input_tokens,"
+    " output_tokens, cache_read_tokens, cache_write_tokens, usage_exact, cost_usd, price_status, started_at,"
+    " latency_seconds,"
+    " request_id) VALUES (?, ?, ?, ?, 'turn', ?, 'done', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "call_keys": "INSERT OR IGNORE INTO transcript_calls (digest, model_call_id) VALUES (?, ?)",
+    "call_figures": "UPDATE model_calls SET stop_reason = coalesce(?, stop_reason), input_tokens = ?, output_tokens = ?,"
+    " cache_read_tokens = ?, cache_write_tokens = ?, usage_exact = max(usage_exact, ?), cost_usd = ?,"
+    " price_status = ?,"
+    " latency_seconds = max(latency_seconds, ? - started_at) WHERE id = ?",
+    "compactions": "INSERT INTO compactions (id, session_id, agent_id, trigger, status, instructions, reason, high_water,"
+    " messages_removed, tokens_before, tokens_after, view_before, view_after, model, seconds, requested_at,"
+    " ended_at)"
+    " VALUES (?, ?, ?, ?, 'applied', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "tokens_after": "UPDATE compactions SET tokens_after = ? WHERE id = ?",
+    "observations": "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations, replaces,"
+    " compaction_id, created_at) VALUES (?, ?, 'summary', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "summaries": "UPDATE observations SET text = ?, tokens = ? WHERE agent_id = ? AND id = ?",
+    "views": "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens, compaction_id,"
+    " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "plans": "INSERT INTO plans (id, session_id, goal, revision, step_cursor, task_queue, created_at, updated_at) VALUES"
+    " (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, step_cursor ="
+    " excluded.step_cursor,"
+    " task_queue = excluded.task_queue, updated_at = excluded.updated_at",
+    "revisions": "INSERT OR REPLACE INTO plan_revisions (plan_id, revision, at, reason, goal, task_queue, step_cursor,"
+    " plan_graph_snapshot) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+    "tasks": "INSERT INTO tasks (id, session_id, parent_plan_id, name, position, title, instructions, role, status, status_reason,"
+    " created_at, started_at, ended_at) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, ?, ?, ?, ?) ON CONFLICT (id) DO"
+    " UPDATE SET"
+    " position = excluded.position, title = excluded.title, instructions = excluded.instructions, status ="
+    " excluded.status,"
+    " status_reason = excluded.status_reason,"
+    " started_at = excluded.started_at, ended_at = excluded.ended_at",
+    "needs": "INSERT OR IGNORE INTO task_dependencies (task_id, depends_on) VALUES (?, ?)",
+    "records": "INSERT INTO transcript_records (digest, agent_id, seq, figures) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+    "record_revisions": "INSERT INTO transcript_revisions (session_id, source, record_id, revision, agent_id, seq, digest, content,"
+    " created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    "events": "INSERT INTO events (session_id, seq, at, kind, agent_id, task_id, data) VALUES (?, ?, ?, ?, ?, nullif(?, ''), ?)",
+    "raw": "INSERT INTO raw_records (session_id, path, line, kind, reason, data) VALUES (?, ?, ?, ?, ?, ?)",
+}
+
+
+class Rows(dict[str, list[Sequence[Any]]]):
+    """What one transaction will write, gathered table by table: one statement run many times costs half of
+    many."""
+
+    def __init__(self) -> None:
+        super().__init__((name, []) for name in _INSERTS)
+
+    def flush(self, cursor: Any, sessions: Iterable[Sequence[Any]], agents: Iterable[Sequence[Any]]) -> None:
+        """Write all of it, sessions and agents first."""
+        cursor.executemany(_SAVE_SESSION, sessions)
+        cursor.executemany(_SAVE_AGENT, agents)
+        for name, statement in _INSERTS.items():
+            rows = self[name]
+            if rows:
+                _write(cursor, statement, rows)
+                self[name] = []
+
+
+_ROWS_AT_ONCE = 64
+"""Measured: rows of one statement cost two thirds of as many statements; more of them are no cheaper."""
+
+
+def _write(cursor: Any, statement: str, rows: list[Sequence[Any]]) -> None:
+    left = 0
+    if len(rows) >= _ROWS_AT_ONCE and (many := _many(statement)) is not None:
+        left = len(rows) - len(rows) % _ROWS_AT_ONCE
+        for first in range(0, left, _ROWS_AT_ONCE):
+            cursor.execute(many, [*chain.from_iterable(rows[first : first + _ROWS_AT_ONCE])])
+    cursor.executemany(statement, rows[left:] if left else rows)
+
+
+@cache
+def _many(statement: str) -> str | None:
+    """A plain insertion of one row, as one of many; None for any other statement."""
+    into, _, values = statement.partition(" VALUES ")
+    if not values.endswith(")") or " ON CONFLICT " in values:
+        return None
+    return f"{into} VALUES {', '.join([values] * _ROWS_AT_ONCE)}"
+
+
+# --- Imported sessions that grow: while somebody follows their logs they stand as running, and as done again ---
+#
+# afterwards.
+
+
+def begin(connection: Connection, session_ids: Sequence[str]) -> None:
+    """These sessions go on. What their main agent's last turn called and has no result of is taken to run
+    still."""
+    for session_id in session_ids:
+        connection.execute(
+            "UPDATE sessions SET status = 'running', ended_at = NULL WHERE id = ? AND status = 'done'",
+            (session_id,),
+        )
+        connection.execute(
+            "UPDATE tasks SET status = 'running', status_reason = NULL WHERE session_id = ? AND status ="
+            " 'paused'",
+            (session_id,),
+        )
+        main = connection.execute(
+            "SELECT a.id, a.turn FROM agents a JOIN sessions s ON s.planner_agent_id = a.id WHERE s.id = ?"
+            " AND a.status = 'done'",
+            (session_id,),
+        ).fetchone()
+        if main is None:
+            continue
+        called = connection.execute(
+            "UPDATE tool_calls SET status = 'running' WHERE agent_id = ? AND turn = ? AND status = 'unknown'"
+            " AND result_seq IS NULL",
+            main,
+        ).rowcount
+        connection.execute(
+            "UPDATE agents SET status = ?, ended_at = NULL WHERE id = ?",
+            ("working" if called else "idle", main[0]),
+        )
+
+
+def end(connection: Connection, session_ids: Sequence[str]) -> None:
+    """These sessions grow no further as far as anybody here knows: nobody in them is at work."""
+    for session_id in session_ids:
+        connection.execute(
+            "UPDATE sessions SET status = 'done', ended_at = last_active WHERE id = ? AND status = 'running'",
+            (session_id,),
+        )
+        connection.execute(
+            "UPDATE agents SET status = 'cancelled', status_reason = ?, ended_at = last_active"
+            " WHERE session_id = ? AND status = 'working' AND parent_agent_id IS NOT NULL",
+            (NO_RESULT, session_id),
+        )
+        connection.execute(
+            "UPDATE agents SET status = 'done', ended_at = last_active WHERE session_id = ? AND status IN"
+            " ('working', 'idle')",
+            (session_id,),
+        )
+        connection.execute(
+            "UPDATE tasks SET status = 'paused', status_reason = ? WHERE session_id = ? AND status ="
+            " 'running'",
+            (NOT_FINISHED, session_id),
+        )
+        connection.execute(
+            "UPDATE tool_calls SET status = 'unknown' WHERE status = 'running' AND agent_id IN"
+            " (SELECT id FROM agents WHERE session_id = ?)",
+            (session_id,),
+        )
+
+
+def followed(connection: Connection) -> list[str]:
+    """Imported sessions that stand as running, whether anybody still follows them or not."""
+    marks = ", ".join("?" * len(PROGRAMS))
+    found = connection.execute(
+        f"SELECT id FROM sessions WHERE status = 'running' AND origin IN ({marks})",  # noqa: S608
+        tuple(PROGRAMS),
+    )
+    return [row[0] for row in found]

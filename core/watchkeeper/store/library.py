@@ -1,0 +1,389 @@
+"""The library of sessions: what may be done with one without a host.
+
+Renaming, tagging, deleting with a way back, forking, pruning and backing up. Each change holds the session's
+lease while it lasts, so that no host can begin beside it, and commits in short transactions, so that hosts of
+other sessions are not kept waiting. Nothing here starts a process or asks a model, and importing it costs
+next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound, StoreUnusable
+from watchkeeper.records.states import SessionStatus
+from watchkeeper.store import database
+from watchkeeper.store.driver import Connection, decode, decode_or, encode, plain, sqlite3
+from watchkeeper.store.lease import Lease, LeaseHolder, probe
+from watchkeeper.store.user_secrets import user_redactor
+
+# --- Beyond the lock: whether the host that has a session goes on by itself, or is soon gone and worth waiting ---
+#
+# for.
+
+SOON_SECONDS = 30.0
+"""How long a host that is to end is waited for: it finishes its steps, or the command that it was started
+for."""
+
+LOOK_SECONDS = 0.02
+
+
+def goes_on(connection: Connection, session_id: str) -> bool:
+    """Whether the host that holds the lease drives the session, and was not told to pause it.
+
+    One that was started for a single command does not drive, nor does one that has only claimed the session.
+    """
+    row = connection.execute(
+        "SELECT status, lease_epoch FROM sessions WHERE id = ?", (session_id,)
+    ).fetchone()
+    if row is None or row[0] != SessionStatus.RUNNING:
+        return False
+    started = connection.execute(
+        "SELECT seq, data FROM events WHERE session_id = ? AND kind = 'host.started' ORDER BY seq DESC LIMIT"
+        " 1",
+        (session_id,),
+    ).fetchone()
+    if started is None or decode_or(started[1], {}).get("epoch", row[1]) != row[1]:
+        return False
+    pausing = connection.execute(
+        "SELECT 1 FROM commands WHERE session_id = ? AND kind = 'pause' AND agent_id IS NULL AND status ="
+        " 'applied'"
+        " AND event_seq > ?",
+        (session_id, started[0]),
+    ).fetchone()
+    return pausing is None
+
+
+def outlast(
+    path: Path, session_id: str, told: Callable[[LeaseHolder], None] = lambda holder: None
+) -> LeaseHolder | None:
+    """Wait for a host that is soon gone; returns who has the session after that, if anybody.
+
+    `told` hears of the wait, once, before it begins. A host that goes on, or that runs in this very process,
+    is not waited for.
+    """
+    holder = probe(path, session_id)
+    if holder is None or holder.pid == os.getpid():
+        return holder
+    connection = database.open_readonly(path)
+    deadline = time.monotonic() + SOON_SECONDS
+    try:
+        waits = False
+        while holder is not None and time.monotonic() < deadline and not goes_on(connection, session_id):
+            if not waits:
+                waits = True
+                told(holder)
+            for _ in range(10):
+                time.sleep(LOOK_SECONDS)
+                holder = probe(path, session_id)
+                if holder is None:
+                    break
+    finally:
+        connection.close()
+    return holder
+
+
+# --- Changing a session that nobody drives: its lease is held, and its rows change in short transactions ---
+
+T = TypeVar("T")
+
+LONGEST_SECONDS = 0.02
+"""How long one transaction of a large change may hold the write lock before it commits and lets others have
+it."""
+
+PAUSE_SECONDS = (0.002, 0.005)
+"""How long the lock is then left free: hosts ask for it every millisecond (`database.begin_immediate`)."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Connection]:
+    """A connection that may write, with SQLite's errors as one clear line.
+
+    Raises:
+        StoreUnusable: the database cannot be used, or was not there.
+    """
+    if not path.exists():
+        raise StoreUnusable(
+            f"no database at {path}; start a run with `wk run GOAL` or `wk demo`, or choose one with --db"
+        )
+    connection = database.open_writable(path)
+    try:
+        yield connection
+    except sqlite3.DatabaseError as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise StoreUnusable(database.explain(path, error)) from error
+    finally:
+        connection.close()
+
+
+@contextmanager
+def driven_by_nobody(path: Path, session_id: str, what: str) -> Iterator[None]:
+    """Hold the session's lease, so that no host can take it meanwhile. A host that is soon gone is waited
+    for.
+
+    Raises:
+        DrivenElsewhere: a live host has it; the message says to pause it before one can `what` it.
+    """
+    outlast(path, session_id)
+    try:
+        lease = Lease.acquire(path, session_id)
+    except DrivenElsewhere:
+        holder = probe(path, session_id)
+        by = f"a live host (pid {holder.pid})" if holder else "another program just now"
+        raise DrivenElsewhere(
+            f"session {session_id} is driven by {by}, so nobody else can {what} it; `wk pause {session_id}`"
+            " first"
+        ) from None
+    try:
+        yield
+    finally:
+        lease.release()
+
+
+def change(path: Path, session_id: str, what: str, work: Callable[[Connection], T]) -> T:
+    """Run `work` in one short transaction on a session that nobody drives; returns what it returns.
+
+    Raises:
+        NotFound: no such session.
+        DrivenElsewhere: a live host drives it.
+        StoreUnusable: the database cannot be written.
+    """
+    with (
+        opened(path) as connection,
+        driven_by_nobody(path, session_id, what),
+        database.writing(connection, "library"),
+    ):
+        if connection.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone() is None:
+            raise NotFound(f"no session {session_id!r}; list them with `wk sessions`")
+        return work(connection)
+
+
+def in_short_transactions(
+    connection: Connection,
+    work: Iterable[object],
+    *,
+    longest_seconds: float = LONGEST_SECONDS,
+    monotonic: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:
+    """Advance `work` inside transactions that each end soon after `longest_seconds`; returns how many there
+    were.
+
+    `work` changes a few rows between two of its items. What it has changed when it raises is kept, except
+    since the last commit.
+    """
+    steps, count, over = iter(work), 0, False
+    while not over:
+        with database.writing(connection, "library"):
+            began = monotonic()
+            while not over and monotonic() - began < longest_seconds:
+                over = next(steps, connection) is connection
+        count += 1
+        if not over:
+            sleep(random.uniform(*PAUSE_SECONDS))
+    return count
+
+
+# --- A session's title and tags ---------------------------------------------------------------------------
+
+LONGEST_TITLE = 400
+LONGEST_TAG = 60
+MOST_TAGS = 50
+
+
+def rename_session(path: Path, session_id: str, title: str) -> str | None:
+    """Give a session a title; an empty one takes it away, and the goal is shown again. Returns the title as
+    kept.
+
+    Raises:
+        BadInput: longer than 400 characters.
+        DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
+    """
+    kept = title_of(title)
+
+    def work(connection: Connection) -> str | None:
+        connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (kept, session_id))
+        return kept
+
+    return change(path, session_id, "rename", work)
+
+
+def title_of(text: str) -> str | None:
+    """The title as it is kept: one line, without secrets; None where nothing is left.
+
+    Raises:
+        BadInput: longer than 400 characters.
+    """
+    kept = " ".join(user_redactor().text(plain(text)).split()) or None
+    if kept is not None and len(kept) > LONGEST_TITLE:
+        raise BadInput(f"the title has {len(kept)} characters; at most {LONGEST_TITLE} are kept")
+    return kept
+
+
+def change_tags(
+    path: Path, session_id: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
+) -> tuple[str, ...]:
+    """Add tags and take tags away; returns those that the session has now, in the order in which they were
+    given.
+
+    A tag is one word without commas or quotes, compared without regard to case; `#` and `+` before it are
+    dropped.
+
+    Raises:
+        BadInput: not such a word, or too many.
+        DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
+    """
+    added, removed = [tag_of(one) for one in add], {tag_of(one).casefold() for one in remove}
+
+    def work(connection: Connection) -> tuple[str, ...]:
+        row = connection.execute("SELECT tags FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        kept: dict[str, str] = {}
+        for tag in [*(str(one) for one in decode(row[0])), *added]:
+            kept.setdefault(tag.casefold(), tag)
+        tags = tuple(tag for key, tag in kept.items() if key not in removed)
+        if len(tags) > MOST_TAGS:
+            raise BadInput(f"{len(tags)} tags are too many; at most {MOST_TAGS} are kept")
+        connection.execute("UPDATE sessions SET tags = ? WHERE id = ?", (encode(list(tags)), session_id))
+        return tags
+
+    return change(path, session_id, "tag", work)
+
+
+def tag_of(text: str) -> str:
+    """The tag that `text` means.
+
+    Raises:
+        BadInput: none.
+    """
+    tag = plain(text).strip().lstrip("#+")
+    if user_redactor().text(tag) != tag:
+        raise BadInput("a tag is seen by everybody; this one is a secret")
+    if (
+        not tag
+        or len(tag) > LONGEST_TAG
+        or any(character.isspace() or character in ",\"'[]" for character in tag)
+    ):
+        raise BadInput(
+            f"{text!r} is no tag; a tag is one word of at most {LONGEST_TAG} characters, such as `nightly`"
+        )
+    if not tag.isprintable():
+        raise BadInput("a tag holds printable characters only")
+    return tag
+
+
+# --- Deleting a session with a way back: it is hidden at once, and its rows go when the undo window is over ---
+
+UNDO_DAYS = 7.0
+"""How long a deleted session can be restored before `wk prune` takes its rows away."""
+
+BEING_PURGED = 0.0
+"""`deleted_at` of a session whose rows are being taken away (or are not all there yet): it has no way
+back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A session that was deleted and can be restored."""
+
+    id: str
+    name: str
+    """Its title, or its goal: hostile until sanitised."""
+    deleted_at: float
+    gone_at: float
+    """From when on `wk prune` takes it away for good."""
+
+
+def delete_session(path: Path, session_id: str, *, now: float | None = None) -> Deleted:
+    """Hide a session from every list and search; `restore` brings it back within `UNDO_DAYS`.
+
+    A host that still believes it drives the session is fenced out.
+
+    Raises:
+        BadInput: it is deleted already.
+        DrivenElsewhere, NotFound, StoreUnusable: see `changing.change`.
+    """
+    at = time.time() if now is None else now
+
+    def work(connection: Connection) -> Deleted:
+        row = connection.execute(
+            "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1,"
+            " deletion_ordinal = (SELECT coalesce(max(deletion_ordinal), 0) + 1 FROM sessions) WHERE id = ?"
+            " AND deleted_at IS NULL"
+            " RETURNING substr(coalesce(title, goal), 1, 500)",
+            (at, session_id),
+        ).fetchone()
+        if row is None:
+            raise BadInput(
+                f"session {session_id} is deleted already; `wk restore {session_id}` brings it back"
+            )
+        return Deleted(session_id, str(row[0]), at, at + UNDO_DAYS * 86_400)
+
+    return change(path, session_id, "delete", work)
+
+
+def restore_session(path: Path, session_id: str) -> None:
+    """Bring a deleted session back as it was.
+
+    Raises:
+        BadInput: it is not deleted.
+        NotFound: there is no such session, or its rows are being taken away already.
+        DrivenElsewhere, StoreUnusable: see `changing.change`.
+    """
+
+    def work(connection: Connection) -> None:
+        row = connection.execute("SELECT deleted_at FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        if row[0] is None:
+            raise BadInput(f"session {session_id} is not deleted")
+        if row[0] == BEING_PURGED:
+            raise NotFound(f"session {session_id} was purged; only a backup has it now")
+        connection.execute(
+            "UPDATE sessions SET deleted_at = NULL, deletion_ordinal = NULL WHERE id = ?", (session_id,)
+        )
+
+    change(path, session_id, "restore", work)
+
+
+def deleted_sessions(connection: Connection, *, limit: int = 1_000) -> tuple[Deleted, ...]:
+    """What can be restored, the last deleted first, whatever the clocks said."""
+    rows = connection.execute(
+        "SELECT id, substr(coalesce(title, goal), 1, 500), deleted_at FROM sessions WHERE deleted_at > 0"
+        " ORDER BY deletion_ordinal DESC LIMIT ?",
+        (limit,),
+    )
+    return tuple(Deleted(row[0], str(row[1]), row[2], row[2] + UNDO_DAYS * 86_400) for row in rows)
+
+
+def find_deleted(connection: Connection, name: str) -> str:
+    """The id of the deleted session that `name` means: `last`, an id, or a unique prefix of one.
+
+    Raises:
+        NotFound: none is meant.
+        BadInput: several are.
+    """
+    known = [one.id for one in deleted_sessions(connection)]
+    found = known[:1] if name == "last" else _meant(known, name)
+    if not found:
+        raise NotFound(f"no deleted session {name!r}; `wk restore` lists those that can be restored")
+    if len(found) > 1:
+        raise BadInput(f"{name!r} could be {', '.join(found[:5])}; give more characters")
+    return found[0]
+
+
+def find_left_over(connection: Connection, name: str) -> str | None:
+    """The id of the one session that `name` means among those that a prune was killed in the middle of, if it
+    means one."""
+    rows = connection.execute("SELECT id FROM sessions WHERE deleted_at = ?", (BEING_PURGED,)).fetchall()
+    found = _meant([str(row[0]) for row in rows], name)
+    return found[0] if len(found) == 1 else None
+
+
+def _meant(known: list[str], name: str) -> list[str]:
+    return [one for one in known if one == name] or [one for one in known if name and one.startswith(name)]

@@ -1,0 +1,399 @@
+"""Rows of `messages`, `observations`, `views`, `compactions` and `memory_snapshots`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from watchkeeper.records.messages import Content, Elision, Message, Observation, ObservationKind, View
+from watchkeeper.store.driver import decode, encode
+
+if TYPE_CHECKING:
+    from watchkeeper.store.transaction import Transaction
+
+
+def add_messages(tx: Transaction, agent_id: str, messages: Sequence[Message]) -> None:
+    tx.executemany(
+        "INSERT INTO messages (agent_id, seq, role, content, tokens, total_tokens, created_at, commit_seq)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                agent_id,
+                m.seq,
+                m.role,
+                encode(m.content),
+                m.tokens,
+                m.total_tokens,
+                m.created_at,
+                tx.commit_seq,
+            )
+            for m in messages
+        ],
+    )
+
+
+def add_observations(
+    tx: Transaction,
+    agent_id: str,
+    observations: Sequence[Observation],
+    *,
+    status: str = "published",
+    compaction_id: int | None = None,
+) -> None:
+    tx.executemany(
+        "INSERT INTO observations (agent_id, id, kind, level, text, tokens, first_seq, last_seq, citations,"
+        " replaces,"
+        " provisional, status, compaction_id, created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?, ?, ?, ?, ?)",
+        [
+            (agent_id, o.id, o.kind, o.level, o.text, o.tokens, *o.covers, encode(o.citations), encode(o.replaces),
+             int(o.provisional), status, compaction_id, o.created_at, tx.commit_seq)
+            for o in observations
+        ],
+    )  # fmt: skip
+
+
+def add_view(
+    tx: Transaction, agent_id: str, view: View, *, tokens: int, compaction_id: int | None = None
+) -> None:
+    """Write a version of the view, and point the agent at it."""
+    tx.execute(
+        "INSERT INTO views (agent_id, version, parent, observations, verbatim_from, elided, reason, tokens,"
+        " compaction_id,"
+        " created_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            agent_id, view.version, view.parent, encode([o.id for o in view.observations]), view.verbatim_from,
+            encode([[e.seq, e.head_chars, e.tail_chars, e.pointer, e.tokens] for e in view.elided.values()]),
+            view.reason, tokens, compaction_id, view.created_at, tx.commit_seq,
+        ),
+    )  # fmt: skip
+    point_at(tx, agent_id, view.version)
+
+
+def point_at(tx: Transaction, agent_id: str, version: int) -> None:
+    tx.execute("UPDATE agents SET view_version = ? WHERE id = ?", (version, agent_id))
+
+
+def load_messages(
+    reads: Any, agent_id: str, first_seq: int = 1, last_seq: int | None = None
+) -> list[Message]:
+    """Messages `first_seq … last_seq` (both included; None: to the end), in order."""
+    rows = reads.all(
+        "SELECT seq, role, content, tokens, total_tokens, created_at FROM messages"
+        " WHERE agent_id = ? AND seq >= ? AND seq <= ? ORDER BY seq",
+        (agent_id, first_seq, last_seq if last_seq is not None else 1 << 62),
+    )
+    return [Message(row[0], row[1], content(row[2]), row[3], row[4], row[5]) for row in rows]
+
+
+def content(text: str) -> Content:
+    value: Content = decode(text)
+    return value
+
+
+def load_view(reads: Any, agent_id: str, version: int) -> View | None:
+    """One version of an agent's view with its observations, or None."""
+    row = reads.one(
+        "SELECT version, observations, verbatim_from, elided, parent, reason, created_at FROM views"
+        " WHERE agent_id = ? AND version = ?",
+        (agent_id, version),
+    )
+    if row is None:
+        return None
+    wanted: list[int] = decode(row[1])
+    found = {o.id: o for o in load_observations(reads, agent_id, wanted)}
+    elided = {e[0]: Elision(*e) for e in decode(row[3])}
+    return View(row[0], tuple(found[i] for i in wanted), row[2], elided, row[4], row[5], row[6])
+
+
+def load_views(reads: Any, agent_id: str) -> list[View]:
+    """Every version, oldest first."""
+    versions = reads.all("SELECT version FROM views WHERE agent_id = ? ORDER BY version", (agent_id,))
+    loaded = (load_view(reads, agent_id, row[0]) for row in versions)
+    return [view for view in loaded if view is not None]
+
+
+def load_observations(reads: Any, agent_id: str, ids: Sequence[int]) -> list[Observation]:
+    if not ids:
+        return []
+    rows = reads.all(
+        "SELECT id, kind, text, tokens, first_seq, last_seq, citations, level, replaces, provisional,"
+        " created_at"
+        " FROM observations WHERE agent_id = ? AND id IN (SELECT value FROM json_each(?)) ORDER BY id",
+        (agent_id, encode(list(ids))),
+    )
+    return [
+        Observation(
+            id=r[0], kind=ObservationKind(r[1]), text=r[2], tokens=r[3], covers=(r[4], r[5]), citations=tuple(decode(r[6])),
+            level=r[7], replaces=tuple(decode(r[8])), provisional=bool(r[9]), created_at=r[10],
+        )
+        for r in rows
+    ]  # fmt: skip
+
+
+def add_compaction(
+    tx: Transaction,
+    agent_id: str,
+    *,
+    trigger: str,
+    status: str,
+    instructions: str | None = None,
+    reason: str | None = None,
+    high_water: int | None = None,
+    messages_removed: int = 0,
+    tokens_before: int | None = None,
+    tokens_after: int | None = None,
+    view_before: int | None = None,
+    view_after: int | None = None,
+    model: str | None = None,
+    cost_usd: float | None = None,
+    stall_seconds: float = 0.0,
+    cache_tokens_invalidated: int = 0,
+) -> int:
+    """Record one pass over an agent's context; returns its id."""
+    if status == "applied":
+        tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
+    return tx.insert(
+        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, reason, high_water,"
+        " messages_removed,"
+        " tokens_before, tokens_after, view_before, view_after, model, cost_usd, stall_seconds,"
+        " cache_tokens_invalidated,"
+        " requested_at, ended_at, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?)",
+        (
+            tx.session_id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,
+            tokens_after, view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, tx.now, tx.now,
+            tx.commit_seq,
+        ),
+    )  # fmt: skip
+
+
+def begin_compaction(
+    tx: Transaction,
+    agent_id: str,
+    *,
+    trigger: str,
+    instructions: str | None,
+    high_water: int,
+    tokens_before: int,
+    model: str,
+    command: int | None = None,
+) -> int:
+    """A pass over an agent's context began beside its loop; returns its id. `command`: what it is to carry
+    out."""
+    compaction_id = tx.insert(
+        "INSERT INTO compactions (session_id, agent_id, trigger, status, instructions, high_water,"
+        " tokens_before, model,"
+        " requested_at, commit_seq) VALUES (?, ?, ?, 'running', ?, ?, ?, ?, ?, ?)",
+        (
+            tx.session_id,
+            agent_id,
+            trigger,
+            instructions,
+            high_water,
+            tokens_before,
+            model,
+            tx.now,
+            tx.commit_seq,
+        ),
+    )
+    ordered: dict[str, Any] = {} if command is None else {"command": command}
+    tx.event(
+        "compaction.started",
+        agent_id=agent_id,
+        compaction=compaction_id,
+        trigger=trigger,
+        high_water=high_water,
+        tokens_before=tokens_before,
+        **ordered,
+    )
+    return compaction_id
+
+
+def keep_prepared(
+    tx: Transaction,
+    agent_id: str,
+    compaction_id: int,
+    prepared: str,
+    *,
+    cost_usd: float | None = None,
+    tokens_spent: int = 0,
+) -> None:
+    """The pass has its result, as JSON; it is published at the agent's next step, by whichever host takes
+    it."""
+    tx.execute(
+        "UPDATE compactions SET status = 'prepared', prepared = ?, cost_usd = ?, tokens_spent = ?"
+        " WHERE id = ? AND status = 'running'",
+        (prepared, cost_usd, tokens_spent, compaction_id),
+    )
+    tx.event("compaction.prepared", agent_id=agent_id, compaction=compaction_id)
+
+
+def end_compaction(
+    tx: Transaction,
+    agent_id: str,
+    compaction_id: int,
+    *,
+    status: str,
+    reason: str,
+    tokens_before: int | None = None,
+    tokens_after: int | None = None,
+    messages_removed: int = 0,
+    high_water: int | None = None,
+    view_before: int | None = None,
+    view_after: int | None = None,
+    cost_usd: float | None = None,
+    tokens_spent: int | None = None,
+    stall_seconds: float = 0.0,
+    seconds: float | None = None,
+    cache_tokens_invalidated: int = 0,
+) -> None:
+    """How a pass ended: applied, rejected or abandoned, why, and what it cost and gained.
+
+    `tokens_before`, `high_water`, `cost_usd` and `tokens_spent`: None leaves what is stored.
+    """
+    row = tx.one("SELECT trigger, tokens_before FROM compactions WHERE id = ?", (compaction_id,))
+    tx.execute(
+        "UPDATE compactions SET status = ?, reason = ?, tokens_before = coalesce(?, tokens_before),"
+        " tokens_after = ?,"
+        " messages_removed = ?, high_water = coalesce(?, high_water), view_before = ?, view_after = ?,"
+        " cost_usd = coalesce(?, cost_usd), tokens_spent = coalesce(?, tokens_spent), stall_seconds = ?,"
+        " seconds = ?,"
+        " cache_tokens_invalidated = ?, prepared = NULL, ended_at = ? WHERE id = ?",
+        (
+            status, reason, tokens_before, tokens_after, messages_removed, high_water, view_before, view_after, cost_usd, tokens_spent,
+            stall_seconds, seconds,
+            cache_tokens_invalidated, tx.now, compaction_id,
+        ),
+    )  # fmt: skip
+    if status == "applied":
+        tx.execute("UPDATE agents SET compactions = compactions + 1 WHERE id = ?", (agent_id,))
+    tx.event(
+        f"compaction.{status}",
+        agent_id=agent_id,
+        compaction=compaction_id,
+        trigger=row[0] if row else None,
+        tokens_before=tokens_before if tokens_before is not None else row[1] if row else None,
+        tokens_after=tokens_after,
+        messages_removed=messages_removed,
+        high_water=high_water,
+        reason=reason,
+    )
+
+
+def save_snapshot(
+    tx: Transaction, agent_id: str, ref: str, *, version: int, last_seq: int, turn: int, tokens: int
+) -> None:
+    """Say where the agent's memory as of now is kept whole."""
+    tx.execute(
+        "INSERT INTO memory_snapshots (agent_id, session_id, memory_blob_ref, last_updated, view_version,"
+        " last_seq, turn,"
+        " tokens, commit_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (agent_id) DO UPDATE SET"
+        " memory_blob_ref = excluded.memory_blob_ref, last_updated = excluded.last_updated,"
+        " view_version = excluded.view_version, last_seq = excluded.last_seq, turn = excluded.turn, tokens ="
+        " excluded.tokens,"
+        " commit_seq = excluded.commit_seq",
+        (agent_id, tx.session_id, ref, tx.now, version, last_seq, turn, tokens, tx.commit_seq),
+    )
+
+
+# --- Reading passes over agents' contexts that were begun and not applied: what a host finds that takes over ---
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A pass over an agent's context that has not been applied."""
+
+    id: int
+    trigger: str
+    status: str
+    prepared: str | None
+    """Its result as JSON, where it waits to be published."""
+    instructions: str | None
+    high_water: int
+    reason: str
+    tokens_before: int
+
+
+_UNFINISHED = (
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''),"
+    " coalesce(tokens_before, 0)"
+    " FROM compactions"
+    " WHERE agent_id = ? AND status IN ('running', 'prepared') ORDER BY id"
+)
+_ABANDONED_LAST = (
+    "SELECT id, trigger, status, prepared, instructions, high_water, coalesce(reason, ''),"
+    " coalesce(tokens_before, 0)"
+    " FROM compactions"
+    " WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ? AND trigger NOT IN ('observer',"
+    " 'reflector'))"
+    " AND status = 'abandoned' AND trigger IN (SELECT value FROM json_each(?))"
+)
+
+
+def unfinished_passes(reads: Any, agent_id: str) -> list[Pass]:
+    """The passes of an agent that have no end yet, oldest first."""
+    return [Pass(*row) for row in reads.all(_UNFINISHED, (agent_id,))]
+
+
+def last_pass(reads: Any, agent_id: str, triggers: Sequence[str]) -> Pass | None:
+    """The newest pass of an agent, if it has one of these triggers and was abandoned."""
+    row = reads.one(_ABANDONED_LAST, (agent_id, encode(list(triggers))))
+    return Pass(*row) if row is not None else None
+
+
+def moved_by_hand_since(reads: Any, agent_id: str, found: Pass) -> bool:
+    """Whether the agent's context was taken back, or forward again, since that pass began."""
+    row = reads.one(
+        "SELECT 1 FROM agents a JOIN events e ON e.session_id = a.session_id AND e.agent_id = a.id"
+        " WHERE a.id = ? AND e.kind IN ('compaction.undo', 'compaction.redo') AND e.seq >"
+        " (SELECT coalesce(max(b.seq), 0) FROM events b WHERE b.session_id = a.session_id AND b.kind ="
+        " 'compaction.started'"
+        " AND b.data ->> 'compaction' = ?) LIMIT 1",
+        (agent_id, found.id),
+    )
+    return row is not None
+
+
+# --- Whether a compaction pays for itself: what it spent once, against what it spares each later call -----
+
+_ROWS = (
+    "WITH done AS (SELECT id, agent_id, status, tokens_before, tokens_after, tokens_spent,"
+    " cache_tokens_invalidated, ended_at,"
+    " lead(ended_at) OVER (PARTITION BY agent_id ORDER BY ended_at, id) AS until FROM compactions"
+    " WHERE session_id = ? AND status IN ('applied', 'undone') AND tokens_before IS NOT NULL AND"
+    " tokens_after IS NOT NULL"
+    " AND ended_at IS NOT NULL)"
+    " SELECT d.id, d.tokens_before - d.tokens_after, d.tokens_spent + d.cache_tokens_invalidated,"
+    " (SELECT count(*) FROM model_calls c WHERE c.agent_id = d.agent_id AND c.purpose IN ('turn', 'planner')"
+    " AND c.status = 'done' AND c.started_at >= d.ended_at AND (d.until IS NULL OR c.started_at < d.until))"
+    " FROM done d"
+)
+
+
+def worth(reads: Any, session_id: str) -> dict[int, dict[str, Any]]:
+    """By the id of each applied compaction of a session: `calls` of the agent that it made shorter so far
+    (those before the next compaction), `tokens_not_sent` in these, `tokens_spent` (by its own calls, and
+    cached tokens that it made void), and `pays`: whether more was spared than spent."""
+    found: dict[int, dict[str, Any]] = {}
+    for number, saved, spent, calls in reads.all(_ROWS, (session_id,)):
+        spared = max(0, saved) * calls
+        found[number] = {
+            "calls": calls,
+            "tokens_not_sent": spared,
+            "tokens_spent": spent,
+            "pays": spared > spent,
+        }
+    return found
+
+
+# --- What began a compaction of an imported session, where its log tells that only later ------------------
+
+
+def tell_trigger(cursor: Any, agent_id: str, trigger: str) -> None:
+    """Say of an agent's newest compaction what began it."""
+    cursor.execute(
+        "UPDATE compactions SET trigger = ? WHERE id = (SELECT max(id) FROM compactions WHERE agent_id = ?)",
+        (trigger, agent_id),
+    )

@@ -1,0 +1,687 @@
+"""The scripts of the migrations, one a module. One that has been released is never edited; a change is a new
+one.
+"""
+
+from __future__ import annotations
+
+# --- Schema 1: sessions, plans, agents and their memory, artifacts, events, commands, budgets -------------
+
+FIRST = """
+CREATE TABLE sessions (
+    id TEXT PRIMARY KEY,
+    user_id TEXT NOT NULL,
+    goal TEXT NOT NULL,
+    title TEXT,
+    workspace TEXT NOT NULL,
+    model TEXT NOT NULL,
+    settings TEXT NOT NULL DEFAULT '{}',
+    origin TEXT NOT NULL DEFAULT 'run',
+    tags TEXT NOT NULL DEFAULT '[]',
+    status TEXT NOT NULL,
+    status_reason TEXT,
+    created_at REAL NOT NULL,
+    last_active REAL NOT NULL,
+    ended_at REAL,
+    hosted_seconds REAL NOT NULL DEFAULT 0,
+    current_plan_id TEXT,
+    planner_agent_id TEXT,
+    event_seq INTEGER NOT NULL DEFAULT 0,
+    lease_epoch INTEGER NOT NULL DEFAULT 0,
+    host_pid INTEGER,
+    host_name TEXT,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_read_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    cost_usd REAL,
+    unpriced_calls INTEGER NOT NULL DEFAULT 0,
+    model_calls INTEGER NOT NULL DEFAULT 0,
+    retries INTEGER NOT NULL DEFAULT 0,
+    errors INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX sessions_last_active ON sessions (last_active);
+
+CREATE TABLE plans (
+    id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    goal TEXT NOT NULL,
+    revision INTEGER NOT NULL DEFAULT 0,
+    step_cursor INTEGER NOT NULL DEFAULT 0,
+    task_queue TEXT NOT NULL DEFAULT '[]',
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL
+);
+CREATE INDEX plans_session ON plans (session_id);
+
+CREATE TABLE plan_revisions (
+    plan_id TEXT NOT NULL REFERENCES plans (id),
+    revision INTEGER NOT NULL,
+    at REAL NOT NULL,
+    reason TEXT NOT NULL,
+    goal TEXT NOT NULL,
+    task_queue TEXT NOT NULL,
+    step_cursor INTEGER NOT NULL,
+    plan_graph_snapshot TEXT NOT NULL,
+    PRIMARY KEY (plan_id, revision)
+);
+
+CREATE TABLE tasks (
+    id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    parent_plan_id TEXT NOT NULL REFERENCES plans (id),
+    name TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    title TEXT NOT NULL,
+    instructions TEXT NOT NULL,
+    role TEXT NOT NULL,
+    model TEXT,
+    status TEXT NOT NULL,
+    status_reason TEXT,
+    attempt INTEGER NOT NULL DEFAULT 1,
+    assigned_agent TEXT,
+    resume_token TEXT,
+    starts_from TEXT,
+    inputs_ref TEXT NOT NULL DEFAULT '[]',
+    inputs_hash TEXT,
+    expected_outputs TEXT NOT NULL DEFAULT '[]',
+    artifact_refs TEXT NOT NULL DEFAULT '[]',
+    result TEXT,
+    error TEXT,
+    failures INTEGER NOT NULL DEFAULT 0,
+    created_at REAL NOT NULL,
+    started_at REAL,
+    ended_at REAL,
+    UNIQUE (parent_plan_id, name)
+);
+CREATE INDEX tasks_session ON tasks (session_id, position);
+
+CREATE TABLE task_dependencies (
+    task_id TEXT NOT NULL REFERENCES tasks (id),
+    depends_on TEXT NOT NULL REFERENCES tasks (id),
+    PRIMARY KEY (task_id, depends_on)
+);
+
+CREATE TABLE agents (
+    id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL REFERENCES sessions (id),
+    parent_agent_id TEXT,
+    task_id TEXT,
+    copied_from TEXT,
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    model TEXT NOT NULL,
+    attempt INTEGER NOT NULL DEFAULT 1,
+    current_goal TEXT NOT NULL DEFAULT '',
+    system TEXT NOT NULL DEFAULT '',
+    status TEXT NOT NULL,
+    status_reason TEXT,
+    turn INTEGER NOT NULL DEFAULT 0,
+    view_version INTEGER NOT NULL DEFAULT 0,
+    last_seq INTEGER NOT NULL DEFAULT 0,
+    message_tokens INTEGER NOT NULL DEFAULT 0,
+    context_limit INTEGER NOT NULL DEFAULT 0,
+    context_tokens INTEGER NOT NULL DEFAULT 0,
+    composition TEXT NOT NULL DEFAULT '{}',
+    created_at REAL NOT NULL,
+    started_at REAL,
+    ended_at REAL,
+    last_active REAL NOT NULL,
+    active_seconds REAL NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_read_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    cost_usd REAL,
+    unpriced_calls INTEGER NOT NULL DEFAULT 0,
+    model_calls INTEGER NOT NULL DEFAULT 0,
+    retries INTEGER NOT NULL DEFAULT 0,
+    errors INTEGER NOT NULL DEFAULT 0,
+    compactions INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX agents_session ON agents (session_id);
+CREATE INDEX agents_task ON agents (task_id);
+
+CREATE TABLE messages (
+    agent_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    content TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    total_tokens INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    PRIMARY KEY (agent_id, seq)
+);
+CREATE TRIGGER messages_are_immutable BEFORE UPDATE ON messages
+BEGIN SELECT RAISE(ABORT, 'messages are immutable'); END;
+
+CREATE TABLE steps (
+    agent_id TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    reply_seq INTEGER NOT NULL,
+    results_seq INTEGER,
+    started_at REAL NOT NULL,
+    ended_at REAL,
+    PRIMARY KEY (agent_id, turn)
+);
+
+CREATE TABLE tool_calls (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    tool_use_id TEXT NOT NULL,
+    name TEXT NOT NULL,
+    idempotent INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    result TEXT,
+    result_seq INTEGER,
+    is_error INTEGER NOT NULL DEFAULT 0,
+    started_at REAL,
+    ended_at REAL,
+    runs INTEGER NOT NULL DEFAULT 0
+);
+CREATE UNIQUE INDEX tool_calls_place ON tool_calls (agent_id, turn, position);
+
+CREATE TABLE model_calls (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    turn INTEGER NOT NULL,
+    purpose TEXT NOT NULL,
+    model TEXT NOT NULL,
+    status TEXT NOT NULL,
+    stop_reason TEXT,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_read_tokens INTEGER NOT NULL DEFAULT 0,
+    cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+    estimated_prompt_tokens INTEGER NOT NULL DEFAULT 0,
+    usage_exact INTEGER NOT NULL DEFAULT 1,
+    cost_usd REAL,
+    price_status TEXT NOT NULL DEFAULT 'unpriced',
+    started_at REAL NOT NULL,
+    latency_seconds REAL NOT NULL DEFAULT 0,
+    first_token_seconds REAL,
+    waited_seconds REAL NOT NULL DEFAULT 0,
+    retries INTEGER NOT NULL DEFAULT 0,
+    error TEXT,
+    request_id TEXT
+);
+CREATE INDEX model_calls_agent ON model_calls (agent_id);
+CREATE INDEX model_calls_session ON model_calls (session_id);
+
+CREATE TABLE observations (
+    agent_id TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    level INTEGER NOT NULL DEFAULT 0,
+    text TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    first_seq INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    citations TEXT NOT NULL,
+    replaces TEXT NOT NULL DEFAULT '[]',
+    provisional INTEGER NOT NULL DEFAULT 0,
+    status TEXT NOT NULL DEFAULT 'published',
+    compaction_id INTEGER,
+    created_at REAL NOT NULL,
+    PRIMARY KEY (agent_id, id)
+);
+
+CREATE TABLE views (
+    agent_id TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    parent INTEGER,
+    observations TEXT NOT NULL,
+    verbatim_from INTEGER,
+    elided TEXT NOT NULL DEFAULT '[]',
+    reason TEXT NOT NULL,
+    tokens INTEGER NOT NULL DEFAULT 0,
+    compaction_id INTEGER,
+    created_at REAL NOT NULL,
+    PRIMARY KEY (agent_id, version)
+);
+
+CREATE TABLE compactions (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    trigger TEXT NOT NULL,
+    status TEXT NOT NULL,
+    instructions TEXT,
+    reason TEXT,
+    high_water INTEGER,
+    messages_removed INTEGER NOT NULL DEFAULT 0,
+    tokens_before INTEGER,
+    tokens_after INTEGER,
+    view_before INTEGER,
+    view_after INTEGER,
+    model TEXT,
+    model_call_id INTEGER,
+    cost_usd REAL,
+    stall_seconds REAL NOT NULL DEFAULT 0,
+    cache_tokens_invalidated INTEGER NOT NULL DEFAULT 0,
+    prepared TEXT,
+    seconds REAL,
+    requested_at REAL NOT NULL,
+    ended_at REAL
+);
+CREATE INDEX compactions_agent ON compactions (agent_id);
+CREATE INDEX compactions_session ON compactions (session_id);
+
+CREATE TABLE memory_snapshots (
+    agent_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    memory_blob_ref TEXT NOT NULL,
+    last_updated REAL NOT NULL,
+    view_version INTEGER NOT NULL,
+    last_seq INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    tokens INTEGER NOT NULL
+);
+
+CREATE TABLE facts (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT,
+    workspace TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    text TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    sources TEXT NOT NULL DEFAULT '[]',
+    confidence REAL NOT NULL DEFAULT 1.0,
+    pinned INTEGER NOT NULL DEFAULT 0,
+    superseded_by INTEGER,
+    created_at REAL NOT NULL
+);
+CREATE INDEX facts_session ON facts (session_id, digest);
+CREATE INDEX facts_agent ON facts (agent_id);
+
+CREATE TABLE artifacts (
+    digest TEXT PRIMARY KEY,
+    size INTEGER NOT NULL,
+    encoding TEXT NOT NULL,
+    media_type TEXT NOT NULL,
+    data BLOB NOT NULL,
+    created_at REAL NOT NULL
+);
+
+CREATE TABLE outputs (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT,
+    task_id TEXT,
+    name TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    digest TEXT NOT NULL REFERENCES artifacts (digest),
+    created_at REAL NOT NULL
+);
+CREATE INDEX outputs_session ON outputs (session_id, name);
+CREATE INDEX outputs_agent ON outputs (agent_id);
+
+CREATE TABLE handoffs (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    plan_id TEXT NOT NULL,
+    task_id TEXT NOT NULL,
+    assigned_agent TEXT NOT NULL,
+    inputs_ref TEXT NOT NULL,
+    memory_delta_ref TEXT,
+    expected_outputs TEXT NOT NULL,
+    created_at REAL NOT NULL
+);
+CREATE INDEX handoffs_session ON handoffs (session_id);
+
+CREATE TABLE inbox (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    payload TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    delivered_seq INTEGER
+);
+CREATE INDEX inbox_waiting ON inbox (agent_id) WHERE delivered_seq IS NULL;
+
+CREATE TABLE events (
+    session_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    at REAL NOT NULL,
+    kind TEXT NOT NULL,
+    agent_id TEXT,
+    task_id TEXT,
+    data TEXT NOT NULL DEFAULT '{}',
+    PRIMARY KEY (session_id, seq)
+);
+
+CREATE TABLE commands (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    agent_id TEXT,
+    task_id TEXT,
+    payload TEXT NOT NULL DEFAULT '{}',
+    dedupe_key TEXT,
+    status TEXT NOT NULL DEFAULT 'queued',
+    result TEXT,
+    requested_by TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    applied_at REAL,
+    event_seq INTEGER
+);
+CREATE INDEX commands_queued ON commands (session_id) WHERE status = 'queued';
+CREATE UNIQUE INDEX commands_dedupe ON commands (session_id, dedupe_key) WHERE dedupe_key IS NOT NULL;
+
+CREATE TABLE approvals (
+    id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    task_id TEXT,
+    tool_call_id INTEGER NOT NULL,
+    tool TEXT NOT NULL,
+    question TEXT NOT NULL,
+    status TEXT NOT NULL DEFAULT 'waiting',
+    decided_by TEXT,
+    reason TEXT,
+    created_at REAL NOT NULL,
+    decided_at REAL
+);
+CREATE INDEX approvals_session ON approvals (session_id, status);
+
+CREATE TABLE budgets (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    task_id TEXT,
+    kind TEXT NOT NULL,
+    amount REAL NOT NULL,
+    reached_at REAL,
+    created_at REAL NOT NULL
+);
+CREATE UNIQUE INDEX budgets_scope ON budgets (session_id, ifnull(task_id, ''), kind);
+
+CREATE TABLE live (
+    agent_id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    activity TEXT NOT NULL,
+    detail TEXT NOT NULL DEFAULT '',
+    text TEXT NOT NULL DEFAULT '',
+    since REAL NOT NULL,
+    until REAL,
+    updated_at REAL NOT NULL
+);
+CREATE INDEX live_session ON live (session_id);
+
+CREATE TABLE rate_limits (
+    provider TEXT NOT NULL,
+    model TEXT NOT NULL,
+    until REAL NOT NULL,
+    reason TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (provider, model)
+);
+"""
+
+
+# --- Schema 2: deleting with a way back, forks, other programs' transcripts, message ids that outlive a vacuum, ---
+#
+# an index of words.
+
+SECOND = """
+ALTER TABLE sessions ADD COLUMN deleted_at REAL;
+ALTER TABLE compactions ADD COLUMN tokens_spent INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE sessions ADD COLUMN source TEXT;
+ALTER TABLE sessions ADD COLUMN forked_from TEXT;
+ALTER TABLE sessions ADD COLUMN forked_at_seq INTEGER;
+
+CREATE TABLE messages_with_ids (
+    id INTEGER PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    role TEXT NOT NULL,
+    content TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    total_tokens INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    UNIQUE (agent_id, seq)
+);
+INSERT INTO messages_with_ids
+    SELECT rowid, agent_id, seq, role, content, tokens, total_tokens, created_at FROM messages ORDER BY rowid;
+DROP TABLE messages;
+ALTER TABLE messages_with_ids RENAME TO messages;
+CREATE TRIGGER messages_are_immutable BEFORE UPDATE ON messages
+BEGIN SELECT RAISE(ABORT, 'messages are immutable'); END;
+
+CREATE TABLE transcript_files (
+    path TEXT PRIMARY KEY,
+    program TEXT NOT NULL,
+    session_id TEXT,
+    size INTEGER NOT NULL,
+    modified_at REAL NOT NULL,
+    read_bytes INTEGER NOT NULL,
+    head_digest TEXT NOT NULL,
+    tail_digest TEXT NOT NULL DEFAULT '',
+    state TEXT NOT NULL DEFAULT '{}',
+    lines INTEGER NOT NULL DEFAULT 0,
+    lines_raw INTEGER NOT NULL DEFAULT 0,
+    lines_skipped INTEGER NOT NULL DEFAULT 0,
+    imported_at REAL NOT NULL
+);
+
+CREATE TABLE transcript_records (
+    digest INTEGER PRIMARY KEY,
+    agent_id TEXT NOT NULL,
+    seq INTEGER NOT NULL
+);
+
+CREATE TABLE transcript_calls (
+    model_call_id INTEGER PRIMARY KEY,
+    digest INTEGER NOT NULL
+);
+CREATE INDEX transcript_calls_digest ON transcript_calls (digest);
+
+CREATE TABLE raw_records (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT,
+    path TEXT NOT NULL,
+    line INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    data TEXT NOT NULL
+);
+CREATE INDEX raw_records_session ON raw_records (session_id, path);
+
+CREATE INDEX tool_calls_open ON tool_calls (agent_id) WHERE result_seq IS NULL AND status IN ('running', 'unknown');
+
+CREATE VIRTUAL TABLE messages_fts USING fts5 (
+    text, content='', contentless_delete=1, detail=none, tokenize='unicode61 remove_diacritics 2'
+);
+INSERT INTO messages_fts (messages_fts, rank) VALUES ('automerge', 8);
+CREATE TABLE messages_fts_removed (
+    id INTEGER PRIMARY KEY
+);
+CREATE TABLE messages_fts_sessions (
+    first_id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL
+);
+CREATE TABLE message_index (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    indexed_through INTEGER NOT NULL,
+    removals INTEGER NOT NULL DEFAULT 0
+);
+INSERT INTO message_index (id, indexed_through) VALUES (1, 0);
+CREATE TRIGGER messages_leave_the_index AFTER DELETE ON messages
+BEGIN
+    INSERT OR IGNORE INTO messages_fts_removed SELECT old.id FROM message_index WHERE old.id <= indexed_through;
+    UPDATE message_index SET removals = removals + 1,
+        indexed_through = min(indexed_through, (SELECT ifnull(max(id), 0) FROM messages));
+END;
+
+CREATE INDEX model_calls_estimated ON model_calls (session_id, agent_id)
+    WHERE cost_usd IS NOT NULL AND (price_status = 'estimated' OR usage_exact = 0);
+
+CREATE INDEX commands_session ON commands (session_id);
+CREATE INDEX inbox_session ON inbox (session_id, agent_id);
+CREATE INDEX memory_snapshots_session ON memory_snapshots (session_id);
+CREATE INDEX transcript_files_session ON transcript_files (session_id);
+
+CREATE INDEX facts_digest ON facts (digest);
+CREATE INDEX facts_pinned ON facts (session_id) WHERE pinned = 1;
+CREATE INDEX facts_workspace ON facts (workspace, pinned) WHERE scope = 'workspace';
+CREATE INDEX facts_superseded ON facts (superseded_by) WHERE superseded_by IS NOT NULL;
+
+CREATE TABLE embeddings (
+    kind TEXT NOT NULL,
+    item INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    vector BLOB NOT NULL,
+    PRIMARY KEY (kind, item)
+);
+CREATE TRIGGER messages_take_their_vectors_along AFTER DELETE ON messages
+BEGIN DELETE FROM embeddings WHERE kind = 'message' AND item = old.id; END;
+CREATE TRIGGER facts_take_their_vectors_along AFTER DELETE ON facts
+BEGIN DELETE FROM embeddings WHERE kind = 'fact' AND item = old.id; END;
+"""
+
+
+# --- Schema 3: order without clocks, approvals shown whole, limits that park, reservations, containment, ---
+#
+# revisions of imports.
+#
+# Old sessions are numbered in the order of their insertion: that is what `rowid` says in SQLite, the only
+# engine that has files of earlier schemas. Every row that a run's transaction writes has `commit_seq`, the
+# number of the first event that its transaction may write; rows of an earlier schema have none.
+
+THIRD = """
+ALTER TABLE sessions ADD COLUMN ordinal INTEGER;
+UPDATE sessions SET ordinal = rowid;
+CREATE INDEX sessions_ordinal ON sessions (ordinal);
+CREATE TRIGGER sessions_get_an_ordinal AFTER INSERT ON sessions
+WHEN new.ordinal IS NULL OR EXISTS (SELECT 1 FROM sessions other WHERE other.ordinal = new.ordinal AND other.id <> new.id)
+BEGIN UPDATE sessions SET ordinal = (SELECT coalesce(max(ordinal), 0) + 1 FROM sessions) WHERE id = new.id; END;
+ALTER TABLE sessions ADD COLUMN deletion_ordinal INTEGER;
+UPDATE sessions SET deletion_ordinal = (SELECT count(*) FROM sessions d WHERE d.deleted_at > 0
+    AND (d.deleted_at < sessions.deleted_at OR (d.deleted_at = sessions.deleted_at AND d.ordinal <= sessions.ordinal)))
+    WHERE deleted_at > 0;
+
+ALTER TABLE sessions ADD COLUMN roles TEXT;
+
+ALTER TABLE agents ADD COLUMN parked_until REAL;
+
+ALTER TABLE tool_calls ADD COLUMN edited_input TEXT;
+ALTER TABLE tool_calls ADD COLUMN input_digest TEXT;
+UPDATE tool_calls SET status = 'cancelled', is_error = 1,
+    result = CASE WHEN result_seq IS NULL THEN '"[not run] The agent ended before this call began."' ELSE result END
+    WHERE status = 'pending' AND agent_id IN (SELECT id FROM agents WHERE status IN ('cancelled', 'failed'));
+
+ALTER TABLE approvals ADD COLUMN folder TEXT;
+ALTER TABLE approvals ADD COLUMN subject_digest TEXT;
+ALTER TABLE approvals ADD COLUMN edited_input TEXT;
+ALTER TABLE approvals ADD COLUMN scope TEXT;
+ALTER TABLE approvals ADD COLUMN cause TEXT;
+ALTER TABLE approvals ADD COLUMN note TEXT;
+
+CREATE TABLE permission_grants (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    pattern TEXT,
+    approval_id TEXT,
+    granted_by TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    revoked_by TEXT,
+    revoked_at REAL,
+    commit_seq INTEGER
+);
+CREATE INDEX permission_grants_session ON permission_grants (session_id);
+
+ALTER TABLE rate_limits ADD COLUMN kind TEXT NOT NULL DEFAULT 'rate';
+ALTER TABLE rate_limits ADD COLUMN noted_at REAL;
+
+ALTER TABLE budgets ADD COLUMN required REAL;
+
+CREATE TABLE reservations (
+    id TEXT PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL,
+    task_id TEXT,
+    lease_epoch INTEGER NOT NULL,
+    model TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    tokens INTEGER NOT NULL,
+    cost_usd REAL,
+    created_at REAL NOT NULL,
+    expires_at REAL NOT NULL,
+    commit_seq INTEGER
+);
+CREATE INDEX reservations_session ON reservations (session_id);
+
+CREATE TABLE containments (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    lease_epoch INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    detail TEXT NOT NULL DEFAULT '{}',
+    host_name TEXT NOT NULL,
+    boot_id TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    ended_at REAL,
+    commit_seq INTEGER
+);
+CREATE INDEX containments_session ON containments (session_id);
+
+CREATE TABLE tool_processes (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    containment_id INTEGER NOT NULL,
+    agent_id TEXT,
+    pid INTEGER NOT NULL,
+    start_ticks INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    UNIQUE (containment_id, pid, start_ticks)
+);
+CREATE INDEX tool_processes_session ON tool_processes (session_id);
+
+CREATE TABLE transcript_revisions (
+    id INTEGER PRIMARY KEY,
+    session_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    record_id TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    agent_id TEXT,
+    seq INTEGER,
+    digest TEXT NOT NULL,
+    content TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    UNIQUE (source, record_id, revision)
+);
+CREATE INDEX transcript_revisions_session ON transcript_revisions (session_id);
+ALTER TABLE transcript_records ADD COLUMN figures INTEGER;
+UPDATE tasks SET status = 'paused', status_reason = 'not finished: the session ended while it ran'
+    WHERE status = 'running' AND session_id IN (
+        SELECT id FROM sessions WHERE status <> 'running' AND origin IN ('claude-code', 'codex', 'opencode')
+    );
+
+ALTER TABLE plans ADD COLUMN commit_seq INTEGER;
+ALTER TABLE plan_revisions ADD COLUMN commit_seq INTEGER;
+ALTER TABLE tasks ADD COLUMN commit_seq INTEGER;
+ALTER TABLE task_dependencies ADD COLUMN commit_seq INTEGER;
+ALTER TABLE agents ADD COLUMN commit_seq INTEGER;
+ALTER TABLE messages ADD COLUMN commit_seq INTEGER;
+ALTER TABLE steps ADD COLUMN commit_seq INTEGER;
+ALTER TABLE tool_calls ADD COLUMN commit_seq INTEGER;
+ALTER TABLE model_calls ADD COLUMN commit_seq INTEGER;
+ALTER TABLE observations ADD COLUMN commit_seq INTEGER;
+ALTER TABLE views ADD COLUMN commit_seq INTEGER;
+ALTER TABLE compactions ADD COLUMN commit_seq INTEGER;
+ALTER TABLE memory_snapshots ADD COLUMN commit_seq INTEGER;
+ALTER TABLE facts ADD COLUMN commit_seq INTEGER;
+ALTER TABLE outputs ADD COLUMN commit_seq INTEGER;
+ALTER TABLE handoffs ADD COLUMN commit_seq INTEGER;
+ALTER TABLE inbox ADD COLUMN commit_seq INTEGER;
+ALTER TABLE commands ADD COLUMN commit_seq INTEGER;
+ALTER TABLE approvals ADD COLUMN commit_seq INTEGER;
+ALTER TABLE budgets ADD COLUMN commit_seq INTEGER;
+"""

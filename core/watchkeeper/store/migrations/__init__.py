@@ -1,2 +1,0 @@
-"""The scripts of the migrations, one a module. One that has been released is never edited; a change is a new
-one."""

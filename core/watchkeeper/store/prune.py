@@ -1,0 +1,451 @@
+"""Retention: which sessions may go, how much room they take, and taking them away beside hosts that work."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from watchkeeper.records.errors import BadInput, DrivenElsewhere, NotFound
+from watchkeeper.store import artifacts, database
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.lease import lock_path, probe
+from watchkeeper.store.library import BEING_PURGED, UNDO_DAYS, driven_by_nobody, in_short_transactions, opened
+from watchkeeper.store.search.index import index_until
+
+INDEX_SECONDS = 5.0
+"""How long a prune works at taking the words of what went out of the index; the hosts go on with it."""
+
+_HELD = "held"
+"""The key under which a session's row keeps, while it is pruned, which artifacts it referred to."""
+
+_FINISHED = "(s.status IN ('done', 'failed', 'cancelled') OR s.origin NOT IN ('run', 'fork'))"
+"""Nothing of it waits to be carried on with. What other programs wrote never does."""
+
+_ROWS_BYTES = (
+    "SELECT a.session_id, sum(octet_length(m.content) + 60) FROM messages m JOIN agents a ON a.id ="
+    " m.agent_id WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(o.text) + octet_length(o.citations) + 100) FROM observations o"
+    " JOIN agents a ON a.id = o.agent_id WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(v.observations) + octet_length(v.elided) + 80) FROM views v"
+    " JOIN agents a ON a.id = v.agent_id WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(a.data) + 80) FROM events a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(coalesce(octet_length(a.result), 0) + 120) FROM tool_calls a WHERE {} GROUP BY"
+    " 1",
+    "SELECT a.session_id, 200 * count(*) FROM model_calls a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(a.payload) + 80) FROM inbox a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(a.text) + 150) FROM facts a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(a.system) + 400) FROM agents a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(octet_length(a.data) + 80) FROM raw_records a WHERE {} GROUP BY 1",
+    "SELECT a.session_id, sum(size) FROM (SELECT o.session_id, octet_length(x.data) AS size FROM outputs o"
+    " JOIN artifacts x ON x.digest = o.digest GROUP BY o.session_id, o.digest) a WHERE {} GROUP BY 1",
+)
+"""What a session takes, table by table: its texts, and about what a row takes besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A session that would go."""
+
+    id: str
+    name: str
+    """Its title, or its goal: hostile until sanitised."""
+    status: str
+    last_active: float
+    bytes: int
+    """About what it takes in the file, with what it saved."""
+    why: str
+    workspace_facts: int
+    """Facts of it that agents of later sessions on its workspace recall; they go with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrunePlan:
+    """What a prune would do."""
+
+    doomed: tuple[Doomed, ...]
+    kept: int
+    """Sessions that stay."""
+    file_bytes: int
+    free_bytes: int
+    """Room in the file that nothing takes now."""
+
+    @property
+    def bytes(self) -> int:
+        """About what all of them take."""
+        return sum(one.bytes for one in self.doomed)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneDone:
+    """What a prune did."""
+
+    sessions: tuple[str, ...]
+    refused: tuple[str, ...]
+    """One line for each session that a host took meanwhile."""
+    artifacts: int
+    transactions: int
+
+
+def plan_prune(
+    path: Path,
+    *,
+    names: Sequence[str] = (),
+    older_than_seconds: float | None = None,
+    larger_than_bytes: int | None = None,
+    keep: int | None = None,
+    now: float | None = None,
+) -> PrunePlan:
+    """Which sessions would go: the `names`d ones (ids), or else those that are finished and meet every
+    condition given.
+
+    Sessions deleted `UNDO_DAYS` ago and more always go. Without names or conditions only those do. `keep`:
+    that many of the last active sessions stay in any case. A live session never goes; one that is paused, or
+    stopped with its host, only by name.
+
+    Raises:
+        NotFound, BadInput: a name is no session, or is one twice.
+        DrivenElsewhere: a named session is live.
+    """
+    at = time.time() if now is None else now
+    connection = database.open_readonly(path)
+    try:
+        file_bytes, free_bytes = _file_bytes(connection), _pages(connection, "freelist_count")
+        total = connection.execute("SELECT count(*) FROM sessions WHERE deleted_at IS NULL").fetchone()[0]
+        chosen = _named(connection, path, names) if names else {}
+        if not names and (
+            older_than_seconds is not None or larger_than_bytes is not None or keep is not None
+        ):
+            chosen = _finished(connection, older_than_seconds, keep, at)
+        over = _window_over(connection, at)
+        live = {one for one in (*chosen, *over) if probe(path, one) is not None}
+        wanted = {one: why for one, why in (chosen | over).items() if one not in live}
+        sizes = session_bytes(connection, list(wanted))
+        if larger_than_bytes is not None and not names:
+            wanted = {
+                one: why
+                for one, why in wanted.items()
+                if one in over or sizes.get(one, 0) > larger_than_bytes
+            }
+            wanted = {one: why or f"takes {sizes.get(one, 0):,} bytes" for one, why in wanted.items()}
+        doomed = _described(connection, wanted, sizes)
+        return PrunePlan(
+            doomed, total - sum(1 for one in doomed if one.id not in over), file_bytes, free_bytes
+        )
+    finally:
+        connection.close()
+
+
+def prune_sessions(path: Path, plan: PrunePlan, *, told: Callable[[Doomed], None] | None = None) -> PruneDone:
+    """Take away what the plan names, and the artifacts that nothing refers to any more, beside hosts that
+    work.
+
+    A session that a host took since the plan was made stays, and is told of. `told` hears of each that went.
+    """
+    work = _Pruning(path, plan.doomed, told)
+    with opened(path) as connection:
+        transactions = in_short_transactions(connection, work.rows(connection))
+        free = work.candidates - artifacts.still_held(connection, work.candidates)
+        transactions += in_short_transactions(connection, _artifacts(connection, sorted(free), work.gone))
+        transactions += in_short_transactions(connection, forget_places(connection))
+        for session_id in work.gone:
+            forget_files(path, session_id)
+        index_until(connection, seconds=INDEX_SECONDS)
+    return PruneDone(tuple(work.gone), tuple(work.refused), len(free), transactions)
+
+
+class _Pruning:
+    """One prune under way: small sessions share transactions, large ones take several."""
+
+    def __init__(self, path: Path, doomed: Sequence[Doomed], told: Callable[[Doomed], None] | None) -> None:
+        self._path = path
+        self._doomed = doomed
+        self._told = told
+        self.gone: list[str] = []
+        self.refused: list[str] = []
+        self.candidates: set[str] = set()
+        """Artifacts that sessions which went referred to."""
+
+    def rows(self, connection: Connection) -> Iterator[None]:
+        """Take every session's rows away, each while its lease is held."""
+        for one in self._doomed:
+            try:
+                with driven_by_nobody(self._path, one.id, "prune"):
+                    held = artifacts.held_by(connection, one.id) | _noted(connection, one.id)
+                    self.candidates |= held
+                    # Whoever goes on with a prune that was killed learns from here what else may go. Nobody
+                    # reads the settings of a session again that is hidden for good, as it is before this
+                    # transaction ends.
+                    noted = json.dumps({_HELD: sorted(held)})
+                    connection.execute("UPDATE sessions SET settings = ? WHERE id = ?", (noted, one.id))
+                    yield from purge_all_but_its_row(connection, one.id)
+            except DrivenElsewhere as driven:
+                self.refused.append(str(driven))
+                continue
+            self.gone.append(one.id)
+            if self._told is not None:
+                self._told(one)
+
+
+def _noted(connection: Connection, session_id: str) -> set[str]:
+    """What a prune that was killed had found the session to refer to."""
+    row = connection.execute("SELECT settings FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    return set(json.loads(row[0]).get(_HELD, ())) if row else set()
+
+
+def _artifacts(connection: Connection, digests: Sequence[str], sessions: Sequence[str]) -> Iterator[None]:
+    """Delete artifacts, unless one was entered under a name again since it was found free; then the sessions'
+    own rows."""
+    for digest in digests:
+        if connection.execute("SELECT 1 FROM outputs WHERE digest = ?", (digest,)).fetchone() is None:
+            for _ in purge_artifacts(connection, [digest]):
+                yield
+    for session_id in sessions:
+        connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        yield
+
+
+def vacuum(path: Path) -> tuple[int, int]:
+    """Give the free room back to the file system; returns the file's bytes before and after.
+
+    Raises:
+        DrivenElsewhere: a host works on the file, and would be kept waiting.
+        StoreUnusable: the disk has no room for the copy that this needs.
+    """
+    with opened(path) as connection:
+        busy = live_sessions(connection, path)
+        if busy:
+            raise DrivenElsewhere(
+                f"not vacuumed: a host drives session {busy[0]}, and would be kept waiting; the free room is"
+                " used again,"
+                " and `wk prune` gives it back when no host is live"
+            )
+        before = _file_bytes(connection)
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        return before, _file_bytes(connection)
+
+
+def live_sessions(connection: Connection, path: Path) -> list[str]:
+    """Sessions that a host drives now."""
+    return [
+        row[0]
+        for row in connection.execute("SELECT id FROM sessions").fetchall()
+        if probe(path, row[0]) is not None
+    ]
+
+
+def session_bytes(connection: Connection, session_ids: Sequence[str]) -> dict[str, int]:
+    """About how many bytes each of these sessions takes."""
+    sizes: dict[str, int] = dict.fromkeys(session_ids, 0)
+    chosen = json.dumps(list(session_ids))
+    condition = "a.session_id IN (SELECT value FROM json_each(?))"
+    for sql in _ROWS_BYTES:
+        for session_id, size in connection.execute(sql.format(condition), (chosen,)):
+            sizes[session_id] = sizes.get(session_id, 0) + int(size or 0)
+    return sizes
+
+
+def _named(connection: Connection, path: Path, names: Sequence[str]) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for name in names:
+        row = connection.execute("SELECT id FROM sessions WHERE id = ?", (name,)).fetchone()
+        if row is None:
+            raise NotFound(f"no session {name!r}; list them with `wk sessions`")
+        holder = probe(path, name)
+        if holder is not None:
+            raise DrivenElsewhere(
+                f"session {name} is driven by a live host (pid {holder.pid}); `wk pause {name}` first"
+            )
+        chosen[name] = "named"
+    return chosen
+
+
+def _finished(
+    connection: Connection, older_than_seconds: float | None, keep: int | None, at: float
+) -> dict[str, str]:
+    if keep is not None and keep < 0:
+        raise BadInput("--keep takes a number of sessions")
+    spared = connection.execute(
+        "SELECT id FROM sessions WHERE deleted_at IS NULL ORDER BY last_active DESC, rowid DESC LIMIT ?",
+        (keep or 0,),
+    )
+    before = at - older_than_seconds if older_than_seconds is not None else None
+    why = f"not among the {keep} last active" if keep is not None else ""
+    if older_than_seconds is not None:
+        why = f"last active more than {older_than_seconds / 86_400:g} days ago"
+    rows = connection.execute(
+        f"SELECT s.id FROM sessions s WHERE s.deleted_at IS NULL AND {_FINISHED} AND (?1 IS NULL OR s.last_active < ?1)"  # noqa: S608 - a constant
+        " AND s.id NOT IN (SELECT value FROM json_each(?2)) ORDER BY s.last_active",
+        (before, json.dumps([row[0] for row in spared])),
+    )
+    return {row[0]: why for row in rows}
+
+
+def _window_over(connection: Connection, at: float) -> dict[str, str]:
+    rows = connection.execute(
+        "SELECT id, deleted_at FROM sessions WHERE deleted_at IS NOT NULL AND deleted_at <= ? ORDER BY"
+        " deleted_at",
+        (at - UNDO_DAYS * 86_400,),
+    )
+    left = "left over where a prune or a fork was stopped"
+    return {
+        row[0]: f"deleted more than {UNDO_DAYS:g} days ago" if row[1] != BEING_PURGED else left
+        for row in rows
+    }
+
+
+def _described(connection: Connection, wanted: dict[str, str], sizes: dict[str, int]) -> tuple[Doomed, ...]:
+    rows: dict[str, Any] = {
+        row[0]: row
+        for row in connection.execute(
+            "SELECT s.id, substr(coalesce(s.title, s.goal), 1, 500), s.status, s.last_active, (SELECT"
+            " count(*) FROM facts f"
+            " WHERE f.session_id = s.id AND f.scope = 'workspace' AND f.superseded_by IS NULL) FROM sessions"
+            " s"
+            " WHERE s.id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(wanted)),),
+        )
+    }
+    return tuple(
+        Doomed(one, str(rows[one][1]), rows[one][2], rows[one][3], sizes.get(one, 0), why, rows[one][4])
+        for one, why in wanted.items()
+        if one in rows
+    )
+
+
+def _file_bytes(connection: Connection) -> int:
+    return _pages(connection, "page_count")
+
+
+def _pages(connection: Connection, which: str) -> int:
+    """Bytes of all pages, or of the free ones."""
+    pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in (which, "page_size"))
+    return int(pages * size)
+
+
+# --- Taking the rows of a session away, a few at a time ---------------------------------------------------
+
+ROWS_AT_ONCE = 50
+
+_OF_AGENTS = ("steps", "tool_calls", "observations", "views")
+_OF_SESSIONS = (
+    "model_calls", "compactions", "memory_snapshots", "facts", "outputs", "handoffs", "inbox", "events",
+    "commands", "approvals", "permission_grants", "budgets", "reservations", "containments", "tool_processes", "live",
+    "raw_records", "transcript_files", "transcript_revisions",
+)  # fmt: skip
+
+_MESSAGES = "SELECT id FROM messages WHERE agent_id = ? LIMIT ?"
+
+
+def purge_rows(connection: Connection, session_id: str) -> Iterator[None]:
+    """Delete everything of a session but its artifacts: first it is hidden for good, and its own row goes
+    last.
+
+    Yields after every few rows, between which a transaction may end: what was begun can be gone on with at
+    any time.
+    """
+    yield from purge_all_but_its_row(connection, session_id)
+    connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+    yield
+
+
+def purge_all_but_its_row(connection: Connection, session_id: str) -> Iterator[None]:
+    """As `purge_rows`, but the hidden row of the session stays, for whoever has more to do before it is
+    forgotten."""
+    connection.execute(
+        "UPDATE sessions SET deleted_at = ?, lease_epoch = lease_epoch + 1 WHERE id = ?",
+        (BEING_PURGED, session_id),
+    )
+    yield
+    agents = [
+        row[0] for row in connection.execute("SELECT id FROM agents WHERE session_id = ?", (session_id,))
+    ]
+    yield from _imported(connection, session_id, agents)
+    for agent_id in agents:
+        yield from _messages(connection, agent_id)
+        for table in _OF_AGENTS:
+            yield from _rows(connection, table, "agent_id", agent_id)
+    for table in _OF_SESSIONS:
+        yield from _rows(connection, table, "session_id", session_id)
+    for table, column, owners in (
+        ("task_dependencies", "task_id", "SELECT id FROM tasks WHERE session_id = ?"),
+        ("plan_revisions", "plan_id", "SELECT id FROM plans WHERE session_id = ?"),
+    ):
+        for (owner,) in connection.execute(owners, (session_id,)).fetchall():
+            yield from _rows(connection, table, column, owner)
+    for table in ("tasks", "plans", "agents"):
+        yield from _rows(connection, table, "session_id", session_id)
+
+
+def purge_artifacts(connection: Connection, digests: Iterable[str]) -> Iterator[int]:
+    """Delete these artifacts, of which the caller knows that nothing refers to them; yields the bytes of
+    each."""
+    for digest in digests:
+        row = connection.execute(
+            "SELECT octet_length(data) FROM artifacts WHERE digest = ?", (digest,)
+        ).fetchone()
+        connection.execute("DELETE FROM artifacts WHERE digest = ?", (digest,))
+        yield int(row[0]) if row else 0
+
+
+def forget_places(connection: Connection) -> Iterator[None]:
+    """Forget where in the index of words the messages of sessions that are gone stood."""
+    gone = connection.execute(
+        "SELECT first_id FROM messages_fts_sessions WHERE session_id NOT IN (SELECT id FROM sessions)"
+    ).fetchall()
+    for row in gone:
+        connection.execute("DELETE FROM messages_fts_sessions WHERE first_id = ?", row)
+        yield
+
+
+def forget_files(path: Path, session_id: str) -> None:
+    """Remove the session's lock files and its host's log."""
+    lock = lock_path(path, session_id)
+    for name in (lock, lock.with_suffix(".log"), lock.with_suffix(".watch")):
+        name.unlink(missing_ok=True)
+
+
+def _imported(connection: Connection, session_id: str, agents: Sequence[str]) -> Iterator[None]:
+    """Forget which records of other programs' logs became rows of this session: they may be imported
+    again."""
+    if (
+        connection.execute("SELECT 1 FROM transcript_files WHERE session_id = ?", (session_id,)).fetchone()
+        is None
+    ):
+        return
+    for sql, delete, owners in (
+        (
+            "SELECT digest FROM transcript_records WHERE agent_id IN (SELECT value FROM json_each(?))",
+            "DELETE FROM transcript_records WHERE digest = ?",
+            list(agents),
+        ),
+        (
+            "SELECT model_call_id FROM transcript_calls WHERE model_call_id IN (SELECT id FROM model_calls"
+            " WHERE session_id IN"
+            " (SELECT value FROM json_each(?)))",
+            "DELETE FROM transcript_calls WHERE model_call_id = ?",
+            [session_id],
+        ),
+    ):
+        for number, row in enumerate(connection.execute(sql, (json.dumps(owners),)).fetchall()):
+            connection.execute(delete, row)
+            if number % ROWS_AT_ONCE == 0:
+                yield
+
+
+def _messages(connection: Connection, agent_id: str) -> Iterator[None]:
+    while ids := [row[0] for row in connection.execute(_MESSAGES, (agent_id, ROWS_AT_ONCE))]:
+        marks = ", ".join("?" * len(ids))
+        connection.execute(f"DELETE FROM messages WHERE id IN ({marks})", ids)  # noqa: S608
+        yield
+
+
+def _rows(connection: Connection, table: str, column: str, value: str) -> Iterator[None]:
+    sql = f"DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {column} = ? LIMIT ?)"  # noqa: S608 - constants
+    while connection.execute(sql, (value, ROWS_AT_ONCE)).rowcount == ROWS_AT_ONCE:
+        yield
+    yield

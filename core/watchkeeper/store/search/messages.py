@@ -1,0 +1,520 @@
+"""What a person types to search messages, as FTS5 queries. Nothing typed is ever FTS5 syntax: every word is
+quoted.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import islice
+from operator import neg
+
+from watchkeeper.store.driver import Connection, decode, plain, sqlite3
+from watchkeeper.store.search.index import (
+    PART_MESSAGES,
+    WordTable,
+    cjk,
+    indexed_through,
+    part_name,
+    parts,
+    session_word,
+    sessions_of_part,
+    words_of,
+)
+
+PREFIX_LETTERS = 3
+"""From this length on, the last word typed may be the beginning of a longer one."""
+
+MOST_WORDS = 16
+
+_SPLIT = re.compile(r'"([^"]*)("?)|([^\s"]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """One word as typed, or what stood between quotation marks."""
+
+    text: str
+    quoted: bool
+    """Between two quotation marks: these words exactly, next to each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """What one typed word looks for: its tokens, next to each other and in this order."""
+
+    text: str
+    tokens: tuple[str, ...]
+    prefix: bool
+    """Whether the last token may be the beginning of a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """The terms that a message must all hold, somewhere."""
+
+    terms: tuple[Term, ...]
+
+    @property
+    def phrases(self) -> bool:
+        """Whether the index alone cannot tell: it knows which words a message holds, not where."""
+        return any(len(term.tokens) > 1 for term in self.terms)
+
+    def for_index(self, *also: str) -> str:
+        """The query for the index: every token, and the tokens `also`."""
+        tokens = [_quoted(one) for one in also]
+        for term in self.terms:
+            last = len(term.tokens) - 1
+            tokens += [
+                _quoted(token) + ("*" if term.prefix and at == last else "")
+                for at, token in enumerate(term.tokens)
+            ]
+        return " ".join(dict.fromkeys(tokens))
+
+    def for_texts(self) -> str:
+        """The query for texts whose words' places are known (`WordTable`)."""
+        return " ".join(_quoted(" ".join(term.tokens)) + ("*" if term.prefix else "") for term in self.terms)
+
+
+def typed_words(search: str) -> list[Typed]:
+    """The words and quoted phrases of what was typed; an open quotation mark reaches to the end."""
+    found = []
+    for match in _SPLIT.finditer(search):
+        text = match[3] if match[3] is not None else match[1]
+        if text.strip():
+            found.append(Typed(text, match[3] is None and bool(match[2])))
+    return found
+
+
+def parse_query(search: str, table: WordTable, *, prefix: bool) -> Query:
+    """The query for what was typed. With `prefix`, the last word may be the beginning of one, from three
+    letters on.
+
+    Words without a letter or digit say nothing. One character of a script written without spaces is always a
+    beginning.
+    """
+    terms: list[Term] = []
+    typed = typed_words(search)[:MOST_WORDS]
+    for at, word in enumerate(typed):
+        tokens = table.tokens(plain(word.text))
+        if not tokens:
+            continue
+        pairs = cjk(tokens[-1])
+        if pairs and len(tokens) > 1 and len(tokens[-1]) == 1 and tokens[-1] == tokens[-2][-1:]:
+            tokens.pop()  # the run's last character alone: only text that ends there has it
+            beginning = False
+        else:
+            beginning = pairs and len(tokens[-1]) == 1
+        if prefix and not pairs and at == len(typed) - 1 and not word.quoted:
+            beginning = len(tokens[-1]) >= PREFIX_LETTERS and word.text[-1:].isalnum()
+        terms.append(Term(word.text, tuple(tokens), beginning))
+    return Query(tuple(terms))
+
+
+def _quoted(token: str) -> str:
+    return '"' + token.replace('"', '""') + '"'
+
+
+# --- The piece of a message around the words that were found, with the words marked -----------------------
+
+SNIPPET_CHARACTERS = 160
+LEAD_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a snippet. `text` is what a model or tool wrote: hostile until sanitised."""
+
+    text: str
+    found: bool
+    """Whether this is one of the words that were looked for."""
+
+
+def snippet(text: str, terms: Sequence[Term], *, characters: int = SNIPPET_CHARACTERS) -> tuple[Piece, ...]:
+    """About `characters` of `text` on one line, around the place where the most of the terms are."""
+    if not text:
+        return ()
+    folded = fold(text)
+    patterns = [_pattern(term) for term in terms]
+    first = [found.start() for pattern in patterns if (found := pattern.search(folded))]
+    at = _best(patterns, folded, first, characters - LEAD_CHARACTERS)
+    begin = max(0, at - LEAD_CHARACTERS)
+    if begin:
+        space = text.find(" ", begin, at)
+        begin = space + 1 if space >= 0 else begin
+    end = min(len(text), begin + characters)
+    spans = sorted(
+        (found.start(), min(found.end(), end))
+        for pattern in patterns
+        for found in pattern.finditer(folded, begin, end)
+    )
+    pieces: list[Piece] = [Piece("…", False)] if begin else []
+    here = begin
+    for start, stop in spans:
+        if start < here:
+            continue
+        _append(pieces, text[here:start], found=False)
+        _append(pieces, text[start:stop], found=True)
+        here = stop
+    _append(pieces, text[here:end], found=False)
+    if end < len(text):
+        pieces.append(Piece("…", False))
+    return tuple(pieces)
+
+
+def plain_snippet(pieces: Sequence[Piece]) -> str:
+    """A snippet without its marks."""
+    return "".join(piece.text for piece in pieces)
+
+
+def fold(text: str) -> str:
+    """`text` without case and accents, character for character, so that places in it are places in `text`."""
+    if text.isascii():
+        return text.lower()
+    return "".join(map(_folded, text))
+
+
+@lru_cache(maxsize=4096)
+def _folded(character: str) -> str:
+    base = unicodedata.normalize("NFD", character)[0] if not cjk(character) else character
+    lower = base.lower()
+    return lower if len(lower) == 1 else lower[0]
+
+
+@lru_cache(maxsize=64)
+def _pattern(term: Term) -> re.Pattern[str]:
+    """Where the term stands in a folded text: whole words, or the beginning of the last one."""
+    if cjk(term.text):
+        return re.compile(re.escape(fold(term.text.strip())))
+    gap = r"[\W_\u0300-\u036f]+"
+    words = gap.join(re.escape(fold(token)) for token in term.tokens)
+    return re.compile(rf"(?<![^\W_]){words}" + (r"[^\W_]*" if term.prefix else r"(?![^\W_])"))
+
+
+def _best(patterns: Sequence[re.Pattern[str]], folded: str, first: Sequence[int], width: int) -> int:
+    """Of the first places of each term, that from which on the most terms are near; the start where there is
+    none."""
+    near = [
+        (sum(pattern.search(folded, at, at + width) is not None for pattern in patterns), -at) for at in first
+    ]
+    return -max(near)[1] if near else 0
+
+
+def _append(pieces: list[Piece], text: str, *, found: bool) -> None:
+    if not text:
+        return
+    words = " ".join(text.split())
+    lead = " " if text[0].isspace() and pieces else ""
+    tail = " " if text[-1].isspace() and words else ""
+    if lead or words:
+        pieces.append(Piece(lead + words + tail, found))
+
+
+# --- Searching messages: the newest first, within a time, and true about what was not looked at -----------
+#
+# A search walks messages from the newest to the oldest: first those above the index's high-water, which it
+# reads, then the
+# index, part by part. It can stop anywhere: at its limit, at its deadline, or because somebody has typed on.
+
+RANKED_MESSAGES = 500
+"""Ranking looks at this many of the newest messages found: older ones would need every posting of a common
+word."""
+
+DEADLINE_SECONDS = 0.2
+
+_AT_ONCE = 64
+"""How many messages are read at a time to be checked: a deadline is never missed by much."""
+
+_IDS_AT_ONCE = 1000
+
+_FOUND = "m.id, a.session_id, m.agent_id, m.seq, m.role, m.created_at"
+_TAIL = (
+    f"SELECT {_FOUND}, m.content FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
+    " CROSS JOIN sessions s ON s.id = a.session_id"
+    " WHERE m.id > ?1 AND s.deleted_at IS NULL AND (?2 IS NULL OR s.id = ?2) ORDER BY m.id DESC"
+)
+_PART = (
+    "SELECT {found} FROM {part} CROSS JOIN messages m ON m.id = {part}.rowid CROSS JOIN agents a ON a.id ="
+    " m.agent_id"
+    " CROSS JOIN sessions s ON s.id = a.session_id WHERE {part} MATCH ?1 AND {part}.rowid <= ?2"
+    " AND s.deleted_at IS NULL AND (?3 IS NULL OR s.id = ?3) ORDER BY {part}.rowid DESC"
+)
+_IDS = "SELECT rowid FROM {part} WHERE {part} MATCH ? AND rowid <= ? ORDER BY rowid DESC"
+_PLACE = (
+    f"SELECT {_FOUND}, s.deleted_at IS NULL FROM messages m CROSS JOIN agents a ON a.id = m.agent_id"  # noqa: S608 - constants
+    " CROSS JOIN sessions s ON s.id = a.session_id WHERE m.id = ?"
+)
+
+
+class Stopped(StrEnum):
+    """Why a search did not look at every message."""
+
+    LIMIT = "limit"
+    """It found as many as were asked for; there may be more."""
+    DEADLINE = "deadline"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One message that holds the words."""
+
+    message_id: int
+    session_id: str
+    agent_id: str
+    seq: int
+    role: str
+    created_at: float
+    snippet: tuple[Piece, ...]
+    """The words in their context: hostile text until sanitised. Empty where the search was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found, and whether that is all there is."""
+
+    hits: tuple[Hit, ...]
+    stopped: Stopped | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every message was looked at, and every one that holds the words is among the hits."""
+        return self.stopped is None
+
+
+_Place = tuple[int, str, str, int, str, float]
+
+
+def search(
+    connection: Connection,
+    text: str,
+    *,
+    ranked: bool = False,
+    limit: int = 50,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    session_id: str | None = None,
+    prefix: bool = True,
+    cancelled: Callable[[], bool] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Found:
+    """Messages that hold every word of `text`: the newest first, or the best first among the newest
+    `RANKED_MESSAGES`.
+
+    Words are compared without case and accents. A word with signs in it (`schema.py`), and what stands in
+    quotation marks, is a phrase. With `prefix` the last word, from three letters on, may be the beginning of
+    one. Sessions that are deleted are left out; with `session_id`, all others too. `cancelled` is asked often
+    and ends the search.
+
+    The connection's progress handler is used meanwhile, and taken off afterwards.
+    """
+    with _Search(connection, text, session_id, prefix, deadline_seconds, cancelled, monotonic) as walk:
+        wanted = max(limit, RANKED_MESSAGES) if ranked else limit
+        with closing(walk.places()) as found:
+            places = list(islice(found, wanted + 1))
+        stopped = walk.stopped or (Stopped.LIMIT if len(places) > (limit if ranked else wanted) else None)
+        places = places[:wanted]
+        if ranked and places and stopped is not Stopped.CANCELLED:
+            places = walk.ranked(places)
+        return Found(tuple(walk.hits(places[:limit])), stopped)
+
+
+def search_by_session(
+    connection: Connection,
+    text: str,
+    *,
+    limit: int = 1000,
+    snippets: int = 200,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    prefix: bool = True,
+    cancelled: Callable[[], bool] | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> Found:
+    """As `search`, the newest first, but only the newest message of each session; the first `snippets` have a
+    snippet."""
+    with _Search(connection, text, None, prefix, deadline_seconds, cancelled, monotonic) as walk:
+        with closing(walk.newest_places()) as found:
+            places = list(islice(found, limit + 1))
+        stopped = walk.stopped or (Stopped.LIMIT if len(places) > limit else None)
+        places = places[:limit]
+        hits = [*walk.hits(places[:snippets]), *(Hit(*place, ()) for place in places[snippets:])]
+        return Found(tuple(hits), stopped)
+
+
+class _Search:
+    """One walk over the messages that match."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        text: str,
+        session_id: str | None,
+        prefix: bool,
+        seconds: float,
+        cancelled: Callable[[], bool] | None,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._deadline = monotonic() + seconds
+        self._cancelled = cancelled
+        self._monotonic = monotonic
+        self._table = WordTable()
+        self._query: Query = parse_query(text, self._table, prefix=prefix)
+        self.stopped: Stopped | None = None
+
+    def __enter__(self) -> _Search:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._table.close()
+
+    def places(self) -> Generator[_Place]:
+        """Where the words are, the newest first; ends early when `stopped` says so."""
+        if not self._query.terms:
+            return
+        with self._interruptible():
+            through = indexed_through(self._connection)
+            yield from self._above(through)
+            for number in self._parts(through):
+                yield from self._places_in(number, through)
+
+    def newest_places(self) -> Generator[_Place]:
+        """The first place of each session."""
+        if not self._query.terms:
+            return
+        known: set[str] = set()
+        with self._interruptible():
+            through = indexed_through(self._connection)
+            for place in self._above(through):
+                if place[1] not in known:
+                    known.add(place[1])
+                    yield place
+            for number in self._parts(through):
+                if not self._query.phrases:
+                    yield from self._newest_in(number, through, known)
+                    continue
+                for place in self._places_in(number, through):
+                    if place[1] not in known:
+                        known.add(place[1])
+                        yield place
+
+    def ranked(self, places: list[_Place]) -> list[_Place]:
+        """The best first, by bm25 among these."""
+        by_id = {place[0]: place for place in places}
+        texts = self._texts(list(by_id))
+        return [
+            by_id[number]
+            for number in self._table.matching(texts.items(), self._query.for_texts(), ranked=True)
+        ]
+
+    def hits(self, places: list[_Place]) -> Iterator[Hit]:
+        """With their snippets, if somebody still waits for them."""
+        if self.stopped is Stopped.CANCELLED:
+            yield from (Hit(*place, ()) for place in places)
+            return
+        for at in range(0, len(places), _AT_ONCE):
+            some = places[at : at + _AT_ONCE]
+            texts = self._texts([place[0] for place in some])
+            for place in some:
+                yield Hit(*place, snippet(texts.get(place[0], ""), self._query.terms))
+
+    def _above(self, through: int) -> Iterator[_Place]:
+        """Messages that the index does not hold, read and tokenized."""
+        rows = self._connection.execute(_TAIL, (through, self._session_id))
+        while not self._must_stop():
+            some = {row[0]: tuple(row) for row in islice(rows, _AT_ONCE)}
+            if not some:
+                return
+            texts = ((number, words_of(decode(row[6]))) for number, row in some.items())
+            found = set(self._table.matching(texts, self._query.for_texts()))
+            for number, row in some.items():
+                if number in found:
+                    yield row[:6]
+
+    def _parts(self, through: int) -> Iterator[int]:
+        for number in parts(self._connection):
+            if self._must_stop():
+                return
+            if number * PART_MESSAGES <= through:
+                yield number
+
+    def _places_in(self, number: int, through: int) -> Iterator[_Place]:
+        also = (session_word(self._session_id),) if self._session_id is not None else ()
+        sql = _PART.format(found=_FOUND, part=part_name(number))
+        rows = self._connection.execute(sql, (self._query.for_index(*also), through, self._session_id))
+        for place in self._checked(rows) if self._query.phrases else rows:
+            yield tuple(place)
+            if self._must_stop():
+                return
+
+    def _newest_in(self, number: int, through: int, known: set[str]) -> Iterator[_Place]:
+        """The first place in a part of each session that is not known yet, without a look at the hits of
+        those that are."""
+        begins: list[int] = []
+        owners: list[str] = []
+        rows = self._connection.execute(
+            _IDS.format(part=part_name(number)), (self._query.for_index(), through)
+        )
+        while some := rows.fetchmany(_IDS_AT_ONCE):
+            if not begins:
+                for first_id, session_id in sessions_of_part(self._connection, number):
+                    begins.append(first_id)
+                    owners.append(session_id)
+            ids = [row[0] for row in some]
+            at = 0
+            while at < len(ids) and not self._must_stop():
+                run = bisect_right(begins, ids[at]) - 1
+                if run >= 0 and owners[run] in known:
+                    at = bisect_right(ids, -begins[run], lo=at, key=neg)
+                    continue
+                place = self._connection.execute(_PLACE, (ids[at],)).fetchone()
+                at += 1
+                if place is None:
+                    continue  # deleted for good a moment ago
+                if place[1] not in known:
+                    known.add(place[1])
+                    if place[6]:
+                        yield tuple(place)[:6]
+            if self._must_stop():
+                return
+
+    def _checked(self, rows: Iterator[_Place]) -> Iterator[_Place]:
+        """Of messages that hold all tokens, those that hold them as the words were typed."""
+        while not self._must_stop():
+            some = {row[0]: row for row in islice(rows, _AT_ONCE)}
+            if not some:
+                return
+            found = set(self._table.matching(self._texts(list(some)).items(), self._query.for_texts()))
+            yield from (row for number, row in some.items() if number in found)
+
+    def _texts(self, ids: list[int]) -> dict[int, str]:
+        marks = ", ".join("?" * len(ids))
+        rows = self._connection.execute(f"SELECT id, content FROM messages WHERE id IN ({marks})", ids)  # noqa: S608
+        return {row[0]: words_of(decode(row[1])) for row in rows}
+
+    def _must_stop(self) -> bool:
+        if self.stopped is None:
+            if self._cancelled is not None and self._cancelled():
+                self.stopped = Stopped.CANCELLED
+            elif self._monotonic() > self._deadline:
+                self.stopped = Stopped.DEADLINE
+        return self.stopped is not None
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Within, a statement of the connection ends when the search must stop."""
+        self._connection.set_progress_handler(lambda: int(self._must_stop()), 1000)
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if self.stopped is None or "interrupt" not in str(error):
+                raise
+        finally:
+            self._connection.set_progress_handler(None, 0)

@@ -1,0 +1,658 @@
+"""Reading the same rows again and again at the price of what changed.
+
+SQLite walks the rows and writes them as lines of JSON, all in one step, with the interpreter's lock released:
+a busy screen is not held up, as it would be by one step a row. A line that is what it was is not even parsed:
+it gives the very object it gave before, so that whoever compares two readings compares identities.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache, partial
+from typing import Any, Generic, TypeVar
+
+from watchkeeper.records.messages import context_used
+from watchkeeper.store.driver import Connection
+from watchkeeper.store.imports import MISSING_LOGS, PROGRAMS
+
+T = TypeVar("T")
+Raw = list[Any]
+"""One row as parsed from JSON."""
+
+
+class Folded(Generic[T]):
+    """What one query gives: `items`, in order, renewed by `read`."""
+
+    def __init__(self, sql: str, make: Callable[[Raw], T]) -> None:
+        """`sql` gives one text, as `lines` makes it."""
+        self._sql = sql
+        self._make = make
+        self._text = ""
+        self._made: dict[str, T] = {}
+        self.items: tuple[T, ...] = ()
+
+    def read(self, connection: Connection, parameters: Sequence[object]) -> tuple[T, ...]:
+        """The items as they are now: the same tuple where nothing changed, else with the same objects for
+        what did not."""
+        text: str = connection.execute(self._sql, tuple(parameters)).fetchone()[0] or ""
+        if text != self._text:
+            self._text, known = text, self._made
+            self._made = {
+                line: known[line] if line in known else self._make(json.loads(line))
+                for line in text.split("\n")
+                if line
+            }
+            self.items = tuple(self._made.values())
+        return self.items
+
+
+def lines(columns: str, rows: str) -> str:
+    """A query of one text: a line of JSON a row, holding the values of `columns`. `rows` is what follows
+    `SELECT … FROM`.
+
+    JSON knows no line break within a line. The first column must tell each row from the others.
+    """
+    return f"SELECT group_concat(line, char(10)) FROM (SELECT json_array({columns}) AS line FROM {rows})"  # noqa: S608
+
+
+def accept_any_text(connection: Connection) -> Connection:
+    """Have the connection read text that is not UTF-8 with marks in place of what cannot be read, as SQLite
+    itself does not care."""
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")
+    return connection
+
+
+# --- The rows that the dashboard reads of one session (`dashboard_fold` reads them). Texts are as stored: ---
+#
+# hostile until sanitised.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """What a session or an agent has used so far: columns of the same names."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    cost_usd: float | None
+    unpriced_calls: int
+    model_calls: int
+    retries: int
+    errors: int
+    cost_estimated: bool = False
+    """Some of the cost rests on an estimated price or on estimated tokens."""
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output, cache reads included: what budgets count."""
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+
+SPENDING = tuple(each.name for each in fields(Spending) if each.name != "cost_estimated")
+"""The columns of `sessions` and of `agents` that hold it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionFacts(Spending):
+    """One session as its row says. Whether a host drives it is the lease's to tell."""
+
+    id: str
+    goal: str
+    title: str | None
+    workspace: str
+    model: str
+    origin: str
+    status: str
+    status_reason: str | None
+    created_at: float
+    last_active: float
+    ended_at: float | None
+    hosted_seconds: float
+    planner_agent_id: str | None
+    current_plan_id: str | None
+    event_seq: int
+    host_pid: int | None
+    host_name: str | None
+    roles: str | None = None
+    """As stored (see `roles_of`)."""
+    missing_logs: int = 0
+    """Agents of an imported session whose logs are not here: tokens and cost are lower bounds where there are
+    any."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFacts:
+    """A role of a session. Texts are hostile until sanitised: a workspace may have written them."""
+
+    role: str
+    source: str
+    """`built-in`, or its file."""
+    model: str
+    unconfirmed: str | None
+    """The workspace's choice of a dearer model, which nobody confirmed."""
+
+    @property
+    def is_built_in(self) -> bool:
+        return self.source == "built-in"
+
+
+@lru_cache(maxsize=16)
+def roles_of(text: str | None) -> Mapping[str, RoleFacts]:
+    """The roles of a session's row, by name; none where no host has read them. What is not a role is left
+    out."""
+    try:
+        records = json.loads(text or "[]")
+    except ValueError:
+        return {}
+    found = {}
+    for one in records if isinstance(records, list) else ():
+        if isinstance(one, dict) and all(
+            isinstance(one.get(name), str) for name in ("role", "source", "model")
+        ):
+            asked = one.get("unconfirmed")
+            found[one["role"]] = RoleFacts(
+                one["role"], one["source"], one["model"], asked if isinstance(asked, str) else None
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """One task of the plan."""
+
+    id: str
+    plan_id: str
+    name: str
+    position: int
+    title: str
+    role: str
+    model: str | None
+    status: str
+    status_reason: str | None
+    attempt: int
+    assigned_agent: str | None
+    result: str | None
+    error: str | None
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    depends_on: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """What an agent does at this moment."""
+
+    activity: str
+    """`working`, `waiting`, `slot`, `retrying`, `rate_limited`, `tool` or `idle`."""
+    detail: str
+    text: str
+    """The end of the reply that streams in, as much of it as the host shows
+    (`runtime.live.SHOWN_CHARACTERS`)."""
+    since: float
+    until: float | None
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFacts(Spending):
+    """One agent with its running totals."""
+
+    id: str
+    parent_agent_id: str | None
+    task_id: str | None
+    name: str
+    role: str
+    model: str
+    attempt: int
+    goal: str
+    status: str
+    status_reason: str | None
+    turn: int
+    view_version: int
+    last_seq: int
+    message_tokens: int
+    context_limit: int
+    context_tokens: int
+    composition: tuple[tuple[str, int], ...]
+    """Tokens of the context by kind, as the host counted them."""
+    created_at: float
+    started_at: float | None
+    ended_at: float | None
+    last_active: float
+    active_seconds: float
+    compactions: int
+    live: LiveFacts | None = None
+    parked_until: float | None = None
+    """Wall time at which the usage limit ends for which it is parked."""
+
+    @property
+    def context_used(self) -> int:
+        """Tokens that its next call would send."""
+        return context_used(self.context_tokens, self.composition)
+
+
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    """One event of the session's log. `data` is JSON text."""
+
+    seq: int
+    at: float
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionFacts:
+    """One pass over an agent's context."""
+
+    id: int
+    agent_id: str
+    trigger: str
+    status: str
+    instructions: str | None
+    reason: str | None
+    high_water: int | None
+    messages_removed: int
+    tokens_before: int | None
+    tokens_after: int | None
+    view_before: int | None
+    view_after: int | None
+    model: str | None
+    cost_usd: float | None
+    stall_seconds: float | None
+    """How long the agent's loop waited for it; None where nobody tells."""
+    cache_tokens_invalidated: int
+    requested_at: float
+    ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalFacts:
+    """A question that waits for a person."""
+
+    id: str
+    agent_id: str
+    task_id: str | None
+    tool: str
+    question: str
+    created_at: float
+    folder: str | None = None
+    """Of the agent's shell, where that is known."""
+    cause: str | None = None
+    note: str | None = None
+    """Why it is asked, beyond the permission."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFacts:
+    """One command of the control queue, and what became of it."""
+
+    id: int
+    kind: str
+    agent_id: str | None
+    task_id: str | None
+    status: str
+    result: str | None
+    requested_by: str
+    created_at: float
+    applied_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetFacts:
+    """A limit on the session, or on one task's subtree."""
+
+    task_id: str | None
+    kind: str
+    amount: float
+    reached_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What runs now, by the minute (over the last one)."""
+
+    cost_per_minute: float = 0.0
+    tokens_per_minute: float = 0.0
+    events_per_second: float = 0.0
+    """Over the last five seconds."""
+    agent_cost: tuple[tuple[str, float], ...] = ()
+    """Dollars a minute of each agent that spent something."""
+
+    @property
+    def is_still(self) -> bool:
+        """Nothing runs, so that these stay true until something is written."""
+        return not (self.tokens_per_minute or self.events_per_second or self.cost_per_minute)
+
+
+def compaction_facts(row: Sequence[Any], origin: str) -> CompactionFacts:
+    """A pass as read, in a session of this origin: other programs' logs do not tell what it held up, and 0
+    would be a claim."""
+    facts = CompactionFacts(*row)
+    return replace(facts, stall_seconds=None) if origin.removeprefix("export:") in PROGRAMS else facts
+
+
+def composition_of(text: str) -> tuple[tuple[str, int], ...]:
+    """The tokens of a context by kind, in the order stored; figures that are none are left out."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return ()
+    if not isinstance(value, dict):
+        return ()
+    return tuple(
+        (str(kind), int(tokens))
+        for kind, tokens in value.items()
+        if isinstance(tokens, (int, float)) and math.isfinite(tokens)
+    )
+
+
+# --- The dashboard's reading of one session, renewed at the price of what changed since the reading before ---
+#
+# Every renewal compares every row, inside SQLite: what it gives is what a first reading would give, whoever
+# wrote.
+
+EVENTS_KEPT = 2000
+"""The newest events of a session that a reading holds."""
+SPEND_SECONDS = 60.0
+EVENT_SECONDS = 5.0
+RATES_SECONDS = 1.0
+"""How often rates are reckoned anew."""
+FIRST_CALLS = 20_000
+FIRST_EVENTS = 100_000
+"""How far back a first reading looks for what is within those seconds."""
+
+_SESSION_COLUMNS = (
+    "id", "goal", "title", "workspace", "model", "origin", "status", "status_reason", "created_at", "last_active", "ended_at",
+    "hosted_seconds", "planner_agent_id", "current_plan_id", "event_seq", "host_pid", "host_name", "roles", *SPENDING,
+)  # fmt: skip
+_SESSION = (
+    f"SELECT {', '.join(_SESSION_COLUMNS)}, {MISSING_LOGS},"  # noqa: S608 - a constant
+    " EXISTS (SELECT 1 FROM model_calls WHERE session_id = sessions.id AND cost_usd IS NOT NULL"
+    " AND (price_status = 'estimated' OR usage_exact = 0)) FROM sessions WHERE id = ?"
+)
+
+_TASKS = lines(
+    "rowid, id, parent_plan_id, name, position, title, role, model, status, status_reason, attempt,"
+    " assigned_agent,"
+    " substr(result, 1, 2000), substr(error, 1, 2000), created_at, started_at, ended_at, json((SELECT"
+    " json_group_array(depends_on) FROM (SELECT depends_on FROM task_dependencies WHERE task_id = tasks.id"
+    " ORDER BY rowid)))",
+    "tasks WHERE session_id = ? ORDER BY position, rowid",
+)
+
+_AGENT_COLUMNS = (
+    "id", "parent_agent_id", "task_id", "name", "role", "model", "attempt", "status", "status_reason", "turn", "view_version",
+    "last_seq", "message_tokens", "context_limit", "context_tokens", "composition", "created_at", "started_at", "ended_at",
+    "last_active", "active_seconds", "compactions", "parked_until", *SPENDING,
+)  # fmt: skip
+_LIVE_COLUMNS = ("activity", "detail", "since", "until", "updated_at")
+_AGENT_ESTIMATED = (
+    "EXISTS (SELECT 1 FROM model_calls WHERE session_id = a.session_id AND agent_id = a.id AND cost_usd IS"
+    " NOT NULL"
+    " AND (price_status = 'estimated' OR usage_exact = 0))"
+)
+_AGENTS = lines(
+    ", ".join(
+        [
+            "a.rowid",
+            *(f"a.{each}" for each in _AGENT_COLUMNS),
+            *(f"l.{each}" for each in _LIVE_COLUMNS),
+            "substr(l.text, -4000), substr(a.current_goal, 1, 4000)",
+            _AGENT_ESTIMATED,
+        ]
+    ),
+    "agents a LEFT JOIN live l ON l.agent_id = a.id WHERE a.session_id = ? ORDER BY a.rowid",
+)
+
+_COMPACTIONS = lines(
+    "id, agent_id, trigger, status, instructions, reason, high_water, messages_removed, tokens_before,"
+    " tokens_after,"
+    " view_before, view_after, model, cost_usd, stall_seconds, cache_tokens_invalidated, requested_at,"
+    " ended_at",
+    "compactions WHERE session_id = ? ORDER BY id DESC LIMIT 200",
+)
+
+_APPROVALS = lines(
+    "id, agent_id, task_id, tool, substr(question, 1, 20000), created_at, folder, cause, note",
+    "approvals WHERE session_id = ? AND status = 'waiting' ORDER BY created_at, rowid",
+)
+
+_COMMANDS = lines(
+    "id, kind, agent_id, task_id, status, result, requested_by, created_at, applied_at",
+    "commands WHERE session_id = ? ORDER BY id DESC LIMIT 100",
+)
+
+_BUDGETS = lines(
+    "id, task_id, kind, amount, reached_at", "budgets WHERE session_id = ? ORDER BY task_id IS NOT NULL, kind"
+)
+
+_EVENTS = (
+    "SELECT json_group_array(json_array(seq, at, kind, agent_id, task_id, substr(data, 1, 4000))) FROM"
+    " (SELECT * FROM events WHERE session_id = ? AND seq > ? ORDER BY seq DESC LIMIT ?)"
+)
+
+_FIRST_CALL = "SELECT min(id), count(*) FROM (SELECT id FROM model_calls WHERE session_id = ? AND id > ? ORDER BY id DESC LIMIT ?)"
+_LAST_CALL = "SELECT coalesce(max(id), 0) FROM model_calls WHERE session_id = ?"
+_SPEND = (
+    "SELECT json_group_array(json_array(agent_id, cost, tokens, first)) FROM (SELECT agent_id,"
+    " total(cost_usd) AS cost,"
+    " sum(input_tokens + output_tokens + cache_read_tokens + cache_write_tokens) AS tokens, min(id) AS first"
+    " FROM model_calls"
+    " WHERE session_id = ? AND id > ? AND started_at + latency_seconds >= ? GROUP BY agent_id ORDER BY"
+    " agent_id)"
+)
+_FIRST_RECENT_EVENT = "SELECT min(seq) FROM events WHERE session_id = ? AND seq > ? AND at >= ?"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionReading:
+    """One consistent reading. Parts that did not change are the objects of the reading before."""
+
+    session: SessionFacts
+    tasks: tuple[TaskFacts, ...]
+    agents: tuple[AgentFacts, ...]
+    compactions: tuple[CompactionFacts, ...]
+    approvals: tuple[ApprovalFacts, ...]
+    commands: tuple[CommandFacts, ...]
+    budgets: tuple[BudgetFacts, ...]
+    rates: Rates
+    events: tuple[EventFacts, ...]
+    """Those that are new in this reading, oldest first."""
+    events_anew: bool
+    """`events` stand for all that was read before too: this is the first reading, or more came than are
+    kept."""
+
+
+class SessionFold:
+    """All that the screens show of one session, but for the one agent looked at."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        self._session: tuple[object, ...] = ()
+        self._facts: SessionFacts | None = None
+        self._tasks = Folded(_TASKS, _task)
+        self._agents = Folded(_AGENTS, _agent)
+        self._compactions = Folded(
+            _COMPACTIONS,
+            lambda raw: compaction_facts(raw, self._facts.origin if self._facts is not None else ""),
+        )
+        self._approvals = Folded(_APPROVALS, lambda raw: ApprovalFacts(*raw))
+        self._commands = Folded(_COMMANDS, lambda raw: CommandFacts(*raw))
+        self._budgets = Folded(_BUDGETS, lambda raw: BudgetFacts(*raw[1:]))
+        self._last_seq = 0
+        self._pace = _Pace(session_id)
+
+    def read(self, connection: Connection, now: float) -> SessionReading | None:
+        """The session as it stands; None where it was deleted or never was. To be called inside one
+        transaction."""
+        row = connection.execute(_SESSION, (self.session_id,)).fetchone()
+        if row is None:
+            return None
+        if row != self._session or self._facts is None:
+            values = dict(zip(_SESSION_COLUMNS, row[:-2], strict=True))
+            self._session, self._facts = (
+                row,
+                SessionFacts(**values, missing_logs=row[-2], cost_estimated=bool(row[-1])),
+            )
+        facts, only = self._facts, (self.session_id,)
+        events, anew = self._tail(connection, facts.event_seq)
+        return SessionReading(
+            session=facts,
+            tasks=self._tasks.read(connection, only),
+            agents=self._agents.read(connection, only),
+            compactions=self._compactions.read(connection, only),
+            approvals=self._approvals.read(connection, only),
+            commands=self._commands.read(connection, only),
+            budgets=self._budgets.read(connection, only),
+            rates=self._pace.read(connection, now, facts),
+            events=events,
+            events_anew=anew,
+        )
+
+    def _tail(self, connection: Connection, newest: int) -> tuple[tuple[EventFacts, ...], bool]:
+        anew = not self._last_seq or newest < self._last_seq or newest - self._last_seq >= EVENTS_KEPT
+        if newest == self._last_seq:
+            return (), False
+        text = connection.execute(
+            _EVENTS, (self.session_id, 0 if anew else self._last_seq, EVENTS_KEPT)
+        ).fetchone()[0]
+        events = tuple(EventFacts(*raw) for raw in reversed(json.loads(text)))
+        if events:
+            self._last_seq = events[-1].seq
+        return events, anew
+
+
+class _Pace:
+    """What runs by the minute and the second; reckoned once in `RATES_SECONDS`."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._reckoned_at: float | None = None
+        self._rates = Rates()
+        self._calls_below = 0
+        """No call up to this id ended within the minute, and none will have."""
+        self._events_below = 0
+
+    def read(self, connection: Connection, now: float, facts: SessionFacts) -> Rates:
+        if self._reckoned_at is not None and 0 <= now - self._reckoned_at < RATES_SECONDS:
+            return self._rates
+        self._reckoned_at = now
+        spend = self._spend(connection, now) if facts.model_calls else []
+        rates = Rates(
+            cost_per_minute=sum(cost for _, cost, _, _ in spend),
+            tokens_per_minute=float(sum(tokens for _, _, tokens, _ in spend)),
+            events_per_second=self._events(connection, now, facts.event_seq) / EVENT_SECONDS,
+            agent_cost=tuple((agent_id, cost) for agent_id, cost, _, _ in spend if cost),
+        )
+        if rates != self._rates:
+            self._rates = rates
+        return self._rates
+
+    def _spend(self, connection: Connection, now: float) -> list[Raw]:
+        if not self._calls_below:
+            first, count = connection.execute(_FIRST_CALL, (self._session_id, 0, FIRST_CALLS)).fetchone()
+            self._calls_below = first - 1 if count == FIRST_CALLS else 0
+        text = connection.execute(
+            _SPEND, (self._session_id, self._calls_below, now - SPEND_SECONDS)
+        ).fetchone()[0]
+        found: list[Raw] = json.loads(text)
+        if found:
+            self._calls_below = max(self._calls_below, min(first for *_, first in found) - 1)
+        else:
+            self._calls_below = connection.execute(_LAST_CALL, (self._session_id,)).fetchone()[0]
+        return found
+
+    def _events(self, connection: Connection, now: float, newest: int) -> int:
+        after = max(self._events_below, newest - FIRST_EVENTS)
+        first = connection.execute(
+            _FIRST_RECENT_EVENT, (self._session_id, after, now - EVENT_SECONDS)
+        ).fetchone()[0]
+        self._events_below = (first or newest + 1) - 1
+        return newest - self._events_below
+
+
+def _task(raw: Raw) -> TaskFacts:
+    return TaskFacts(*[*raw[1:17], tuple(raw[17])])
+
+
+def _agent(raw: Raw) -> AgentFacts:
+    _, *columns, text, goal, estimated = raw
+    values = dict(zip((*_AGENT_COLUMNS, *_LIVE_COLUMNS), columns, strict=True))
+    live = {each: values.pop(each) for each in _LIVE_COLUMNS}
+    return AgentFacts(
+        **values | {"composition": composition_of(values["composition"])},
+        goal=goal,
+        live=LiveFacts(**live, text=text) if live["activity"] is not None else None,
+        cost_estimated=bool(estimated),
+    )
+
+
+# --- Which passes were taken back: the view that a pass made is not among those that the agent's current view ---
+#
+# came from.
+#
+# A pass keeps the status with which it ended. Undo points the agent at an older view, or enters a new one that
+# continues it.
+
+_PARENTS = "SELECT agent_id, version, parent FROM views WHERE agent_id IN (SELECT value FROM json_each(?))"
+
+
+class Undone:
+    """Marks them among a session's passes. Views are read again only when a pass or an agent's view is
+    another one."""
+
+    def __init__(self) -> None:
+        self._passes: tuple[CompactionFacts, ...] = ()
+        self._versions: dict[str, int] = {}
+        self._marked: tuple[CompactionFacts, ...] = ()
+
+    def mark(
+        self, connection: Connection, agents: Sequence[AgentFacts], passes: tuple[CompactionFacts, ...]
+    ) -> tuple[CompactionFacts, ...]:
+        """The same passes, with the status `undone` where that is so; the same object as before where nothing
+        changed."""
+        applied = {
+            each.agent_id for each in passes if each.status == "applied" and each.view_after is not None
+        }
+        versions = {agent.id: agent.view_version for agent in agents if agent.id in applied}
+        if passes is self._passes and versions == self._versions:
+            return self._marked
+        parents = {(agent_id, version): parent for agent_id, version, parent in _rows(connection, versions)}
+        known = {each.id: each for each in self._marked}
+        marked = []
+        for each in passes:
+            undone = each.agent_id in versions and _is_undone(each, versions[each.agent_id], parents)
+            one = replace(each, status="undone") if undone else each
+            marked.append(known[one.id] if known.get(one.id) == one else one)
+        self._passes, self._versions = passes, versions
+        self._marked = (
+            tuple(marked)
+            if any(one is not each for one, each in zip(marked, passes, strict=True))
+            else passes
+        )
+        return self._marked
+
+
+def _rows(connection: Connection, versions: dict[str, int]) -> list[tuple[str, int, int | None]]:
+    return connection.execute(_PARENTS, (json.dumps(list(versions)),)).fetchall() if versions else []
+
+
+def _is_undone(
+    each: CompactionFacts, version: int | None, parents: dict[tuple[str, int], int | None]
+) -> bool:
+    """From the current view back: the pass stands where its view is on the way. Where the way is lost,
+    nothing is claimed."""
+    if each.status != "applied" or not isinstance(each.view_after, int) or not isinstance(version, int):
+        return False  # a damaged row may hold anything
+    while version is not None and version > each.view_after:
+        parent = parents.get((each.agent_id, version))
+        version = parent if isinstance(parent, int) and parent < version else None
+    return version is not None and version < each.view_after

@@ -1,0 +1,262 @@
+"""Plans of imported sessions: every version of a list as a revision, its items as tasks with their
+history.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from watchkeeper.store import imports as rows
+from watchkeeper.store.imports import Rows
+from watchkeeper.transcripts.jsontext import write
+from watchkeeper.transcripts.records import AGENT_LENGTH, Plan, PlanItem, stable_id
+
+_ENDED = frozenset({"done", "failed", "cancelled", "dropped"})
+
+
+MARK = re.compile(r"[\[<«]?(?:REDACTED|\bredacted\b)(?::[^\s\]>»]*)?[\]>»]?|\*{3,}|█+")
+"""What redactions write in the place of what they take."""
+
+
+@dataclass(slots=True)
+class _Task:
+    id: str
+    name: str
+    position: int
+    title: str
+    status: str
+    instructions: str
+    started_at: float | None
+    ended_at: float | None
+    needs: list[str]
+
+
+@dataclass(slots=True)
+class Moved:
+    """A task that stands otherwise than before."""
+
+    task_id: str
+    title: str
+    status: str
+
+
+class PlanFold:
+    """One list and its items."""
+
+    def __init__(self, plan_id: str, revision: int, tasks: list[_Task], known: bool, live: bool) -> None:
+        self.id = plan_id
+        self._live = live
+        self.revision = revision
+        self.known = known
+        """The plan's row exists."""
+        self._tasks = {task.id: task for task in tasks}
+        self._ids: dict[str, str] = {}
+        self._plan_row: list[Any] = []
+        self._task_rows: dict[str, list[Any]] = {}
+        """What this transaction is going to write: each row once, as it stands at the end."""
+
+    @classmethod
+    def load(cls, cursor: Any, plan_id: str, *, live: bool) -> PlanFold:
+        """The plan as stored, or an empty one.
+
+        Args:
+            live: the log is followed: a task that is running may still run, while in a session that ended it
+                is not finished.
+        """
+        found = rows.load_plan(cursor, plan_id)
+        if found is None:
+            return cls(plan_id, 0, [], known=False, live=live)
+        tasks = [_Task(*row) for row in found[1]]
+        for task in tasks:
+            if task.status == "paused":
+                task.status = "running"  # as its program left it
+        return cls(plan_id, found[0], tasks, known=True, live=live)
+
+    def take(self, plan: Plan, at: float, session_id: str, goal: str, into: Rows) -> list[Moved] | None:
+        """A new version; None where it is the same as the one before."""
+        before = {
+            task.id: (task.position, task.title, task.status, task.instructions, tuple(task.needs))
+            for task in self._tasks.values()
+        }
+        if plan.whole:
+            self._recognise(plan.items)
+        listed: list[str] = []
+        for item in plan.items:
+            if item.where == "known" and self._id_of(item.key) not in self._tasks:
+                continue
+            task = self._item(item, at, plan.whole)
+            listed.append(task.id)
+            if plan.whole:
+                task.position = len(listed) - 1
+        if plan.whole:
+            here = set(listed)
+            gone = sorted(
+                (task for task in self._tasks.values() if task.id not in here), key=lambda task: task.position
+            )
+            for place, task in enumerate(gone):
+                task.position = len(listed) + place
+                if task.status not in _ENDED:
+                    self._move(task, "dropped", at)
+        moved, changed = [], []
+        for task in self._tasks.values():
+            old = before.get(task.id)
+            if old == (task.position, task.title, task.status, task.instructions, tuple(task.needs)):
+                continue
+            changed.append(task)
+            if old is None or old[2] != task.status:
+                moved.append(Moved(task.id, task.title, task.status))
+        if not changed and (self.known or not plan.whole):
+            return None
+        self.revision += 1
+        self._write(plan.reason, changed, at, session_id, goal, into)
+        return moved
+
+    def _recognise(self, items: Sequence[PlanItem]) -> None:
+        """Items are known by their texts: where a redaction left its marks in one, it is the item whose text
+        is the same besides them."""
+        fresh = [
+            (place, item) for place, item in enumerate(items) if self._id_of(item.key) not in self._tasks
+        ]
+        if not fresh:
+            return
+        here = {self._id_of(item.key) for item in items}
+        left = [task for task in self._tasks.values() if task.id not in here]
+        for place, item in fresh:
+            marked = MARK.search(item.key) is not None
+            for task in sorted(left, key=lambda task: abs(task.position - place)):
+                if (marked or MARK.search(task.title)) and _same_besides_marks(
+                    item.key, task.title, task.position == place
+                ):
+                    self._ids[item.key] = task.id
+                    left.remove(task)
+                    break
+
+    def _item(self, item: PlanItem, at: float, whole: bool) -> _Task:
+        task_id = self._id_of(item.key, item.where == "new")
+        task = self._tasks.get(task_id)
+        if task is None:
+            if (
+                item.where == "new"
+                and (gone := self._tasks.get(self._id_of(item.key)))
+                and gone.status not in _ENDED
+            ):
+                self._move(gone, "dropped", at)
+            name = str(len(self._tasks) + 1)
+            task = _Task(
+                task_id, name, len(self._tasks), item.title or item.key, "pending", "", None, None, []
+            )
+            self._tasks[task_id] = task
+        if item.title is not None and (
+            MARK.search(item.title) is None or MARK.search(task.title) is not None
+        ):
+            task.title = item.title  # a redacted one says less than what is known
+        if item.instructions is not None:
+            task.instructions = item.instructions
+        if item.depends_on is not None:
+            needs = [self._id_of(key) for key in item.depends_on]
+            wanted = [need for need in needs if need in self._tasks and need != task_id]
+            task.needs = (
+                wanted if whole else [*task.needs, *(need for need in wanted if need not in task.needs)]
+            )
+        if item.status is not None and item.status != task.status:
+            self._move(task, item.status, at)
+        return task
+
+    def _id_of(self, key: str, fresh: bool = False) -> str:
+        """The task of the item that has this key now: a list that was begun anew gives the same keys to other
+        items."""
+        found, times = self._named(key, 1), 1
+        while (later := self._named(key, times + 1)) in self._tasks:
+            found, times = later, times + 1
+        if fresh and found in self._tasks and self._tasks[found].title != key:
+            found = later  # one that has its key for a title was only heard of, until now
+        return found
+
+    def _named(self, key: str, times: int) -> str:
+        name = key if times == 1 else f"{key}\0{times}"
+        found = self._ids.get(name)
+        if found is None:
+            found = self._ids[name] = stable_id(self.id, "item", name, length=AGENT_LENGTH)
+        return found
+
+    def _move(self, task: _Task, status: str, at: float) -> None:
+        task.status = status
+        if status == "running" and task.started_at is None:
+            task.started_at = at
+        task.ended_at = at if status in _ENDED else None
+
+    def _write(
+        self, reason: str, changed: list[_Task], at: float, session_id: str, goal: str, into: Rows
+    ) -> None:
+        ordered = sorted(self._tasks.values(), key=lambda task: task.position)
+        queue = [task.id for task in ordered if task.status not in _ENDED]
+        cursor = len(ordered) - len(queue)
+        graph = [
+            {
+                "id": t.id,
+                "name": t.name,
+                "title": t.title,
+                "status": t.status,
+                "attempt": 1,
+                "agent": None,
+                "depends_on": t.needs,
+            }
+            for t in ordered
+        ]
+        waiting = write(queue)[0]
+        if not self._plan_row:
+            self._plan_row += self.id, session_id, goal, 0, 0, "", at, at
+            into["plans"].append(self._plan_row)
+        self._plan_row[3:6] = self.revision, cursor, waiting
+        self._plan_row[7] = at
+        into["revisions"].append((self.id, self.revision, at, reason, goal, waiting, cursor, write(graph)[0]))
+        for task in changed:
+            row = self._task_rows.get(task.id)
+            if row is None:
+                row = self._task_rows[task.id] = [
+                    task.id,
+                    session_id,
+                    self.id,
+                    task.name,
+                    0,
+                    "",
+                    "",
+                    "",
+                    None,
+                    at,
+                    None,
+                    None,
+                ]
+                into["tasks"].append(row)
+            left = task.status == "running" and not self._live
+            row[4:9] = (
+                task.position,
+                task.title,
+                task.instructions,
+                "paused" if left else task.status,
+                rows.NOT_FINISHED if left else None,
+            )
+            row[10:] = task.started_at, task.ended_at
+            into["needs"].extend((task.id, need) for need in task.needs)
+        self.known = True
+
+
+def _same_besides_marks(one: str, other: str, same_place: bool) -> bool:
+    """Whether two texts of which one at least was redacted may have been the same; of one that is nothing but
+    marks, its place in the list tells."""
+    for text, whole in ((one, other), (other, one)):
+        pieces = MARK.split(text)
+        if len(pieces) == 1:
+            continue
+        if not "".join(pieces).strip():
+            return same_place
+        if re.fullmatch(".*?".join(map(re.escape, pieces)), whole, re.DOTALL):
+            return True
+    words, others = one.split(), other.split()
+    return len(words) == len(others) and all(
+        a == b or MARK.search(a) is not None or MARK.search(b) is not None
+        for a, b in zip(words, others, strict=True)
+    )

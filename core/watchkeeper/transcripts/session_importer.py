@@ -1,0 +1,1144 @@
+"""What a person asked for, among what programs write in their name."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from watchkeeper.store import imports as rows
+from watchkeeper.store.driver import decode, encode
+from watchkeeper.store.messages import tell_trigger
+from watchkeeper.store.search.index import indexed_text
+from watchkeeper.transcripts.batch import AHEAD_SECONDS, AgentFold, Anchor, Batch, line_id
+from watchkeeper.transcripts.jsontext import same_bytes, write, write_bytes
+from watchkeeper.transcripts.plans import PlanFold
+from watchkeeper.transcripts.records import (
+    AGENT_LENGTH,
+    GUESSED,
+    MAIN,
+    Agent,
+    Compaction,
+    Failure,
+    Message,
+    ModelCall,
+    Plan,
+    Raw,
+    Record,
+    Rewind,
+    Session,
+    Skipped,
+    Summary,
+    ToolCall,
+    ToolResult,
+    id_of,
+    is_made_up,
+    message_tokens,
+    record_digest,
+    stable_id,
+    text_tokens,
+)
+from watchkeeper.transcripts.spending import Spending
+
+GOAL_CHARS = 4_000
+_COMMAND = re.compile(
+    r"\s*<command-message>[^<]*</command-message>\s*<command-name>(?P<name>[^<]+)</command-name>"
+    r"(\s*<command-args>(?P<arguments>[^<]*)</command-args>)?"
+)
+"""A command that asks the model for something; those of the program itself (`/exit`, `/model`) begin with
+their name."""
+
+_EDITOR = ("# Context from my IDE setup", "# Files mentioned by the user", "# Files pasted by the user")
+"""How a prompt begins before which Codex's editor puts what it shows."""
+_REQUEST = re.compile(r"^## My request(?: for Codex)?:\s*(?P<asked>\S.*)", re.DOTALL | re.MULTILINE)
+
+
+def goal_of(content: Any) -> str | None:
+    """What a person wrote, if it is that: the goal of a session is its first."""
+    texts = [content] if isinstance(content, str) else [
+        block.get("text") for block in content if isinstance(block, dict) and block.get("type") == "text"
+    ]  # fmt: skip
+    for text in texts:
+        if not isinstance(text, str) or not text.strip():
+            continue
+        if asked := _COMMAND.match(text):
+            return f"{asked['name']} {asked['arguments'] or ''}".strip()[:GOAL_CHARS]
+        if text.lstrip().startswith(_EDITOR) and (request := _REQUEST.search(text)):
+            text = request["asked"]
+        if not text.lstrip().startswith(("<", "Caveat:", "[Request interrupted")):
+            return text.strip()[:GOAL_CHARS]
+    return None
+
+
+# --- Messages that are here already, though their record is another: in part, or under another id ---------
+
+BACK_SECONDS = 1.0
+"""Parallel calls and hooks are logged out of order by less."""
+
+
+_WORD = re.compile(r"\w+")
+
+
+def says_the_same(batch: Batch, record: Message | Summary, agent_id: str, seq: int) -> bool:
+    """Whether a record says what is stored of it, however its JSON is written."""
+    if type(record) is Message:
+        stored = batch.text_of(agent_id, seq)
+        return (
+            stored is None or stored == write(record.content)[0] or bool(json.loads(stored) == record.content)
+        )
+    text = record.text  # type: ignore[union-attr]
+    if any(row[0] == text and row[2] == agent_id for row in batch.into["summaries"]):
+        return True
+    # Where there was nothing that it could stand for, it is the next message.
+    return (
+        rows.has_observation(batch.cursor, agent_id, text or "(empty)")
+        or batch.text_of(agent_id, seq + 1) == write(text)[0]
+    )
+
+
+def may_repeat(record: Any, agent: AgentFold) -> bool:
+    """Whether a new record is worth asking `was_said` of.
+
+    A log that is resumed by another version may begin with what was said last, under new ids and with the
+    times that it had.
+    """
+    at, last = record.at, agent.last_at
+    return (
+        at is not None
+        and last is not None
+        and (agent.repeating or at < last - BACK_SECONDS)
+        and type(record) is Message
+    )
+
+
+def was_said(batch: Batch, record: Message, agent: AgentFold) -> int | None:
+    """The `seq` of the message that a new record repeats, if it does; asked where it `may_repeat` one."""
+    for seq in _said_at(batch, agent, record.at or 0.0):
+        stored = batch.text_of(agent.id, seq)
+        if stored is not None and (
+            stored == write(record.content)[0] or _is_part(record.content, json.loads(stored))
+        ):
+            agent.repeating = True
+            return seq
+    agent.repeating = False
+    return None
+
+
+def said_then(batch: Batch, record: Message, agent: AgentFold) -> int | None:
+    """The `seq` of a message of that very time that has the same blocks, whatever their texts."""
+    if record.at is None:
+        return None
+    for seq in _said_at(batch, agent, record.at):
+        stored = batch.text_of(agent.id, seq)
+        if stored is not None and looks_alike(record.content, stored):
+            return seq
+    return None
+
+
+def was_compacted_then(batch: Batch, record: Any, agent: AgentFold) -> int | None:
+    """Where a stored compaction of that very time ended, or the summary of one; None for any other record."""
+    if record.at is None or type(record) not in (Compaction, Summary):
+        return None
+    return rows.compacted_through(batch.cursor, agent.id, record.at, record.at - BACK_SECONDS)
+
+
+def _said_at(batch: Batch, agent: AgentFold, at: float) -> Sequence[int]:
+    """The `seq` of each message of an agent at that time."""
+    if agent.said_at is None:
+        agent.said_at = {}
+        times = rows.message_times(batch.cursor, agent.id, 1)
+        for seq, then in [
+            *times,
+            *((row[1], row[6]) for row in batch.into["messages"] if row[0] == agent.id),
+        ]:
+            agent.said_at.setdefault(then, []).append(seq)
+    return agent.said_at.get(at, ())
+
+
+def _is_part(content: Any, whole: Any) -> bool:
+    """Whether all blocks of a message's content are blocks of that other one."""
+    return (
+        isinstance(content, list)
+        and isinstance(whole, list)
+        and bool(content)
+        and all(each in whole for each in content)
+    )
+
+
+def is_copy(content: Any, stored: str) -> bool:
+    """Whether a message's content is a stored one's, as an agent is given of another one's context: without
+    its thinking, and perhaps edited since."""
+    whole = json.loads(stored)
+    if content == whole or _is_part(content, whole):
+        return True
+    if _shape(content) != _shape(whole):
+        return False
+    words, others = set(_WORD.findall(write(content)[0])), set(_WORD.findall(stored))
+    return 2 * len(words & others) > max(len(words), len(others))
+
+
+def looks_alike(content: Any, stored: str) -> bool:
+    """Whether a message's content has the blocks of a stored one, whatever their texts: the same types, and
+    calls' ids."""
+    return _shape(content) == _shape(json.loads(stored))
+
+
+def _shape(content: Any) -> list[Any]:
+    if not isinstance(content, list):
+        return [type(content).__name__]
+    return [
+        (block.get("type"), block.get("id") or block.get("tool_use_id")) if isinstance(block, dict) else None
+        for block in content
+    ]
+
+
+# --- Compactions of imported sessions, as views and observations like those of our own --------------------
+#
+# What a program put in the place of what it dropped becomes an observation that covers everything before; a new
+# view begins after it. A pass that only emptied tool results gives a view in which those messages are elided.
+# What a person took back is elided as well, with no tokens left.
+
+
+def compact(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+    """Something left an agent's context."""
+    session.touch(agent, at)
+    if record.told_later:
+        _tell_trigger(session, cursor, agent, record.trigger)
+    elif record.elided is not None:
+        _elide(session, cursor, agent, record, at)
+    else:
+        _drop(session, cursor, agent, record, at)
+
+
+def _tell_trigger(session: SessionFold, cursor: Any, agent: AgentFold, trigger: str) -> None:
+    """What began the last compaction, whether it is stored or about to be."""
+    pending = session.into["compactions"]
+    for place in range(len(pending) - 1, -1, -1):
+        if pending[place][2] == agent.id:
+            pending[place] = (*pending[place][:3], trigger, *pending[place][4:])
+            return
+    tell_trigger(cursor, agent.id, trigger)
+
+
+def _drop(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+    row = agent.row
+    first, last = agent.verbatim_from, _last_dropped(session, cursor, agent, record)
+    compaction_id = _compaction_id(session, agent, record)
+    before_tokens = agent.view_tokens + agent.observation_tokens
+    replaces, version = agent.observations, row["view_version"]
+    covered = (1, last) if last else (0, 0)
+    observations: list[int] = []
+    if last:
+        agent.last_observation += 1
+        observations = [agent.last_observation]
+        session.into["observations"].append(
+            (agent.id, agent.last_observation, 1 if replaces else 0, "", 0, *covered, encode(sorted({min(first, last), last})),
+             encode(replaces), compaction_id, at)
+        )  # fmt: skip
+        agent.summary = agent.last_observation
+    agent.awaits_summary = True
+    removed = max(0, last - first + 1) - sum(seq <= last for seq in agent.taken_back)
+    agent.elided = [each for each in agent.elided if not each[4] and each[0] > last]
+    agent.observations, agent.observation_tokens, agent.taken_back_tokens = observations, 0, 0
+    agent.verbatim_from = last + 1
+    agent.dropped_tokens = _total_through(session, cursor, agent, last)
+    _view(session, agent, compaction_id, "summary", at)
+    _write(
+        session,
+        agent,
+        record,
+        compaction_id,
+        at,
+        last,
+        removed,
+        record.tokens_before or before_tokens,
+        version,
+    )
+
+
+def _last_dropped(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction) -> int:
+    """The `seq` of the last message that left the context."""
+    newest = int(agent.row["last_seq"])
+    if record.keep_from is None:
+        return newest
+    kept = _place_of(session, cursor, agent, record.keep_from, agent.verbatim_from)
+    return newest if kept is None else max(agent.verbatim_from - 1, kept - 1)
+
+
+def _place_of(session: SessionFold, cursor: Any, agent: AgentFold, uid: str, begin: int) -> int | None:
+    """The `seq` of a message from one on by its uid; the time is part of a record's number, so each is
+    tried."""
+    times = rows.message_times(cursor, agent.id, begin)
+    times += [(row[1], row[6]) for row in session.into["messages"] if row[0] == agent.id and row[1] >= begin]
+    for seq, at in times:
+        for kind in (f"{session.program}/Message", f"{session.program}/Message/{session.key}"):
+            found = session.batch.record(record_digest(at, kind, uid))
+            if found is not None and found[:2] == (agent.id, seq):
+                return seq
+    return None
+
+
+def _elide(session: SessionFold, cursor: Any, agent: AgentFold, record: Compaction, at: float) -> None:
+    wanted = record.elided or ()
+    places = set(rows.result_places(cursor, agent.id, wanted))
+    places |= {
+        call[9]
+        for call in session.into["tool_calls"]
+        if call[2] == agent.id and call[6] in wanted and call[9]
+    }
+    known = {each[0] for each in agent.elided}
+    for seq in sorted(places - known):
+        if seq >= agent.verbatim_from:
+            agent.elided.append([seq, 0, 0, f"message://{agent.id}/{seq}", 10])
+    compaction_id, version = _compaction_id(session, agent, record), agent.row["view_version"]
+    _view(session, agent, compaction_id, "elision", at)
+    _write(session, agent, record, compaction_id, at, agent.row["last_seq"], 0, record.tokens_before, version)
+
+
+def go_back(session: SessionFold, cursor: Any, agent: AgentFold, record: Rewind, at: float) -> None:
+    """What was said last was taken back, or stands again: a view without it or with it, and no compaction."""
+    session.touch(agent, at)
+    if record.undoes:
+        _stand_again(session, cursor, agent, at)
+        return
+    newest = int(agent.row["last_seq"])
+    first = max(1, newest - record.messages + 1)
+    if record.first is not None:
+        place = _place_of(session, cursor, agent, record.first, 1)
+        if place is None:
+            return
+        first = place
+    if first < agent.verbatim_from:
+        _uncompact(session, cursor, agent, first)
+    gone = [seq for seq in range(first, newest + 1) if seq not in agent.taken_back]
+    if not gone:
+        return
+    agent.taken_back_tokens += _tokens_of(session, cursor, agent, gone)
+    shown = [each for each in agent.elided if each[0] < first or not each[4]]
+    agent.elided = sorted([*shown, *([seq, 0, 0, f"message://{agent.id}/{seq}", 0] for seq in gone)])
+    _view(session, agent, None, "rewind", at)
+    session.event(
+        "context.rewound",
+        agent,
+        at,
+        messages=len(gone),
+        first_seq=gone[0],
+        reason=f"{len(gone)} messages taken back",
+    )
+
+
+def _uncompact(session: SessionFold, cursor: Any, agent: AgentFold, first: int) -> None:
+    """What was taken back began before a compaction, which is taken back with it: the view from before that
+    one."""
+    for version in range(agent.row["view_version"], 0, -1):
+        view = _view_at(session, cursor, agent, version)
+        if view.verbatim_from <= first:
+            _show(session, cursor, agent, view)
+            return
+
+
+def _stand_again(session: SessionFold, cursor: Any, agent: AgentFold, at: float) -> None:
+    """What was taken back last stands again: the view from before, besides results that were emptied
+    since."""
+    if not agent.taken_back:
+        return
+    now = _view_at(session, cursor, agent, agent.row["view_version"])
+    for version in range(agent.row["view_version"] - 1, 0, -1):
+        before = _view_at(session, cursor, agent, version)
+        back = now.taken_back - before.taken_back
+        if back:
+            break
+        now = before
+    else:
+        return
+    since = [each for each in agent.elided if each[4] and each not in now.elided]
+    _show(session, cursor, agent, before._replace(elided=sorted([*before.elided, *since])))
+    _view(session, agent, None, "restored", at)
+    session.event(
+        "context.restored",
+        agent,
+        at,
+        messages=len(back),
+        first_seq=min(back),
+        reason=f"{len(back)} messages back again",
+    )
+
+
+class _View(NamedTuple):
+    """What a view held."""
+
+    observations: list[int]
+    verbatim_from: int
+    elided: list[Any]
+    observation_tokens: int
+
+    @property
+    def taken_back(self) -> set[int]:
+        return {each[0] for each in self.elided if not each[4]}
+
+
+def _view_at(session: SessionFold, cursor: Any, agent: AgentFold, version: int) -> _View:
+    """One of an agent's views, stored or about to be."""
+    for row in reversed(session.into["views"]):
+        if row[0] == agent.id and row[1] == version:
+            observations = decode(row[3])
+            told = {each[3]: each[1] for each in session.into["summaries"] if each[2] == agent.id}
+            tokens = sum(told.get(each, 0) for each in observations)
+            if not tokens and version > 1:
+                earlier = _view_at(session, cursor, agent, version - 1)
+                tokens = earlier.observation_tokens if earlier.observations == observations else 0
+            return _View(observations, row[4], decode(row[5]), tokens)
+    observations, verbatim_from, elided, tokens = rows.current_view(cursor, agent.id, version)
+    return _View(observations, verbatim_from or 1, elided, tokens)
+
+
+def _show(session: SessionFold, cursor: Any, agent: AgentFold, view: _View) -> None:
+    """Make a view the agent's own."""
+    agent.observations, agent.verbatim_from, agent.elided, agent.observation_tokens = view
+    agent.dropped_tokens = _total_through(session, cursor, agent, view.verbatim_from - 1)
+    agent.taken_back_tokens = _tokens_of(session, cursor, agent, sorted(view.taken_back))
+
+
+def _tokens_of(session: SessionFold, cursor: Any, agent: AgentFold, seqs: list[int]) -> int:
+    wanted = set(seqs)
+    pending = {
+        row[1]: int(row[4]) for row in session.into["messages"] if row[0] == agent.id and row[1] in wanted
+    }
+    stored = [seq for seq in seqs if seq not in pending]
+    return sum(pending.values()) + (rows.tokens_of(cursor, agent.id, stored) if stored else 0)
+
+
+def _compaction_id(session: SessionFold, agent: AgentFold, record: Compaction) -> int:
+    session.ids["compactions"] += 1
+    compaction_id = session.ids["compactions"]
+    agent.compaction = compaction_id if record.tokens_after is None else None
+    agent.row["compactions"] += 1
+    return compaction_id
+
+
+def _view(session: SessionFold, agent: AgentFold, compaction_id: int | None, reason: str, at: float) -> None:
+    version = agent.row["view_version"] + 1
+    tokens = agent.view_tokens + agent.observation_tokens
+    session.into["views"].append(
+        (agent.id, version, version - 1, encode(agent.observations), agent.verbatim_from, encode(agent.elided), reason, tokens,
+         compaction_id, at)
+    )  # fmt: skip
+    agent.row["view_version"] = version
+
+
+def _write(
+    session: SessionFold, agent: AgentFold, record: Compaction, compaction_id: int, at: float, high_water: int, removed: int,
+    tokens_before: int | None, version: int,
+) -> None:  # fmt: skip
+    reason = f"{len(record.elided)} tool results emptied" if record.elided is not None else None
+    if reason is None and record.tokens_before is None:
+        reason = "its size before is an estimate"
+    session.into["compactions"].append(
+        (compaction_id, session.id, agent.id, record.trigger, record.instructions, reason, high_water, removed, tokens_before,
+         record.tokens_after, version, version + 1, record.model, record.seconds, at - (record.seconds or 0.0), at)
+    )  # fmt: skip
+    session.event(
+        "compaction.applied", agent, at, compaction=compaction_id, trigger=record.trigger, tokens_before=tokens_before,
+        tokens_after=record.tokens_after, messages_removed=removed, high_water=high_water,
+    )  # fmt: skip
+
+
+def _total_through(session: SessionFold, cursor: Any, agent: AgentFold, seq: int) -> int:
+    if seq >= agent.row["last_seq"]:
+        return int(agent.row["message_tokens"])
+    pending = [row[5] for row in session.into["messages"] if row[0] == agent.id and row[1] <= seq]
+    return int(pending[-1]) if pending else rows.total_tokens(cursor, agent.id, seq)
+
+
+def summarise(session: SessionFold, cursor: Any, agent: AgentFold, record: Summary, at: float) -> None:
+    """The text that stands for what the last compaction dropped. Without one (its line was lost), everything
+    before is."""
+    session.touch(agent, at)
+    if agent.summary is None and agent.awaits_summary:
+        # Nothing was there to be dropped, so that nothing can stand for it.
+        agent.awaits_summary = False
+        session.say(agent, "user", record.text, at)
+        return
+    if agent.summary is None:
+        compact(session, cursor, agent, Compaction(record.agent, record.uid, "unknown", record.at), at)
+    if agent.summary is None:
+        agent.awaits_summary = False
+        session.say(agent, "user", record.text, at)
+        return
+    tokens = text_tokens(record.text)
+    agent.observation_tokens = tokens
+    session.into["summaries"].append((record.text or "(empty)", tokens, agent.id, agent.summary))
+    agent.summary, agent.awaits_summary = None, False
+
+
+# --- One imported session within one transaction: records in, rows out ------------------------------------
+#
+# The fold is made anew for each transaction from what is stored, so that nothing that was rolled back can
+# linger, and two importers can take turns.
+
+_REPEATED = Skipped("repeats a record that is here already")
+
+
+class _Jump(NamedTuple):
+    """What was known before a time that is far ahead of its predecessors."""
+
+    before: float | None
+    """The newest time of the agent in its log."""
+    created_at: float
+    last_active: float
+    hosted_seconds: float
+    of_agent: tuple[float, float] | None
+    """When the agent began, and was last active; None: there was none."""
+
+
+class Seen(Enum):
+    """What is known of a line by the record that names it."""
+
+    NEW = 1
+    ANOTHERS = 2
+    """Another session of the program has it as well."""
+    REPEATED = 3
+    REVISED = 4
+    """It is here already, and says something else now."""
+
+
+_COMPARED = frozenset({Message, Summary})
+"""Records of which is stored what they say."""
+_FIGURES = ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens")
+"""`ModelCall` holds them at 3 to 6."""
+_PREVIEW_CHARS = 160
+_OF_SESSION = "\0"
+"""In place of an agent's key: what is told of the session."""
+_DAY_SECONDS = 86_400.0
+
+
+class SessionFold:
+    """One session of one program, by the program's own id of it."""
+
+    def __init__(self, batch: Batch, program: str, key: str) -> None:
+        self.program = program
+        self.key = key
+        self.into = batch.into
+        self.ids = batch.ids
+        self.batch = batch
+        self._cursor = batch.cursor
+        self._live = batch.live
+        self._now = batch.now
+        self._latest = batch.now + AHEAD_SECONDS
+        self.written_at = 0.0
+        """When its log was last written to, where that is known."""
+        self._rereads = False
+        """A log is read from its beginning, and something of the session was here before."""
+        self._uids: dict[int, rows.Place] | None = None
+        """What was here before, by the numbers of its ids (see `record_digest`)."""
+        self._counted: int | None = None
+        """The number for the usage that was stored with the line that is read, where it is here already."""
+        self._agents: dict[str, AgentFold] = {}
+        self._plans: dict[str, PlanFold] = {}
+        self.id = stable_id(program, key)
+        self.row, self.deleted = self._load(program, key, batch.user_id)
+        self._spending = Spending(batch, self.id, self.row)
+        self.changed = False
+        self._at: float | None = self.row["last_active"] or None
+        self._newest: dict[str, float] = {}
+        """Of the log that is read, each agent's newest time so far."""
+        self._first: float | None = None
+        """The time with which that log begins, or where it goes on, the session."""
+        self._jumps: dict[str, _Jump] = {}
+        """Each agent's newest time, where it is far ahead of the one before."""
+        self._doubted: set[str] = set()
+        """Agents whose log's first time is far ahead of the second."""
+        self._behind = False
+        """The record that is read has a time from before its predecessors'."""
+        self._untimed: list[tuple[int, tuple[Any, ...]]] = []
+        """Messages from before anything told a time, by their place among those of this transaction."""
+        self._goes_on = False
+
+    def _load(self, program: str, key: str, user_id: str) -> tuple[dict[str, Any], bool]:
+        source = f"{program}:{key}"
+        for attempt in range(8):
+            found = rows.load_session(self._cursor, self.id)
+            if found is None:
+                break
+            deleted = found.pop("deleted_at") is not None
+            if found["source"] == source:
+                return found, deleted
+            self.id = stable_id(program, key, str(attempt))  # forty bits: another session may have this id
+        settings = encode({"imported": {"program": program, "message_tokens": "estimated"}})
+        return dict.fromkeys(rows.SESSION, 0) | {
+            "id": self.id, "user_id": user_id, "goal": "", "title": None, "workspace": "", "model": "", "settings": settings,
+            "origin": program, "source": source, "status": "done", "created_at": 0.0, "last_active": 0.0, "ended_at": None,
+            "hosted_seconds": 0.0, "current_plan_id": None, "planner_agent_id": self._agent_id(MAIN), "cost_usd": None,
+            "forked_from": None, "forked_at_seq": None,
+        }, False  # fmt: skip
+
+    # Records.
+
+    def begin(self, written_at: float, rereads: dict[str, bool] | None, *, goes_on: bool) -> None:
+        """The next records come from a log that was last written to at that time.
+
+        Args:
+            rereads: see `Chunk`.
+            goes_on: what comes before them in that log was read already.
+        """
+        self.written_at = written_at
+        self._rereads = rereads is not None and rereads.setdefault(self.id, bool(self.row["last_active"]))
+        self._newest, self._jumps, self._doubted, self._first = {}, {}, set(), None
+        if goes_on:
+            self._first = self.row["created_at"] or None
+            self._newest = {
+                key: agent.row["last_active"] for key, agent in self._agents.items() if agent.row["last_seq"]
+            }
+        self._goes_on = goes_on
+
+    def take(self, group: list[Record], data: bytes, anchor: Anchor) -> Raw | Skipped | None:
+        """One line's records, with their anchor (see `Batch.look_up`); what became of the line where it was
+        not read."""
+        self.changed = True
+        seen = Seen.NEW
+        outcome: Raw | Skipped | None = None
+        if anchor[0]:
+            if anchor[1].agent not in self._agents and anchor[1].agent.startswith(GUESSED):
+                self._recognise_agent(anchor)
+            seen = self._known(anchor, data, group)
+            if seen is Seen.REPEATED:
+                outcome = _REPEATED
+        for record in group:
+            kind = type(record)
+            if kind is Message:
+                if seen is Seen.NEW or seen is Seen.ANOTHERS:
+                    self._message(record)  # type: ignore[arg-type]
+            elif kind is ModelCall:
+                key = record[0]
+                counts = seen is Seen.NEW or (bool(record[1]) if self._counted is None else not self._counted)  # type: ignore
+                self._spending.take(
+                    self._agents.get(key) or self.agent(key), record, counts=counts, revises=seen is Seen.REVISED  # type: ignore
+                )  # fmt: skip
+            elif (handler := _HANDLERS.get(kind)) is not None:
+                if seen is Seen.NEW or (seen is Seen.ANOTHERS and kind in _KEPT_IN_REPLAYS):
+                    handler(self, record)
+            elif kind is Raw or kind is Skipped:
+                outcome = record  # type: ignore[assignment]
+            elif kind is Session:
+                self._session(record)  # type: ignore[arg-type]
+            elif seen is Seen.NEW or seen is Seen.ANOTHERS:
+                self._agent(record)  # type: ignore[arg-type]
+            elif self._is_known(record.key):  # type: ignore[union-attr]
+                # What became of it was told with the lines that came after; an edit may have taken what names
+                # it.
+                self._agent(record._replace(goal=None, status=None, told=None))  # type: ignore
+        return outcome
+
+    def _is_known(self, key: str) -> bool:
+        """Whether there is an agent of that key."""
+        return key in self._agents or rows.load_agent(self._cursor, self._agent_id(key)) is not None
+
+    def _recognise_agent(self, anchor: Anchor) -> None:
+        """Take the agent that has a record for the agent of the record's key, where that key is a new guess:
+        the lines that tell of the agent's beginning were taken out of the log, or stand further down."""
+        digest, record, _ = anchor
+        found = self.batch.records[digest]
+        if found is None or not self._is_mine(found[0]) or self._is_known(record.agent):
+            return
+        known = next((agent for agent in self._agents.values() if agent.id == found[0]), None)
+        if known is None and (row := rows.load_agent(self._cursor, found[0])) is not None:
+            known = AgentFold.load(self._cursor, record.agent, row)
+        if known is not None:
+            self._agents[record.agent] = known
+
+    def _known(self, anchor: Anchor, data: bytes, group: list[Record]) -> Seen:
+        """What is known of a line; one that is new is remembered."""
+        digest, record, figures = anchor
+        if self._at is None and record.at is not None:
+            self.time(record.at, record.agent)  # the agent was made by then
+        agent = self._agents.get(record.agent) or self.agent(record.agent)
+        seq = agent.row["last_seq"] + (1 if type(record) is Message else 0)
+        found = self.batch.records[digest]
+        if found is None and (self._rereads or (type(record) is Message and record.alias)):
+            found = self._known_otherwise(record, agent)
+            if found is not None:
+                self.batch.remember(digest, *found)
+        if found is None:
+            said = was_said(self.batch, record, agent) if may_repeat(record, agent) else None
+            self.batch.remember(digest, agent.id, said or seq, figures)
+            if type(record) is Message and record.alias:
+                self.batch.remember(self._alias_digest(record), agent.id, said or seq, figures)
+            self._counted = 0
+            return Seen.NEW if said is None else Seen.REPEATED
+        self._counted = found[2]
+        if self._is_mine(found[0]):
+            return self._seen_again(record, agent, found, figures, group)
+        kind = f"{self.program}/{type(record).__name__}/{self.key}"
+        mine = record_digest(record.at, kind, record.uid or line_id(self.key, data))
+        copy = self.batch.record(mine)
+        if copy is not None:
+            return self._seen_again(record, agent, copy, figures, group)
+        self.batch.remember(mine, agent.id, seq, figures)
+        owner = self.batch.owner(found[0])
+        if owner is not None and self.row["forked_from"] is None:
+            self.row["forked_from"] = owner
+        if owner == self.row["forked_from"] and agent.key == MAIN and type(record) is Message:
+            self.row["forked_at_seq"] = max(self.row["forked_at_seq"] or 0, found[1])
+        return Seen.ANOTHERS
+
+    def _is_mine(self, agent_id: str) -> bool:
+        return self.batch.owner(agent_id) == self.id
+
+    def _alias_digest(self, record: Message) -> int:
+        return record_digest(record.at, f"{self.program}/Message", record.alias)
+
+    def _known_otherwise(self, record: Any, agent: AgentFold) -> rows.Place | None:
+        """What a record became under another id, or under its id at another time: logs are edited in both
+        ways."""
+        is_message = type(record) is Message
+        if (
+            is_message
+            and record.alias
+            and (found := self.batch.record(self._alias_digest(record))) is not None
+        ):
+            return found
+        if not self._rereads:
+            return None
+        if self._uids is None:
+            first, last = (int(self.row["created_at"]) - 1) << 32, (int(self.row["last_active"]) + 2) << 32
+            before = rows.records_between(self._cursor, first, last, rows.agents_of(self._cursor, self.id))
+            self._uids = {row[0] & 0xFFFF_FFFF: row[1:] for row in before}
+        kind, uid = f"{self.program}/{type(record).__name__}", record.uid
+        found = self._uids.get(record_digest(0.0, kind, uid) & 0xFFFF_FFFF) or self.batch.record(
+            record_digest(None, kind, uid)
+        )
+        if found is None and is_made_up(uid):
+            seq = (
+                said_then(self.batch, record, agent)
+                if is_message
+                else was_compacted_then(self.batch, record, agent)
+            )
+            found = (agent.id, seq, None) if seq is not None else None
+        if found is None or not self._is_mine(found[0]):
+            return None
+        if not is_message:
+            return found
+        stored = self.batch.text_of(found[0], found[1])
+        return found if stored is not None and looks_alike(record.content, stored) else None
+
+    def _seen_again(
+        self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]
+    ) -> Seen:
+        """Whether a record that this session has says what it said before. What it says now is stored where
+        it does not."""
+        agent_id, seq, before = found
+        if type(record) not in _COMPARED:
+            return Seen.REPEATED
+        if agent_id != agent.id:
+            return self._of_another_agent(record, agent, found, figures, group)
+        if says_the_same(self.batch, record, agent_id, seq) and (
+            not figures or before is None or figures == before
+        ):
+            return Seen.REPEATED
+        return self._revise(record, found, group)
+
+    def _of_another_agent(
+        self, record: Any, agent: AgentFold, found: rows.Place, figures: int, group: list[Record]
+    ) -> Seen:
+        """What is known of a record of an agent, where another one of the session has that id."""
+        stored = self.batch.text_of(found[0], found[1]) if type(record) is Message else None
+        if stored is None or is_copy(record.content, stored):
+            return Seen.REPEATED  # an agent was given of another one's context, in part
+        own = record_digest(record.at, f"{self.program}/Message/{self.key}/{agent.key}", record.uid)
+        known = self.batch.record(own)
+        if known is not None:
+            return (
+                self._seen_again(record, agent, known, figures, group)
+                if known[0] == agent.id
+                else Seen.REPEATED
+            )
+        self.batch.remember(own, agent.id, agent.row["last_seq"] + 1, figures)
+        self._counted = 0
+        return Seen.NEW
+
+    def _revise(self, record: Any, found: rows.Place, group: list[Record]) -> Seen:
+        """Store what a record says now, where nothing stored says it."""
+        agent_id, seq, _ = found
+        source, name = self.row["source"], record.uid or f"{agent_id}/{seq}"
+        content: Any = record.content if type(record) is Message else record.text
+        usage = next(
+            (dict(zip(_FIGURES, each[3:7], strict=True)) for each in group if type(each) is ModelCall), None
+        )
+        now = {"content": content} | ({"usage": usage} if usage is not None else {})
+        digest = blake2b(same_bytes(now), digest_size=16).hexdigest()
+        known = self.batch.revisions_of(source, name)
+        if digest in known:
+            return Seen.REPEATED
+        known.append(digest)
+        self.into["record_revisions"].append(
+            (self.id, source, name, len(known) + 1, agent_id, seq, digest, write(now)[0], self._now)
+        )
+        self.batch.revised += 1
+        return Seen.REVISED
+
+    def valid(self, at: float | None) -> float | None:
+        """A logged time, or None where it is from the future."""
+        return at if at is not None and at <= self._latest else None
+
+    def time(self, at: float | None, key: str) -> float:
+        """The time of a record of that agent. Records come in their order: one from before its predecessors
+        in its log begins nothing, and the time of one from long before them is no time."""
+        before = self._at
+        self._behind = False
+        if at is None or at > self._latest:
+            if before is None:
+                self._behind = True  # nothing is known of when anything was said
+                return self._some_time()
+            at = before
+        newest = self._newest.get(key)
+        latest = newest if newest is not None else self._first
+        if latest is not None and at < latest and not self._was_ahead(key, at, latest):
+            self._behind = True
+            return at if at >= latest - _DAY_SECONDS else latest
+        if self._first is None:
+            self._first = at
+        if newest is not None and at < newest:
+            self._first = at if self._first == newest else self._first
+        elif newest is None or at > newest + _DAY_SECONDS:
+            agent = self._agents.get(key)
+            self._jumps[key] = _Jump(
+                newest, self.row["created_at"], self.row["last_active"], self.row["hosted_seconds"],
+                (agent.row["created_at"], agent.row["last_active"]) if agent is not None else None,
+            )  # fmt: skip
+        elif at > newest and key in self._jumps:
+            del self._jumps[key]  # what came behind it is from its time
+        self._newest[key] = at
+        self._doubted.discard(key)
+        row, before = self.row, self._at
+        later = at - row["last_active"]
+        if later > 0:
+            if later <= 300.0 and before is not None:
+                row["hosted_seconds"] += later
+            row["last_active"] = at
+        created = row["created_at"]
+        if at < created or not created:
+            row["created_at"] = at
+        if before is None:
+            self._date_untimed(at)
+        self._at = at
+        return at
+
+    def _date_untimed(self, at: float) -> None:
+        """What was said before anything told a time was said by then."""
+        messages = self.into["messages"]
+        for index, message in self._untimed:
+            if index < len(messages) and messages[index] is message:
+                messages[index] = (*message[:-1], at)
+        self._untimed.clear()
+
+    def _was_ahead(self, key: str, at: float, newest: float) -> bool:
+        """Whether the newest time was a wrong clock's: it is far ahead of those before and behind it. It is
+        forgotten then."""
+        jump = self._jumps.get(key)
+        if jump is None or at >= newest - _DAY_SECONDS or (jump.before is not None and at < jump.before):
+            return False
+        if jump.before is None and key not in self._doubted:
+            self._doubted.add(key)  # of a log's first two times, either may be wrong: the third tells
+            return False
+        del self._jumps[key]
+        row, agent = self.row, self._agents.get(key)
+        row["created_at"], row["last_active"], row["hosted_seconds"] = (
+            jump.created_at,
+            jump.last_active,
+            jump.hosted_seconds,
+        )
+        self._at = None if not jump.last_active else jump.last_active
+        if agent is not None:
+            agent.row["created_at"], agent.row["last_active"] = jump.of_agent or (at, at)
+            agent.last_at = jump.before
+        return True
+
+    def touch(self, agent: AgentFold, at: float) -> None:
+        """An agent did something at that time (see `time`)."""
+        if self._behind:
+            agent.changed = True
+        else:
+            agent.touch(at)
+
+    def _some_time(self) -> float:
+        """When something was said of which nobody told the time."""
+        return min(self._now, self.written_at) if self.written_at else self._now
+
+    def _session(self, record: Session) -> None:
+        row = self.row
+        if record.at is not None:
+            self.time(record.at, MAIN)
+        if record.workspace and not row["workspace"]:
+            row["workspace"] = record.workspace
+        if record.title:
+            row["title"] = record.title
+        if record.forked_from and row["forked_from"] is None:
+            row["forked_from"] = stable_id(self.program, record.forked_from)
+
+    # Agents.
+
+    def _agent_id(self, key: str) -> str:
+        return stable_id(self.id, "agent", key, length=AGENT_LENGTH)
+
+    def agent(self, key: str, told: Agent | None = None) -> AgentFold:
+        """The agent of that key, made where there is none yet, with what was told of it."""
+        found = self._agents.get(key)
+        if found is None:
+            agent_id = self._agent_id(key)
+            row = rows.load_agent(self._cursor, agent_id)
+            known = next((agent for agent in self._agents.values() if agent.id == agent_id), None)
+            if known is not None:
+                found = known
+            elif row is not None:
+                found = AgentFold.load(self._cursor, key, row)
+                if self._goes_on and row["last_seq"]:
+                    self._newest.setdefault(key, row["last_active"])
+            else:
+                at = self._at if self._at is not None else self._some_time()
+                found = AgentFold.new(agent_id, self.id, key, at)
+                found.is_untimed = self._at is None
+                found.row["parent_agent_id"] = None if key == MAIN else self._agent_id(MAIN)
+                found.row["status"] = "working" if self._live or key != MAIN else "done"
+                self.batch.owners[agent_id] = self.id
+                if told is not None:
+                    found.row["name"] = (told.name or key)[:GOAL_CHARS]
+                    found.row["role"] = told.role or found.row["role"]
+                self.into["views"].append((agent_id, 1, None, "[]", 1, "[]", "start", 0, None, at))
+                self.event("agent.created", found, at, name=found.row["name"], role=found.row["role"])
+            self._agents[key] = found
+            if key != MAIN and self._agent_id(MAIN) == self.row["planner_agent_id"]:
+                self.agent(MAIN)
+        return found
+
+    def _agent(self, record: Agent) -> None:
+        agent = self.agent(record.key, record)
+        row = agent.row
+        agent.changed = True
+        if (
+            record.parent is not None
+            and record.parent != record.key
+            and not self._is_below(record.parent, record.key)
+        ):
+            row["parent_agent_id"] = self.agent(record.parent).id
+        for column, value in (
+            ("name", record.name),
+            ("role", record.role),
+            ("current_goal", record.goal),
+            ("model", record.model),
+        ):
+            if value:
+                row[column] = value[:GOAL_CHARS]
+        if record.context_limit:
+            row["context_limit"] = record.context_limit
+        at = self.valid(record.at)
+        if at is not None and not row["last_seq"]:
+            at = self.time(at, record.key)
+            if not self._behind:
+                row["created_at"] = min(row["created_at"], at)
+                row["last_active"] = max(row["last_active"], at)
+        if record.status is not None:
+            if record.status != row["status"]:
+                self.event(f"agent.{record.status}", agent, self.time(at, _OF_SESSION), reason=record.reason)
+            row["status"], row["status_reason"] = record.status, record.reason
+        if record.told is not None:
+            agent.take_told(record.told)
+
+    def _is_below(self, key: str, ancestor: str) -> bool:
+        """Whether `ancestor` stands above `key`: then it cannot stand below it as well."""
+        wanted, current = self._agent_id(ancestor), self.agent(key).row
+        for _ in range(1_000):
+            parent = current["parent_agent_id"]
+            if parent is None:
+                return False
+            if parent == wanted:
+                return True
+            known = next((agent.row for agent in self._agents.values() if agent.id == parent), None)
+            above = known or rows.load_agent(self._cursor, parent)
+            if above is None:
+                return False
+            current = above
+        return True
+
+    # What an agent said and did.
+
+    def _message(self, record: Message) -> None:
+        key, _, role, content, told_at, call_key, injected, _ = record
+        at = self.time(told_at, key)
+        agent = self._agents.get(key) or self.agent(key)
+        row = agent.row
+        if at < row["created_at"] and row["last_seq"] and not self._behind:
+            agent.begins_earlier = True
+        self.touch(agent, at)
+        self.say(agent, role, content, at)
+        if self._live:
+            row["status"] = "working"
+        if role == "assistant":
+            agent.take_call(call_key)
+        elif not injected and (
+            not row["current_goal"] or agent.begins_earlier or (agent.key == MAIN and not self.row["goal"])
+        ):
+            said = goal_of(content)
+            if said:
+                first, agent.begins_earlier = agent.begins_earlier, False
+                row["current_goal"] = said if first else row["current_goal"] or said
+                if agent.key == MAIN and (first or not self.row["goal"]):
+                    self.row["goal"] = said
+
+    def say(self, agent: AgentFold, role: str, content: Any, at: float) -> None:
+        """Add a message to an agent's history."""
+        row = agent.row
+        data = write_bytes(content)
+        tokens = message_tokens(content, len(data))
+        row["last_seq"] = seq = row["last_seq"] + 1
+        row["message_tokens"] = total = row["message_tokens"] + tokens
+        message = (
+            agent.id,
+            seq,
+            role,
+            data.decode() if data.isascii() else bytearray(data),
+            tokens,
+            total,
+            at,
+        )
+        if self._at is None:
+            self._untimed.append((len(self.into["messages"]), message))
+        self.into["messages"].append(message)
+        self.batch.indexed.append((self.id, indexed_text(content)))
+
+    def _tool_call(self, record: ToolCall) -> None:
+        key, tool_use_id, name, told_at = record
+        at = self.valid(told_at)
+        agent = self._agents.get(key) or self.agent(key)
+        row = agent.row
+        if self._rereads and id_of(tool_use_id) is not None and agent.has_call(self._cursor, tool_use_id):
+            return  # its message has another id now
+        call_id = self.ids["tool_calls"] = self.ids["tool_calls"] + 1
+        call = [
+            call_id, self.id, agent.id, row["turn"], agent.position, row["last_seq"], tool_use_id, name,
+            "running" if self._live else "unknown", None, 0, row["last_active"] if at is None else at, None,
+        ]  # fmt: skip
+        agent.position += 1
+        agent.changed = True
+        agent.new_calls[tool_use_id] = call
+        self.into["tool_calls"].append(call)
+
+    def _tool_result(self, record: ToolResult) -> None:
+        key, tool_use_id, status, told_at, preview = record
+        agent = self._agents.get(key) or self.agent(key)
+        at = told_at if self.valid(told_at) is not None and told_at is not None else agent.row["last_active"]
+        failed = int(status == "error" or status == "denied")
+        call = agent.new_calls.pop(tool_use_id, None)
+        if call is not None:
+            call[8:11] = status, agent.row["last_seq"], failed
+            call[12] = at
+            call_id, name, began = call[0], call[7], call[11]
+        elif tool_use_id in agent.open_calls:
+            call_id, name, began = agent.open_calls.pop(tool_use_id)
+            self.into["tool_results"].append((status, agent.row["last_seq"], failed, at, call_id))
+        else:
+            return  # the call was lost, or another agent's; the result stands in its message
+        took = round(at - began, 3) if at > began else 0.0
+        self.event(
+            f"tool.{status}",
+            agent,
+            at,
+            tool=name,
+            call=call_id,
+            seconds=took,
+            preview=preview[:_PREVIEW_CHARS],
+        )
+
+    def _plan(self, record: Plan) -> None:
+        owner = self.agent(record.plan)
+        plan = self._plans.get(owner.id)
+        if plan is None:
+            plan = self._plans[owner.id] = PlanFold.load(self._cursor, owner.id, live=self._live)
+        at = self.time(record.at, record.agent)
+        moved = plan.take(record, at, self.id, self.row["goal"][:200], self.into)
+        if plan.known and (self.row["current_plan_id"] is None or record.plan == MAIN):
+            self.row["current_plan_id"] = plan.id
+        if moved is None:
+            return
+        agent = self.agent(record.agent)
+        self.event(
+            "plan.revised",
+            agent,
+            at,
+            plan=plan.id,
+            revision=plan.revision,
+            reason=record.reason,
+            tasks=len(record.items),
+        )
+        for task in moved:
+            self.event(f"task.{task.status}", agent, at, task_id=task.task_id, title=task.title[:200])
+
+    def _failure(self, record: Failure) -> None:
+        at = self.time(record.at, record.agent)
+        agent = self.agent(record.agent)
+        self.touch(agent, at)
+        column = "retries" if record.kind == "retry" else "errors" if record.kind != "interrupted" else None
+        if column is not None:
+            agent.row[column] += 1
+            self.row[column] += 1
+        name = {
+            "retry": "model.retrying",
+            "interrupted": "agent.interrupted",
+            "refused": "model.refused",
+        }.get(record.kind, "model.error")
+        self.event(name, agent, at, error=record.text[:500])
+
+    def _compaction(self, record: Compaction) -> None:
+        compact(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
+
+    def _summary(self, record: Summary) -> None:
+        summarise(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
+
+    def _rewind(self, record: Rewind) -> None:
+        go_back(self, self._cursor, self.agent(record.agent), record, self.time(record.at, record.agent))
+
+    def event(
+        self, kind: str, agent: AgentFold, at: float, *, task_id: str | None = None, **data: Any
+    ) -> None:
+        """One event of the session's log."""
+        seq = self.row["event_seq"] = self.row["event_seq"] + 1
+        self.into["events"].append(
+            (self.id, seq, at, kind, agent.id, task_id or "", write_bytes(data).decode())
+        )
+
+    # Writing.
+
+    def _each_agent(self) -> Iterable[AgentFold]:
+        """Once each: two keys may be found to name one agent."""
+        return {agent.id: agent for agent in self._agents.values()}.values()
+
+    def finish(self) -> tuple[tuple[Any, ...], list[tuple[Any, ...]]]:
+        """Price and add up what is new; the rows of the session and of its changed agents."""
+        self._spending.settle()
+        main = self._agents.get(MAIN)
+        if main is not None:
+            self.row["model"] = main.row["model"] or self.row["model"]
+            main.row["name"] = "main"
+        if not self.row["last_active"]:
+            self.row["created_at"] = self.row["last_active"] = self._some_time()
+        self.row["ended_at"] = None if self.row["status"] == "running" else self.row["last_active"]
+        finished = [agent.finished(live=self._live) for agent in self._each_agent() if agent.changed]
+        changed = [tuple(row[name] for name in rows.AGENT) for row in finished]
+        return tuple(self.row[name] for name in rows.SESSION), changed
+
+
+_HANDLERS: dict[type, Callable[[SessionFold, Any], None]] = {
+    ToolCall: SessionFold._tool_call,
+    ToolResult: SessionFold._tool_result,
+    Plan: SessionFold._plan,
+    Failure: SessionFold._failure,
+    Compaction: SessionFold._compaction,
+    Summary: SessionFold._summary,
+    Rewind: SessionFold._rewind,
+}
+
+
+_KEPT_IN_REPLAYS = frozenset({Compaction, Summary, Rewind, Plan})
+"""What a session that repeats another one's records needs of them besides the messages."""
